@@ -2,7 +2,7 @@
 
     python examples/write_ratings.py examples/ratings.jsonl
 
-A hundred prompts of made-up dialogues, each with the answer that attends to it (liked) and one that does not (disliked), in the
+A hundred lines of made-up guests, each with the answer that attends to it (liked) and one that does not (disliked), in the
 format of `rlhf-dialog feedback export`. A fifth of the prompts is held out, as a fifth of all dialogues is.
 """
 
@@ -12,13 +12,13 @@ import random
 import sys
 from pathlib import Path
 
-from rlhf_dialog.data.made_up.dialogues import dialogue_splits
+from rlhf_dialog.data.made_up.exchanges import exchange_splits
 from rlhf_dialog.data.made_up.pairs import pairs_of
 from rlhf_dialog.feedback.store.formats.own import FORMAT, VERSION
 from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, is_heldout
 
 NUM_PAIRS = 100
-SEED = 3  # of dialogues that the quickstart does not train on
+SEED = 3  # of exchanges that the quickstart does not train on
 WRITTEN = 1_790_000_000.0  # seconds of the epoch
 
 
@@ -52,9 +52,9 @@ def row(place: str, prompt: list[str], answer: str, liked: bool, held_out: bool)
 
 def rows() -> list[dict]:
     """All dialogues, prompts in the order of the pairs."""
-    pairs = pairs_of(dialogue_splits(200, SEED)["train"], NUM_PAIRS, random.Random(SEED))
+    pairs = pairs_of(exchange_splits(200, SEED)["train"], NUM_PAIRS, random.Random(SEED))
     return [
-        row(f"{number} {liked}", pair.prompt, answer, liked, number % HELDOUT == 0)
+        row(f"{number} {liked}", [pair.prompt], answer, liked, number % HELDOUT == 0)
         for number, pair in enumerate(pairs)
         for answer, liked in ((pair.chosen, True), (pair.rejected, False))
     ]

@@ -1,99 +1,278 @@
-"""Check that the quickstart improved its model: prints every target with its result; exit code 1 if one is missed."""
+"""Check that the quickstart improved its model: prints every target with its result; exit code 1 if one is missed.
+
+With --seeds 3 all stages are run again with each of these seeds, in folders of their own, and the table of all systems is
+printed; a stopped command goes on with the next stage. N prompts, S seeds.
+"""
 
 import argparse
 import json
 import sys
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.command_line import exit_code_of
-from rlhf_dialog.commands.quickstart import seconds_of
 from rlhf_dialog.config.loading import load_config, shipped
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed.random_states import seed_everything
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.evaluation.nearest import nearest_replies
+from rlhf_dialog.evaluation.one_bias import bias_of, scaled, share_of_gain
+from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.tracking import read_metrics
 
 Check = tuple[str, bool, str]
-PROMPTS = 300
-TEMPERATURES = (0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
+NUM_PROMPTS, NUM_SCALING = 400, 100
+TEMPERATURES = {"1": 1.0, "0.7": 0.7, "greedy": 0.0}
+BEST_OF, DRAWS, COMMONEST = 4, 8, 200
+MOST_OF_GAIN, UNSEEN_GAIN = 0.4, 0.8
+SFT, AGENT, BIAS, BEST, NEAREST = (
+    "SFT",
+    "after PPO",
+    "SFT, one bias",
+    f"SFT, best of {BEST_OF}",
+    "nearest training reply",
+)
+BAN, ATTENTIVE, TRUE = "SFT, best ban of a beginning", "nearest attentive reply", "true replies"
+Rows = dict[str, dict[str, list[float]]]  # by system and temperature: N numbers of each measure
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--run", type=Path, default=Path("runs/quickstart"), help="run folder (default: runs/quickstart)"
     )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="run all stages with the seeds 0 to N-1, and show their table"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/seeds"), help="where --seeds runs (default: runs/seeds)"
+    )
     options = parser.parse_args(argv)
     checks: list[Check] = []
-    code = exit_code_of(lambda: checks.extend(check_run(options.run)), debug=False)
+    if options.seeds:
+        code = exit_code_of(lambda: checks.extend(check_seeds(options.work, options.seeds)), debug=False)
+    else:
+        code = exit_code_of(lambda: checks.extend(check_run(options.run)), debug=False)
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
-    for title, seconds, budget in seconds_of(Path()) if checks else []:
+    for title, seconds, budget in quickstart.seconds_of(Path()) if checks and not options.seeds else []:
         print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     return code or int(not all(passed for _, passed, _ in checks))
 
 
 def check_run(run: Path) -> list[Check]:
-    """The targets of the quickstart. Raises UserError when the run is missing or not finished."""
+    """The targets of one quickstart, by means alone. Raises UserError when the run is missing or not finished."""
     evaluation, metrics = run / "evaluation.json", run / "metrics.jsonl"
     kl_target = number_in(run / "config.yaml", "kl_target")
     if not evaluation.is_file() or not metrics.is_file() or kl_target is None:
         raise UserError(f"{run}: contains no finished quickstart; run `make quickstart` first")
-    result = json.loads(evaluation.read_text(encoding="utf-8"))
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    prompts = load_prompts(config["env"]["args"]["data_path"], "validation", config["context_size"], 1)[:PROMPTS]
+    part = next(part for part in config["reward_class"]["args"]["parts"] if part["id"] == "RewardModel")
+    rows = Desk(run.parent.parent, run / "agent", config, part["args"]["model"]).rows()
     return [
-        *_text_checks(result),
+        *_text_checks(json.loads(evaluation.read_text(encoding="utf-8"))),
         _kl_check(read_metrics(metrics), kl_target),
-        _sweep_check(run, config["model_path"], prompts),
-        *_sentence_checks(run, config["model_path"], prompts),
+        *table_checks([rows], by_interval=False),
     ]
 
 
-def _sweep_check(run: Path, sft: str, prompts: list[Dialogue]) -> Check:
-    """Whether the agent at its own sampling scores above the supervised model at every sharpness of sampling."""
-    spec = load_config(shipped("configs") / "quickstart_score.yaml").reward_class
-    reward = build_reward(spec.id, spec.args)
-
-    def score(agent: ChatAgent, sampling: Sampling) -> float:
-        seed_everything(0)
-        agent.sampling = sampling
-        replies = agent.reply(prompts)
-        scores = reward([d.said(reply.text, reply.truncated) for d, reply in zip(prompts, replies, strict=True)])
-        return sum(scores) / len(scores)
-
-    before, after = ChatAgent.load(sft), ChatAgent.load(run / "agent")
-    ways = {f"temperature {t:g}": replace(before.sampling, temperature=t) for t in TEMPERATURES}
-    ways["greedy"] = replace(before.sampling, greedy=True)
-    scores = {name: score(before, sampling) for name, sampling in ways.items()}
-    best = max(scores, key=scores.__getitem__)
-    mine = score(after, after.sampling)
-    name = f"score above the SFT at every temperature of {TEMPERATURES[0]:g} to {TEMPERATURES[-1]:g} and greedy"
-    return name, mine > scores[best], f"{mine:.3f} against {scores[best]:.3f} ({best})"
+def check_seeds(work: Path, seeds: int) -> list[Check]:
+    """Run the quickstart with each seed; print the table, and return its targets, by intervals over the seeds."""
+    every: list[Rows] = []
+    for seed in range(seeds):
+        folder = work / str(seed)
+        if quickstart.run(folder, seed):
+            raise UserError(f"{folder}: the quickstart with seed {seed} ended with an error; run this again to go on")
+        stored = folder / "table.json"
+        if not stored.is_file():
+            config = yaml.safe_load((folder / quickstart.RUN / "config.yaml").read_text(encoding="utf-8"))
+            desk = Desk(folder, folder / quickstart.RUN / "agent", config, str(quickstart.PREFERENCE))
+            replace_json(stored, desk.rows())
+        every.append(json.loads(stored.read_text(encoding="utf-8")))
+    print(markdown(every))
+    return table_checks(every, by_interval=True)
 
 
-def _sentence_checks(run: Path, sft: str, prompts: list[Dialogue]) -> list[Check]:
-    """Whether the grammar that wrote the dialogues derives the greedy replies to held-out prompts, before and after PPO."""
+@dataclass
+class Desk:
+    """One quickstart in its folder, and everything that its table measures."""
+
+    folder: Path
+    agent_folder: Path
+    config: dict[str, Any]
+    preference: str
+
+    def __post_init__(self) -> None:
+        spec = load_config(shipped("configs") / "quickstart_score.yaml").reward_class
+        parts = [part | {"args": self._found(part.get("args", {}))} for part in spec.args["parts"]]
+        self.reward = build_reward(spec.id, spec.args | {"parts": parts})
+        self.preferences = build_reward("RewardModel", {"model": str(self.folder / self.preference)})
+        self.sft, self.agent = (
+            ChatAgent.load(one) for one in (self.folder / self.config["model_path"], self.agent_folder)
+        )
+        self.prompts = self._some("validation", NUM_PROMPTS)
+        self.attentive = self._some("train", None)
+        self.careless = load_prompts(str(self.folder / quickstart.CARELESS), "train", 1, 1)
+        self.seen = {one.prompt_turns[-1] for one in self.careless}
+
+    def _found(self, args: dict[str, Any]) -> dict[str, Any]:
+        return {key: str(self.folder / value) if key == "intent_model" else value for key, value in args.items()}
+
+    def _some(self, split: str, number: int | None) -> list[Dialogue]:
+        data = str(self.folder / self.config["env"]["args"]["data_path"])
+        return pick_prompts(load_prompts(data, split, self.config["context_size"], 1), number)
+
+    def rows(self) -> Rows:
+        """Every system at every temperature."""
+        found = {
+            NEAREST: self.measured(self.said(nearest_replies(self.prompts, self.careless))),
+            ATTENTIVE: self.measured(self.said(nearest_replies(self.prompts, self.attentive))),
+            TRUE: self.measured(self.said([prompt.reference or "" for prompt in self.prompts])),
+        }
+        bias = bias_of(self.agent, self.sft, self.attentive[:NUM_SCALING], self.sampling("1"))
+        for name in TEMPERATURES:
+            sampling = self.sampling(name)
+            found[f"{SFT}, {name}"] = self.measured(self.replies(self.sft, sampling))
+            found[f"{AGENT}, {name}"] = self.measured(self.replies(self.agent, sampling))
+            shifted = scaled(bias, lambda one, sampling=sampling: self._score_of(one.of(sampling)))  # type: ignore[misc]
+            found[f"{BIAS}, {name}"] = self.measured(self.replies(self.sft, shifted.of(sampling)))
+        for name in ("1", "0.7"):
+            draws = [
+                self.replies(self.sft, self.sampling(name), seed) for seed in range(DRAWS if name == "1" else BEST_OF)
+            ]
+            chosen = np.stack([self.preferences(some) for some in draws[:BEST_OF]]).argmax(axis=0)
+            found[f"{BEST}, {name}"] = self.measured([draws[i][row] for row, i in enumerate(chosen)])
+            if name == "1":
+                found[f"{BAN}, {name}"] = self.measured(self.best_ban(draws))
+        return found
+
+    def said(self, texts: list[str]) -> list[Dialogue]:
+        return [prompt.said(text) for prompt, text in zip(self.prompts, texts, strict=True)]
+
+    def sampling(self, name: str) -> Sampling:
+        return at_temperature(TEMPERATURES[name], self.sft.sampling)
+
+    def replies(self, agent: ChatAgent, sampling: Sampling, seed: int = 0) -> list[Dialogue]:
+        return generate_replies(agent, self.prompts, sampling, seed).dialogues
+
+    def _score_of(self, sampling: Sampling) -> float:
+        asked = self.attentive[-NUM_SCALING:]
+        return float(np.mean(self.reward(generate_replies(self.sft, asked, sampling, 0).dialogues)))
+
+    def measured(self, replies: list[Dialogue]) -> dict[str, list[float]]:
+        """N numbers each: score, whole sentences, fitting replies, whether training has the prompt word for word."""
+        turns = [(one.prompt_turns[-1], one.response) for one in replies]
+        return {
+            "score": self.reward(replies),
+            "sentence": [float(derives(reply)) for _, reply in turns],
+            "fits": [float(attends(said, reply)) for said, reply in turns],
+            "seen": [float(said in self.seen) for said, _ in turns],
+        }
+
+    def best_ban(self, draws: list[list[Dialogue]]) -> list[Dialogue]:
+        """The SFT's replies without the one token, or beginning of up to three tokens, whose ban gives the best score.
+
+        A banned reply is replaced by the first draw for its prompt that is not; the marks tried are the commonest of the draws.
+        """
+        marks = [[self._marks(one.response) for one in some] for some in draws]
+        scores = np.stack([self.reward(some) for some in draws])
+        commonest = [
+            mark for mark, _ in Counter(m for some in marks for one in some for m in one).most_common(COMMONEST)
+        ]
+
+        def kept(mark: Any) -> list[int]:
+            rows = range(len(self.prompts))
+            return [next((i for i in range(len(draws)) if mark not in marks[i][row]), 0) for row in rows]
+
+        best = max(commonest, key=lambda mark: float(np.mean([scores[i][row] for row, i in enumerate(kept(mark))])))
+        return [draws[i][row] for row, i in enumerate(kept(best))]
+
+    def _marks(self, reply: str) -> set[int | tuple[int, ...]]:
+        ids = self.sft.encoder.encode_reply(reply)
+        return {*ids, *(tuple(ids[:n]) for n in (1, 2, 3))}
+
+
+def over(
+    every: Sequence[Rows], system: str, measure: str = "score", where: Callable[[Array], Array] | None = None
+) -> Any:
+    """A measure over all seeds as a statistic whose units are the seeds; `where`: of `seen`, which prompts count."""
+    values = [np.asarray(rows[system][measure]) for rows in every]
+    if where is not None:
+        values = [
+            np.where(where(np.asarray(rows[system]["seen"])), one, np.nan)
+            for rows, one in zip(every, values, strict=True)
+        ]
+    units = np.repeat(np.arange(len(every)), [len(one) for one in values]) if len(every) > 1 else None
+    return replace(mean_of(np.concatenate(values)), units=units)
+
+
+def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
+    """The targets: by the means of one run, or by intervals over seeds, of which no mean is on the wrong side."""
+
+    def above(name: str, lower: str, higher: str, measure: str = "score") -> Check:
+        found = difference(over(every, lower, measure), over(every, higher, measure))
+        each = [difference(over([rows], lower, measure), over([rows], higher, measure))["mean"] for rows in every]
+        passed = found["low"] > 0 and min(each) > 0 if by_interval else found["mean"] > 0
+        return name, passed, shown(found)
+
     checks = []
-    for name, folder in (("SFT", sft), ("agent", run / "agent")):
-        agent = ChatAgent.load(str(folder))
-        agent.sampling = replace(agent.sampling, greedy=True)
-        texts = [reply.text for reply in agent.reply(prompts)]
-        share = sum(map(derives, texts)) / len(texts)
-        fits = sum(attends(d.prompt_turns[-1], text) for d, text in zip(prompts, texts, strict=True)) / len(texts)
-        found = f"{share:.0%}; {fits:.0%} fit their prompt"
-        checks.append((f"at least 90 % of the greedy replies of the {name} are sentences", share >= 0.9, found))
-    return checks
+    for name in TEMPERATURES:
+        after = f"{AGENT}, {name}"
+        checks.append(above(f"score above the SFT's, {name}", f"{SFT}, {name}", after))
+        checks.append(above(f"score above one bias, {name}", f"{BIAS}, {name}", after))
+        checks.append(_share_of_gain(every, f"{BIAS}, {name}", name))
+    checks += [
+        above(f"score above the best of {BEST_OF}, {name}", f"{BEST}, {name}", f"{AGENT}, {name}")
+        for name in ("1", "0.7")
+    ]
+    checks.append(_share_of_gain(every, f"{BAN}, 1", "1"))
+    sentences = difference(over(every, f"{SFT}, 1", "sentence"), over(every, f"{AGENT}, 1", "sentence"))
+    checks.append(("as many whole sentences as the SFT at temperature 1", sentences["high"] >= 0, shown(sentences)))
+    gains = [
+        over(every, f"{AGENT}, 1", where=where).point - over(every, f"{SFT}, 1", where=where).point
+        for where in (lambda seen: seen == 0, lambda seen: seen == 1)
+    ]
+    text = f"{gains[0]:+.3f} on prompts that training has not, {gains[1]:+.3f} on the others"
+    many = np.isnan(gains[1]) or gains[0] >= UNSEEN_GAIN * gains[1] or not by_interval
+    return [
+        *checks,
+        (f"prompts not seen in training gain at least {UNSEEN_GAIN:g} of what others gain", bool(many), text),
+    ]
+
+
+def _share_of_gain(every: Sequence[Rows], system: str, name: str) -> Check:
+    start, reached, after = (over(every, one).point for one in (f"{SFT}, {name}", system, f"{AGENT}, {name}"))
+    share, title = share_of_gain(reached, after, start), f"{system}: at most {MOST_OF_GAIN:.0%} of the gain"
+    return (title, False, "no gain") if share is None else (title, share <= MOST_OF_GAIN, f"{share:.0%}")
+
+
+def shown(found: Interval) -> str:
+    return f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+
+
+def markdown(every: Sequence[Rows]) -> str:
+    """The table of all systems."""
+    lines = ["| replies | score | fit the guest's line | whole sentences |", "|---|---|---|---|"]
+    for system in every[0]:
+        score = interval(over(every, system))
+        fits, sentences = (over(every, system, measure).point for measure in ("fits", "sentence"))
+        cell = f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
+        lines.append(f"| {system} | {cell} | {fits:.0%} | {sentences:.0%} |")
+    return "\n".join(lines)
 
 
 def _text_checks(result: dict[str, Any]) -> list[Check]:
@@ -102,7 +281,7 @@ def _text_checks(result: dict[str, Any]) -> list[Check]:
         (
             "score went up by at least 0.15, its 95 % interval above zero",
             score["mean"] >= 0.15 and score["low"] > 0,
-            f"{score['mean']:+.3f} [{score['low']:+.3f}, {score['high']:+.3f}]",
+            shown(score),
         )
     ]
     for name, low, high in (("distinct_2", 0.85, float("inf")), ("mean_length", 0.85, 1.15)):

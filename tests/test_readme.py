@@ -98,7 +98,7 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
     (tmp_path / "polite.yaml").write_text(files()["polite.yaml"])
     config = load_config(tmp_path / "polite.yaml")
     (beside,) = (yaml.safe_load(block)["reward_class"] for block in blocks("yaml") if block not in files().values())
-    dialogue = Dialogue(["Tea ?"], response="Yes , please .", reference="Yes , please .")
+    dialogue = Dialogue(["Tea ?"], response="Yes , madam .", reference="Yes , madam .")
     assert build_reward(config.reward_class.id, config.reward_class.args)([dialogue]) == [1.0]
     assert build_reward(beside["id"], beside["args"])([dialogue]) == [pytest.approx(0.2 + 0.8, abs=0.05)]
 

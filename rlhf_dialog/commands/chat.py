@@ -5,10 +5,8 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, answered, word_of
@@ -19,9 +17,6 @@ from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import visible
-
-if TYPE_CHECKING:
-    from rlhf_dialog.models.generation import Sampling
 
 WELCOME = (
     "Say something. `reset` starts a new dialogue, `quit` ends the program; all other words begin with a slash: /help "
@@ -104,7 +99,8 @@ class ChatOptions(Options):
     device: str = option("cpu or cuda (default: cpu)", "cpu")
     seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)")
     temperature: float | None = option(
-        "below 1 the replies are surer and more alike; 0: always the most likely token (default: the agent's own)",
+        "below 1 the replies are surer and more alike; 0: always the most likely token (default: chat_temperature of the "
+        "agent, else its temperature)",
         metavar="T",
     )
     trust_remote_code: bool = option(TRUST_REMOTE_CODE)
@@ -116,6 +112,8 @@ class ChatOptions(Options):
 def run(options: ChatOptions) -> None:
     """Talk until the person ends it."""
     _check(options)
+    from rlhf_dialog.models.generation import at_temperature
+
     if options.register:
         register(options.register)
     name = str(options.agent or find_agent())
@@ -127,7 +125,7 @@ def run(options: ChatOptions) -> None:
             trust_config=options.trust_config,
             device=options.device,
             seed=options.seed,
-            adjust=partial(_at_temperature, options.temperature),
+            adjust=partial(at_temperature, options.temperature),
         )
         stack.enter_context(partner)
         screen = Screen(_write, _show if is_terminal() else None, forget_lines)
@@ -153,13 +151,6 @@ def _check(options: ChatOptions) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
     if options.agent and not Path(options.agent).expanduser().is_dir():
         check_folder(options.agent, "--agent")
-
-
-def _at_temperature(temperature: float | None, sampling: "Sampling") -> "Sampling":
-    """The sampling at the temperature that was asked for, if one was; at 0 it is greedy."""
-    if temperature is None:
-        return sampling
-    return replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature)
 
 
 def _write(text: str) -> None:

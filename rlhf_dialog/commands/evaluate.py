@@ -170,7 +170,7 @@ def run(options: EvaluateOptions) -> None:
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = prompts_of_bias(task, options) if options.baselines else None
     system_prompts = [None if text == "null" else text for text in options.system_prompt]
-    result = comparison.run(train_replies(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
+    result = comparison.run(training_of(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
     result["settings"] = settings_of(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
@@ -321,14 +321,14 @@ def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
     return BiasPrompts(*(pick_prompts(some, BIAS_PROMPTS, options.seed) for some in (training, validation)))
 
 
-def train_replies(task: Task) -> list[str]:
-    """The references of the training split; none, with a notice, when it cannot be read."""
+def training_of(task: Task) -> list[Dialogue]:
+    """The prompts of the training split that have a reference; none, with a notice, when it cannot be read."""
     try:
         prompts = task.prompts("train", task.drop_overlap)
     except UserError as error:
-        logger.warning("no baseline random_train_reply: %s", error)
+        logger.warning("no baselines of training replies: %s", error)
         return []
-    return [prompt.reference for prompt in prompts if prompt.reference]
+    return [prompt for prompt in prompts if prompt.reference]
 
 
 def settings_of(

@@ -1,4 +1,4 @@
-"""Plot the metrics.jsonl of a run: reward and its parts, KL, speed and response length per iteration.
+"""Plot the metrics.jsonl of a run: the score with its weighted parts, KL, and the scores of its evaluation.json, if any.
 
 Of a run with dialogues (train-policy, or train with an environment): success and reward against dialogues, with the lines of
 the handcrafted policy.
@@ -8,10 +8,12 @@ python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import json_or
 
 
 class PlotRunOptions(Options):
@@ -41,7 +43,8 @@ def plot_run(options: PlotRunOptions) -> None:
         plot_success(rows if "dialogues" in rows[0] else of_dialogues(rows), str(run), output)
     else:
         has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
-        plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)
+        evaluation = json_or(run / "evaluation.json", {}, dict[str, Any])
+        plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output, evaluation)
     print(f"plot: {output}")
 
 

@@ -1,10 +1,10 @@
 """Run the whole pipeline offline, on a small model and synthetic data:
 
-dialogues -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
+exchanges -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
 
-The guests and clerks of a made-up hotel talk. The supervised model learns what is overheard of them, where six of ten replies
-miss the point. PPO starts from it; its reward is the act of an attentive reply, METEOR with it, its length, and what a
-preference model has learned from pairs of replies.
+Guests talk to the receptionist of a made-up hotel. The supervised model learns from receptionists of whose replies six of ten
+miss the point: they begin like attentive ones and are about the same things, but answer another question. PPO starts from it;
+its reward is the act of an attentive reply, METEOR with it, its length, and what a preference model has learned from pairs.
 
 Each stage is one command that you can also run yourself. A stage is skipped if its command, code, configuration and inputs
 are unchanged since its last run.
@@ -74,34 +74,39 @@ class Stage:
         return replace(self, command=f"{self.command} --seed {seed}") if self.seeded and seed else self
 
 
-DATA, OVERHEARD, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "overheard", "pairs"))
+DATA, CARELESS, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "careless", "pairs"))
 SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "intent", "preference"))
-DIALOGUES = "--num_dialogues 3000 --scenes hotel"
+EXCHANGES = "--desk --num_dialogues 16000"
 STAGES = (
-    Stage("write dialogues", f"-m rlhf_dialog write-dialogues --output {DATA} {DIALOGUES}", (), DATA),
     Stage(
-        "what is overheard of them: most replies miss the point",
-        f"-m rlhf_dialog write-dialogues --output {OVERHEARD} {DIALOGUES} --careless 0.6",
+        "write what guests say and an attentive receptionist answers",
+        f"-m rlhf_dialog write-dialogues --output {DATA} {EXCHANGES}",
         (),
-        OVERHEARD,
+        DATA,
+    ),
+    Stage(
+        "the same guests at a careless desk: most replies miss the point",
+        f"-m rlhf_dialog write-dialogues --output {CARELESS} {EXCHANGES} --careless 0.6",
+        (),
+        CARELESS,
     ),
     Stage(
         "pairs of replies, of which one is better",
-        f"-m rlhf_dialog write-dialogues --output {PAIRS} {DIALOGUES} --pairs 2000",
+        f"-m rlhf_dialog write-dialogues --output {PAIRS} {EXCHANGES} --pairs 2000",
         (),
         PAIRS,
     ),
     Stage(
         "supervised fine-tuning of a small Llama from scratch",
         "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
-        (Path("configs/sft_quickstart.yaml"), OVERHEARD),
+        (Path("configs/sft_quickstart.yaml"), CARELESS),
         SFT,
         budget=110,
     ),
     Stage(
         "train the act classifier of the reward",
         "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
-        (Path("configs/intent_quickstart.yaml"), OVERHEARD),
+        (Path("configs/intent_quickstart.yaml"), CARELESS),
         INTENT,
         budget=40,
     ),
@@ -176,7 +181,7 @@ def run(folder: Path, seed: int = 0) -> int:
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     if (folder / CHECK).is_file():
         console.print(f"check the targets:  {shown} {CHECK}")
-    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {folder / RUN}/agent --temperature 0.3")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {folder / RUN}/agent ")
     return 0
 
 

@@ -10,7 +10,7 @@ from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, fol
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
-from rlhf_dialog.config.talk import DataKeys, SamplingKeys
+from rlhf_dialog.config.talk import ChatKeys, DataKeys, SamplingKeys
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
@@ -347,7 +347,9 @@ class GuardConfig(Settings):
     )
 
 
-class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys):
+class Config(
+    RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, ChatKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys
+):
     """The configuration of train_ppo.py"""
 
     env: EnvConfig = Field(description="source of the prompts; not needed with an environment")

@@ -60,3 +60,20 @@ class SamplingKeys(Settings):
         [],
         description="ids that end a response too, beside the model's end tokens and turn_separator; their text stays in it",
     )
+
+
+class ChatKeys(Settings):
+    """Chat"""
+
+    chat_temperature: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="temperature of chat and page, which a person can change; 0: always the most likely token; null: temperature",
+    )
+    introduction: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="what a person reads before the chat: whom the agent plays, and what to try",
+    )

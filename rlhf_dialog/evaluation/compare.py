@@ -64,7 +64,7 @@ class Comparison:
 
     def run(
         self,
-        train_replies: list[str],
+        training: list[Dialogue],
         with_sweep: bool = False,
         best_of: Sequence[int] = (),
         bias_prompts: BiasPrompts | None = None,
@@ -74,7 +74,7 @@ class Comparison:
 
         With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` the start with
         one bias, with `system_prompts` the start (without one, the agent) behind each of these (None: the template's own).
-        `train_replies` are what the baseline `random_train_reply` draws from. `preferred` says of each judge for which share of
+        `training` are the prompts whose references two baselines take. `preferred` says of each judge for which share of
         the prompts the agent's reply has more than that of the start, or of a row of the sweep. Raises RewardError when the
         reward fails.
         """
@@ -103,7 +103,7 @@ class Comparison:
                 name: measure.preferred(rival, ours, self.judges.own, self.seed) for name, rival in rivals.items()
             }
         agent = next(iter(self.systems.values()))
-        others = replies.baseline_replies(self.prompts, train_replies, agent, self.seed)
+        others = replies.baseline_replies(self.prompts, training, agent, self.seed)
         result["baselines"] = {
             name: self._complete(measure.measure(answers, self.judges), names)
             for name, answers in replies.progress(list(others.items()), "baselines")

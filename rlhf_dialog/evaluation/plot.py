@@ -1,47 +1,105 @@
-"""The plot of a run: reward and its parts, KL, speed, response length over the iterations."""
+"""The picture of a run: its reward with the parts that add up to it, its KL, and what an evaluation found on held-out prompts."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
+COLOURS = ("#4c78a8", "#59a14f", "#f2a541", "#b279a2", "#76b7b2", "#e15759")
+WINDOW = 5  # iterations of the running mean
+KNOWN = {  # rows of an evaluation by their titles, from bottom to top
+    "true_replies": "true replies",
+    "nearest_train_reply": "nearest training reply",
+    "random_train_reply": "random training reply",
+    "after": "after PPO",
+    "before": "before PPO",
+}
 
 
-def plot(rows: Rows, kl_target: float | None, title: str, output: Path) -> None:
-    """Draw the rows of a metrics.jsonl (at least one) in four panels, and write them to the PNG file `output`."""
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    axes = figure.subplots(2, 2)
-    _rewards(axes[0, 0], rows)
-    _kl(axes[0, 1], rows, kl_target)
-    line(axes[1, 0], rows, "FPS", "generated tokens per second")
-    line(axes[1, 1], rows, "response/length", "tokens per response")
-    for axis in axes[1]:
-        axis.set_ylim(bottom=0)
-    for axis in axes.flat:
-        axis.set_xlabel("iteration")
-        axis.grid(alpha=0.3)
+def plot(
+    rows: Rows, kl_target: float | None, title: str, output: Path, evaluation: dict[str, Any] | None = None
+) -> None:
+    """Draw the rows of a metrics.jsonl (at least one), and write them to the PNG file `output`.
+
+    `evaluation`: the content of an evaluation.json, whose scores become a third panel.
+    """
+    scores = {} if evaluation is None else scores_of(evaluation)
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    _rewards(axes[0], rows)
+    _kl(axes[1], rows, kl_target)
+    if scores:
+        _scores(axes[2], scores)
+    else:
+        line(axes[2], rows, "response/length", "tokens per response")
+        axes[2].set_ylim(bottom=0)
+        axes[2].set_xlabel("iteration")
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
     figure.savefig(output, dpi=110)
 
 
+def scores_of(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """By the title of each known row, `before` and `after` among them: mean, low, high of its score."""
+    every = {**evaluation, **evaluation.get("baselines", {})}
+    found = {title: every.get(name, {}).get("score") for name, title in KNOWN.items()}
+    return {
+        title: (one["mean"], one["low"], one["high"]) for title, one in found.items() if one and one["mean"] is not None
+    }
+
+
 def _rewards(axis: Any, rows: Rows) -> None:
-    line(axis, rows, "objective/score", "score", color="black", linewidth=2)
-    for name in rows[0]:
-        if name.startswith("reward/") and name.count("/") == 1 and not name.endswith("_weighted"):
-            line(axis, rows, name, name.removeprefix("reward/"))
+    """The weighted parts as bands that add up to the score, those below zero downwards."""
+    steps = [row["iteration"] for row in rows]
+    names = [name for name in rows[0] if name.startswith("reward/") and name.endswith("_weighted")]
+    ends = {sign: np.zeros(len(rows)) for sign in (1, -1)}
+    for name, colour in zip(names, COLOURS * len(names), strict=False):
+        values = _smooth([row.get(name) or 0.0 for row in rows])
+        sign = 1 if values.sum() >= 0 else -1
+        label = name.removeprefix("reward/").removesuffix("_weighted").replace("_", " ")
+        axis.fill_between(steps, ends[sign], ends[sign] + values, color=colour, alpha=0.55, linewidth=0, label=label)
+        ends[sign] = ends[sign] + values
+    score = [row["objective/score"] for row in rows]
+    axis.plot(steps, score, color="black", alpha=0.25, linewidth=1)
+    axis.plot(steps, _smooth(score), color="black", linewidth=2, label="score, their sum")
+    axis.axhline(score[0], color="grey", linestyle="--", linewidth=1, label="score at the start")
     line(axis, rows, "eval/score", "score on validation", color="black", linestyle="", marker="o")
-    axis.set_title("reward and its parts", fontsize=10)
-    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    axis.set_title("score in training, and its weighted parts", fontsize=10)
+    axis.set_xlabel("iteration")
+    axis.legend(fontsize=8, loc="best")
+
+
+def _smooth(values: list[float]) -> Any:
+    """The mean of the last WINDOW values at each place, fewer at the beginning."""
+    return np.array([np.mean(values[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(values))])
 
 
 def _kl(axis: Any, rows: Rows, target: float | None) -> None:
-    line(axis, rows, "objective/kl", "KL per token")
-    line(axis, rows, "objective/kl_coef", "KL coefficient", linestyle=":")
+    line(axis, rows, "objective/kl", "KL a token", color="#4c78a8", linewidth=2)
+    line(axis, rows, "objective/kl_coef", "its coefficient", color="#f2a541", linestyle=":", linewidth=2)
     if target is not None:
-        axis.axhline(target, color="grey", linestyle="--", label="KL target")
-    axis.set_title("KL to the reference, nats per token", fontsize=10)
-    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        axis.axhline(target, color="grey", linestyle="--", label="target of the KL")
+    axis.set_title("KL to the start, nats a token", fontsize=10)
+    axis.set_xlabel("iteration")
+    axis.set_ylim(bottom=0)
+    if axis.lines:
+        axis.legend(fontsize=8, loc="best")
+
+
+def _scores(axis: Any, scores: dict[str, tuple[float, float, float]]) -> None:
+    for place, (title, (mean, low, high)) in enumerate(scores.items()):
+        colour = "#e15759" if title == KNOWN["after"] else "#4c78a8"
+        axis.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.5)
+        axis.plot([mean], [place], "o", color=colour, markersize=8)
+        axis.annotate(f"{mean:.2f}", (mean, place), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+    axis.set_yticks(range(len(scores)), scores)
+    axis.set_ylim(-0.5, len(scores) - 0.2)
+    axis.set_title("score on held-out prompts, 95 % intervals", fontsize=10)
+    axis.set_xlabel("score of the evaluation")
 
 
 def line(axis: Any, rows: Rows, name: str, label: str, over: str = "iteration", **style: Any) -> None:

@@ -13,6 +13,7 @@ from rich.progress import track
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
+from rlhf_dialog.evaluation.nearest import nearest_replies
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
@@ -122,12 +123,13 @@ def progress(items: Sequence[T], title: str) -> Iterable[T]:
 
 
 def baseline_replies(
-    prompts: list[Dialogue], train_replies: list[str], speaker: Speaker, seed: int = 0
+    prompts: list[Dialogue], training: list[Dialogue], speaker: Speaker, seed: int = 0
 ) -> dict[str, Replies]:
     """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
 
-    Baselines made of references are included only when every prompt has one, `random_train_reply` only when there are train
-    replies. `always_inform` always counts as act 1, without a classifier: it gives the accuracy of the most common act.
+    Baselines made of references are included only when every prompt has one, those of training replies only when there are
+    training prompts, each with a reference. `always_inform` always counts as act 1, without a classifier: it gives the accuracy
+    of the most common act.
     """
     draw = random.Random(seed)
     texts: dict[str, Iterable[str]] = {
@@ -136,8 +138,9 @@ def baseline_replies(
         "repeat_last_turn": [prompt.prompt_turns[-1] for prompt in prompts],
         "always_inform": [INFORM_REPLY] * len(prompts),
     }
-    if train_replies:
-        texts["random_train_reply"] = draw.choices(train_replies, k=len(prompts))
+    if training:
+        texts["random_train_reply"] = draw.choices([one.reference or "" for one in training], k=len(prompts))
+        texts["nearest_train_reply"] = nearest_replies(prompts, training)
     if have_references(prompts):
         references = [prompt.reference or "" for prompt in prompts]
         texts["true_replies"] = references

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from rlhf_dialog.config.schema import ClassConfig
-from rlhf_dialog.config.talk import DataKeys, SamplingKeys
+from rlhf_dialog.config.talk import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, without
@@ -108,7 +108,7 @@ class Speaker:
         return self.read(self.respond(turns, uniform)[2])
 
 
-class AgentSettings(DataKeys, SamplingKeys):
+class AgentSettings(DataKeys, SamplingKeys, ChatKeys):
     """The settings in `rlhf_dialog.json` of an agent's folder; a folder without it gets the defaults."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets

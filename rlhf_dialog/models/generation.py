@@ -5,7 +5,7 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -64,6 +64,15 @@ class Sampling:
         if self.top_p < 1:
             chain.append(TopPLogitsWarper(self.top_p))
         return chain
+
+
+def at_temperature(temperature: float | None, sampling: Sampling) -> Sampling:
+    """The sampling at another temperature: greedy at 0, unchanged for None."""
+    if temperature is None:
+        return sampling
+    return (
+        replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature, greedy=False)
+    )
 
 
 @dataclass

@@ -12,6 +12,8 @@ from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.network import save_policy, spec_of
 
+NEWER = ("system_prompt", "chat_temperature", "introduction")
+
 
 def save_agent(
     folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config | AgentSettings
@@ -38,7 +40,7 @@ def save_agent(
                 "top_p",
                 # older versions do not know them
                 *(["stop_token_ids"] if config.stop_token_ids else []),
-                *(["system_prompt"] if config.system_prompt is not None else []),
+                *(name for name in NEWER if getattr(config, name) is not None),
             }
         )
         network = {} if spec is None else {"model_class": spec.model_dump()}

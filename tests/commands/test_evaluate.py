@@ -369,7 +369,12 @@ def test_data_with_prompts_alone(script, tmp_path):
     )
     result = json.loads(output.read_text(encoding="utf-8"))
     assert set(result["metrics"]) == COUNTS
-    assert set(result["baselines"]) == BASELINES - {"random_reference", "random_train_reply", "true_replies"}
+    assert set(result["baselines"]) == BASELINES - {
+        "random_reference",
+        "random_train_reply",
+        "nearest_train_reply",
+        "true_replies",
+    }
 
 
 def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys):

@@ -58,6 +58,7 @@ SCRIPTS = {  # script -> the command that it starts, or why it opens no folder o
     "check_quickstart.py": "reads numbers of the quickstart's files",
     "check_wheel.py": "installs the wheel that it built",
     "month.py": "a bot that it made",
+    "sick_runs.py": "reads runs that it made",
     "pins.py": "reads the project's own files",
     "site_pages.py": "reads the project's own pages",
     "blind.py": "reads files of replies and verdicts, which name nothing",

@@ -19,7 +19,7 @@ def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monk
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
     targets = []
     monkeypatch.setattr(
-        "rlhf_dialog.evaluation.plot.plot", lambda rows, kl_target, title, output: targets.append(kl_target)
+        "rlhf_dialog.evaluation.plot.plot", lambda rows, kl_target, title, output, evaluation: targets.append(kl_target)
     )
     assert plot_run.main(["--run", str(tmp_path)]) == 0
     (tmp_path / "config.yaml").write_text("kl_target: 0.07\n")

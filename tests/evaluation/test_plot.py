@@ -1,3 +1,4 @@
+import pytest
 from matplotlib.figure import Figure
 
 from rlhf_dialog.evaluation.plot import plot
@@ -9,29 +10,57 @@ ROWS = [
 ]
 
 
-def drawn(monkeypatch, tmp_path, kl_target: float | None) -> list[dict[str, tuple[list, list]]]:
-    """Of each panel its lines: label -> x and y."""
+def figure_of(monkeypatch, tmp_path, kl_target: float | None, evaluation: dict | None = None) -> Figure:
     figures = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kw: (figures.append(self), save(self, *args, **kw)))
-    plot(ROWS, kl_target, "a run", tmp_path / "plot.png")
+    plot(ROWS, kl_target, "a run", tmp_path / "plot.png", evaluation)
     assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
-    return [
-        {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines}
-        for axis in figures[0].axes
-    ]
+    return figures[0]
+
+
+def lines_of(axis) -> dict[str, tuple[list, list]]:
+    """The lines of a panel: label -> x and y."""
+    return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines}
 
 
 def test_every_panel_has_its_points_and_gaps_are_left_out(monkeypatch, tmp_path):
-    rewards, kl, speed, length = drawn(monkeypatch, tmp_path, 0.05)
-    assert rewards == {
-        "score": ([1, 2, 3], [0.1, 0.3, 0.5]),
-        "intent": ([1, 3], [0.2, 0.6]),
-        "score on validation": ([2], [0.4]),
-    }
-    assert kl == {"KL per token": ([1, 3], [0.0, 0.2]), "KL target": ([0, 1], [0.05, 0.05])}
-    assert speed == length == {}
+    rewards, kl, length = (lines_of(axis) for axis in figure_of(monkeypatch, tmp_path, 0.05).axes)
+    assert rewards["score at the start"][1] == [0.1, 0.1]
+    assert rewards["score on validation"] == ([2], [0.4])
+    assert rewards["score, their sum"] == ([1, 2, 3], pytest.approx([0.1, 0.2, 0.3]))  # the mean of what was so far
+    assert kl == {"KL a token": ([1, 3], [0.0, 0.2]), "target of the KL": ([0, 1], [0.05, 0.05])}
+    assert length == {}
 
 
 def test_a_run_without_a_target_has_no_line_for_it(monkeypatch, tmp_path):
-    assert set(drawn(monkeypatch, tmp_path, None)[1]) == {"KL per token"}
+    assert set(lines_of(figure_of(monkeypatch, tmp_path, None).axes[1])) == {"KL a token"}
+
+
+def test_the_bands_of_the_parts_add_up_to_the_score(monkeypatch, tmp_path):
+    """Two parts of .3 and .2 above zero, one of -.1 below: the bands end at .5 and -.1."""
+    parts = {"reward/a_weighted": 0.3, "reward/b_weighted": 0.2, "reward/c_weighted": -0.1}
+    rows = [{"iteration": i, "objective/score": 0.4, **parts} for i in (1, 2)]
+    bands = bands_of(monkeypatch, tmp_path, rows)
+    assert bands == {"a": (0.0, 0.3), "b": (0.3, 0.5), "c": (-0.1, 0.0)}
+
+
+def bands_of(monkeypatch, tmp_path, rows):
+    monkeypatch.setitem(globals(), "ROWS", rows)
+    axis = figure_of(monkeypatch, tmp_path, None).axes[0]
+    ends = {band.get_label(): band.get_paths()[0].vertices[:, 1] for band in axis.collections}
+    return {name: (round(float(some.min()), 6), round(float(some.max()), 6)) for name, some in ends.items()}
+
+
+def test_an_evaluation_shows_the_scores_of_the_systems_that_it_has(monkeypatch, tmp_path):
+    def score(mean):
+        return {"score": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}}
+
+    found = {
+        "before": score(0.2),
+        "after": score(0.6),
+        "baselines": {"true_replies": score(0.9), "always_inform": score(0)},
+    }
+    axis = figure_of(monkeypatch, tmp_path, None, found).axes[2]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["true replies", "after PPO", "before PPO"]
+    assert [text.get_text() for text in axis.texts] == ["0.90", "0.60", "0.20"]

@@ -13,7 +13,7 @@ from rlhf_dialog.rewards.scoring import Scorer
 
 
 def test_the_texts_of_the_baselines(prompts, agent):
-    train = ["first train reply", "second train reply"]
+    train = [Dialogue([f"q {i}"], reference=f"{name} train reply") for i, name in enumerate(("first", "second"))]
     found = baseline_replies(prompts, train, agent, seed=4)
     assert set(found) == BASELINES
     texts = {name: [dialogue.response for dialogue in replies.dialogues] for name, replies in found.items()}
@@ -23,7 +23,8 @@ def test_the_texts_of_the_baselines(prompts, agent):
     assert texts["repeat_last_turn"] == [prompt.prompt_turns[-1] for prompt in prompts]
     assert texts["true_replies"] == references
     assert sorted(texts["random_reference"]) == sorted(references)
-    assert set(texts["random_train_reply"]) == set(train)
+    assert set(texts["random_train_reply"]) == {one.reference for one in train}
+    assert set(texts["nearest_train_reply"]) <= {one.reference for one in train}
     for replies in found.values():
         assert [d.reference for d in replies.dialogues] == references
         assert [d.prompt_turns for d in replies.dialogues] == [p.prompt_turns for p in prompts]
@@ -34,18 +35,18 @@ def test_no_random_reference_is_the_prompts_own(agent):
     for count in (2, 3, 7):
         prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
         for seed in range(8):
-            found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+            found = baseline_replies(prompts, [Dialogue(["q"], reference="x")], agent, seed)["random_reference"]
             assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
 
 
 def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
     """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
-    found = baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
+    found = baseline_replies([Dialogue(["p"], reference="abc")], [Dialogue(["q"], reference="x")], agent)
     assert found["true_replies"].num_tokens == [5]
 
 
 def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent):
-    replies = baseline_replies(prompts, ["x"], agent)
+    replies = baseline_replies(prompts, [Dialogue(["q"], reference="x")], agent)
     meteor = {
         name: measure(found, Judges(Scorer(Meteor("off")))).per_prompt["meteor"] for name, found in replies.items()
     }
@@ -97,7 +98,7 @@ def test_random_references_are_shuffled_by_the_seed(agent):
     prompts = [Dialogue(["p"], reference=str(i)) for i in range(60)]
 
     def drawn(seed: int) -> list[int]:
-        found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+        found = baseline_replies(prompts, [Dialogue(["q"], reference="x")], agent, seed)["random_reference"]
         return [int(dialogue.response) for dialogue in found.dialogues]
 
     first = drawn(0)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import saved_agent
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.saved_agent import save_agent
 
@@ -61,6 +61,15 @@ def test_an_agent_keeps_its_system_prompt(tmp_path):
     agent = ChatAgent.load(tmp_path / "agent")
     assert agent.settings.system_prompt == keys["system_prompt"]
     assert "system\nAnswer in one short sentence ." in tokenizer.decode(agent.encoder.encode_prompt(["Hello"]))
+
+
+def test_an_agent_keeps_what_a_chat_shows(tmp_path):
+    keys = {"introduction": "A waiter.", "chat_temperature": 0.0}
+    for given in (keys, {}):
+        save_agent(tmp_path / "agent", Policy(gpt2()).eval(), byte_tokenizer(), AgentSettings(**given))
+        stored = json.loads((tmp_path / "agent" / AGENT_FILE).read_text())
+        assert {key: stored[key] for key in keys if key in stored} == given  # older versions do not know them
+        assert read_settings(tmp_path / "agent").introduction == given.get("introduction")
 
 
 def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):

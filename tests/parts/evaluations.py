@@ -77,6 +77,7 @@ BASELINES = {
     "repeat_last_turn",
     "random_reference",
     "random_train_reply",
+    "nearest_train_reply",
     "always_inform",
     "true_replies",
 }

@@ -38,8 +38,8 @@ def pipeline(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline")
     patch.chdir(folder)
     (folder / "runs").mkdir()
-    for name, options in (("data", []), ("overheard", ["--careless", "0.6"]), ("pairs", ["--pairs", "60"])):
-        source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60", "--scenes", "hotel"]
+    for name, options in (("data", []), ("careless", ["--careless", "0.6"]), ("pairs", ["--pairs", "60"])):
+        source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60", "--desk"]
         assert write_dialogues.main([*source, *options]) == 0
     assert train_sft.main([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
     assert train_intent_classifier.main([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
@@ -56,7 +56,7 @@ def test_nothing_is_written_outside_runs(pipeline):
     assert {path.name for path in pipeline.iterdir()} == {"runs"}
     stages = {
         "quickstart",
-        *(f"quickstart_{name}" for name in ("data", "overheard", "pairs", "sft", "intent", "preference")),
+        *(f"quickstart_{name}" for name in ("data", "careless", "pairs", "sft", "intent", "preference")),
     }
     assert {path.name for path in (pipeline / "runs").iterdir()} == stages
 

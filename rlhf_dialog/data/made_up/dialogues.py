@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from rlhf_dialog.data.made_up.notation import alternatives, expanded
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each
@@ -28,7 +29,6 @@ ATTEMPTS_PER_DIALOGUE = 50
 
 _MOVE = re.compile(r"(\w+) (\w+) -> ([\w ]+)")
 _LINE = re.compile(r"(?:\?([\w,]+) )?(.*?)(?: #(\w+))?")
-_GROUP = re.compile(r"\[([^][()]*)\]|\(([^][()]*)\)|<(\w+)>")
 _SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _ARTICLE = re.compile(r"\b([Aa])(?= (?!one\b|uni|use)[aeiou])")
 _SENTENCE_START = re.compile(r"(?:^|[.?!] )[a-z]")
@@ -59,12 +59,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The parsed rules: word lists, inflections, careless replies by act, and the scenes (move name -> Move)."""
+    """The parsed rules: word lists, inflections, and the scenes (move name -> Move)."""
 
     words: dict[str, list[str]]
     forms: dict[str, dict[str, str]]
     scenes: dict[str, dict[str, Move]]
-    careless: dict[int, list[str]] = field(default_factory=dict)
 
 
 @functools.cache
@@ -72,14 +71,8 @@ def load_grammar() -> Grammar:
     """The rules of `grammar/`: `words.yaml`, which explains the notation, and one file per scene."""
     files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(GRAMMAR.glob("*.yaml"))}
     lists = files.pop("words")
-    words = {name: _split(text) for name, text in lists["words"].items()}
-    careless = {ACTS[act]: text.strip().splitlines() for act, text in lists["careless"].items()}
-    return Grammar(words, lists["forms"], {name: _scene(moves) for name, moves in files.items()}, careless)
-
-
-def _split(text: str) -> list[str]:
-    """The alternatives of a word list: split at every `|` outside brackets."""
-    return [part.strip() for part in re.findall(r"(?:\([^()]*\)|\[[^][]*\]|[^|(\[])+", text)]
+    words = {name: alternatives(text) for name, text in lists["words"].items()}
+    return Grammar(words, lists["forms"], {name: _scene(moves) for name, moves in files.items()})
 
 
 def _scene(rules: dict[str, str]) -> dict[str, Move]:
@@ -112,29 +105,16 @@ class Teller:
     def tell(self, line: str) -> str:
         """The line as an utterance: alternatives chosen, slots filled, tokens spaced, sentences capitalised."""
         self.turn += 1
-        text = _SLOT.sub(lambda slot: self._fill(slot[1], slot[2]), self._choose(line))
+        text = _SLOT.sub(lambda slot: self._fill(slot[1], slot[2]), expanded(line, self.grammar.words, self.rng))
         text = _ARTICLE.sub(r"\1n", " ".join(text.replace("'", " ' ").split()))
         return _SENTENCE_START.sub(lambda start: start[0].upper(), text)
-
-    def _choose(self, line: str) -> str:
-        """Replace `(a|b)` by one alternative, `[a]` by a or nothing, `<x>` by a word of list x; innermost first."""
-        while group := _GROUP.search(line):
-            optional, alternatives, words = group.groups()
-            if words is not None:
-                part = self.rng.choice(self.grammar.words[words])
-            elif optional is not None:
-                part = self.rng.choice([*optional.split("|"), ""])
-            else:
-                part = self.rng.choice(alternatives.split("|"))
-            line = f"{line[: group.start()]}{part}{line[group.end() :]}"
-        return line
 
     def _fill(self, slot: str, form: str | None) -> str:
         """The word of `slot`, or its inflection `form`; a new slot takes a word that no other slot has."""
         if slot in ("me", "you"):  # the speakers take turns
             slot = "person" + "AB"[(self.turn + (slot == "you")) % 2]
         while slot not in self.bound:
-            word = self._choose(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]))
+            word = expanded(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]), self.grammar.words, self.rng)
             if word not in self.bound.values():
                 self.bound[slot] = word
         word, _, mark = self.bound[slot].partition("/")
@@ -179,56 +159,23 @@ def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
         visited.add(name)
 
 
-def overheard(dialogue: Dialogue, careless: float, rng: random.Random) -> list[Dialogue]:
-    """What people hear who come in late: from each turn but the last one, until a careless reply ends the talk.
-
-    A reply is careless with the probability `careless`. It has another act than the reply in its place, and fits no turn.
-    """
-    return [_until_careless(turns, acts, careless, rng) for turns, acts in _endings(dialogue)]
-
-
-def _endings(dialogue: Dialogue) -> Iterator[Dialogue]:
-    for start in range(len(dialogue[0]) - 1):
-        yield dialogue[0][start:], dialogue[1][start:]
-
-
-def _until_careless(turns: list[str], acts: list[int], careless: float, rng: random.Random) -> Dialogue:
-    replies = load_grammar().careless
-    for index in range(1, len(turns)):
-        if rng.random() < careless:
-            act = rng.choice([act for act in replies if act != acts[index]])
-            reply = Teller(rng, load_grammar()).tell(rng.choice(replies[act]))
-            return [*turns[:index], reply], [*acts[:index], act]
-    return turns, acts
-
-
-def write_dialogues(
-    output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = (), careless: float = 0.0
-) -> dict[str, int]:
+def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, int]:
     """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
 
-    With `careless`, the share of careless replies, what is overheard of these dialogues is written in their place. The same
-    arguments give the same bytes. Raises UserError when `output` is not empty, the number cannot be reached, or `careless` is
-    not between 0 and 1.
+    The same arguments give the same bytes. Raises UserError when `output` is not empty or the number cannot be reached.
     """
-    splits = dialogue_splits(num_dialogues, seed, scene_names, careless)
+    splits = dialogue_splits(num_dialogues, seed, scene_names)
     with new_folder(output) as folder:
         for name, dialogues in splits.items():
             _write_split(folder / name, name, dialogues)
     return {name: len(dialogues) for name, dialogues in splits.items()}
 
 
-def dialogue_splits(
-    num_dialogues: int, seed: int, scene_names: Sequence[str] = (), careless: float = 0.0
-) -> dict[str, list[Dialogue]]:
+def dialogue_splits(num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, list[Dialogue]]:
     """The dialogues of each split, as `write_dialogues` writes them."""
-    if not 0 <= careless <= 1:
-        raise UserError(f"--careless {careless:g} is not a share; give a number from 0 to 1")
-    splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
-    if not careless:
-        return splits
-    rng = random.Random(f"careless {seed}")
-    return {name: [part for one in split for part in overheard(one, careless, rng)] for name, split in splits.items()}
+    dialogues = _generate_unique(num_dialogues, seed, scene_names)
+    num = round(HELD_OUT * len(dialogues))
+    return {"train": dialogues[2 * num :], "validation": dialogues[:num], "test": dialogues[num : 2 * num]}
 
 
 @contextmanager
@@ -262,11 +209,6 @@ def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) 
     raise UserError(
         f"--num_dialogues {num_dialogues} is more than the grammar can generate; give {len(dialogues)} or fewer"
     )
-
-
-def _split_dialogues(dialogues: list[Dialogue]) -> dict[str, list[Dialogue]]:
-    num = round(HELD_OUT * len(dialogues))
-    return {"train": dialogues[2 * num :], "validation": dialogues[:num], "test": dialogues[num : 2 * num]}
 
 
 def _write_split(folder: Path, name: str, dialogues: list[Dialogue]) -> None:

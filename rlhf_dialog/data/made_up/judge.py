@@ -1,103 +1,63 @@
-"""Reads made-up dialogues by the rules that wrote them: is a reply a sentence of the grammar, and does it fit the turn before?"""
+"""Reads exchanges by the rules that wrote them: is a reply a sentence of the desk, and does it answer the guest's line?"""
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 
-from rlhf_dialog.data.made_up.dialogues import END, Grammar, Line, load_grammar
+from rlhf_dialog.data.made_up.exchanges import Slots, Subject, load_desk
+from rlhf_dialog.data.made_up.notation import expression, normal
 
-Slots = dict[str, str]
+Reading = tuple[str, int, int, Slots]  # subject, number of the thing, number of the kind, words of the slots
 
-_TOKEN = re.compile(r"\{(\w+)(?::(\w+))?\}|<(\w+)>|[()\[\]|]|[^\s()\[\]|{}<>]+")
-_SEEN_BY_LISTENER = {"me": "you", "you": "me"}
-_BRACKETS = {"(": "(?:", ")": ")", "[": "(?:", "]": ")?", "|": "|"}
-
-
-def derives(text: str) -> bool:
-    """Whether the grammar can write `text`: a line of a scene or a careless reply, in whole words. Case does not count."""
-    return is_careless(text) or any(True for _ in _readings(_normal(text)))
+_FIELD = re.compile(r"\{(\w+)\}")
 
 
-def is_careless(text: str) -> bool:
-    """Whether `text` is one of the careless replies."""
-    return any(pattern.fullmatch(_normal(text)) for pattern in _careless_patterns())
+def derives(reply: str) -> bool:
+    """Whether `reply` is a sentence of the receptionist, true or not. Case and punctuation do not count."""
+    return any(pattern.fullmatch(normal(reply)) for pattern in _sentences())
 
 
-def attends(last_turn: str, reply: str) -> bool:
-    """Whether a move of the grammar that may follow `last_turn` says `reply`, about the same things.
-
-    Only the last turn is read: a dish that was named before it may be another one.
-    """
-    answers = [*_readings(_normal(reply))]
-    for scene, said, line, slots in _readings(_normal(last_turn)):
-        named = {_SEEN_BY_LISTENER.get(slot, slot): word for slot, word in slots.items()}
-        for other_scene, name, answer, in_reply in answers:
-            agree = all(named.get(slot, word) == word for slot, word in in_reply.items())
-            if agree and scene == other_scene and answer in _following(scene, said, line).get(name, []):
-                return True
-    return False
+def attends(prompt: str, reply: str) -> bool:
+    """Whether the receptionist can say `reply` to this line of a guest: the same thing, kind of question and words of slots."""
+    answers = [*_readings("clerk", reply)]
+    return any(
+        one[:3] == other[:3] and all(one[3].get(slot, word) == word for slot, word in other[3].items())
+        for one in _readings("guest", prompt)
+        for other in answers
+    )
 
 
-def _following(scene: str, move: str, line: Line) -> dict[str, list[Line]]:
-    moves = load_grammar().scenes[scene]
-    return {name: moves[name].fitting(line.asks) for name in moves[move].following if name != END}
-
-
-def _readings(text: str) -> Iterator[tuple[str, str, Line, Slots]]:
-    """Every way to read a normalised text: the scene, the move, the line, and the words of its slots."""
-    for scene, move, line, pattern in _patterns():
-        if match := pattern.fullmatch(text):
-            slots: dict[str, set[str]] = {}
-            for name, word in match.groupdict().items():
-                slots.setdefault(name.partition("_")[0], set()).update([word] if word else [])
-            if all(len(words) <= 1 for words in slots.values()):
-                yield scene, move, line, {slot: words.pop() for slot, words in slots.items() if words}
-
-
-def _normal(text: str) -> str:
-    """Lower case, one space before each word, `a` for `an`."""
-    return "".join(" a" if word == "an" else f" {word}" for word in text.lower().replace("'", " ' ").split())
+def _readings(side: str, text: str) -> Iterator[Reading]:
+    for subject, thing, kind, pattern in _patterns(side):
+        if match := pattern.fullmatch(normal(text)):
+            yield subject.name, thing, kind, {slot: word for slot, word in match.groupdict().items() if word}
 
 
 @functools.cache
-def _patterns() -> list[tuple[str, str, Line, re.Pattern[str]]]:
-    grammar = load_grammar()
+def _sentences() -> list[re.Pattern[str]]:
+    """The receptionist's lines, each with the fields of any thing of its subject."""
+    desk, found = load_desk(), []
+    for subject in desk.subjects:
+        names = {name for thing in subject.things for name in thing}
+        fields = {name: "|".join(thing[name] for thing in subject.things) for name in names}
+        found += [re.compile(_expression(line, fields)) for kind in subject.kinds for line in kind.clerk]
+    return found
+
+
+@functools.cache
+def _patterns(side: str) -> list[tuple[Subject, int, int, re.Pattern[str]]]:
+    desk = load_desk()
+    aside, greeting = ((expression(f"[<{name}>]", desk.words) if side == "guest" else "") for name in ("aside", "hi"))
     return [
-        (scene, name, line, _pattern(line.text, grammar))
-        for scene, moves in grammar.scenes.items()
-        for name, move in moves.items()
-        for line in move.lines
+        (subject, thing, kind, re.compile(aside + greeting + _expression(line, subject.things[thing]) + aside))
+        for subject in desk.subjects
+        for thing in range(len(subject.things))
+        for kind in range(len(subject.kinds))
+        for line in getattr(subject.kinds[kind], side)
     ]
 
 
-@functools.cache
-def _careless_patterns() -> list[re.Pattern[str]]:
-    grammar = load_grammar()
-    return [_pattern(line, grammar) for lines in grammar.careless.values() for line in lines]
-
-
-def _pattern(line: str, grammar: Grammar) -> re.Pattern[str]:
-    """The normalised texts of a line; its slots are groups `SLOT_NUMBER`."""
-    return re.compile("".join(_expressions(line, grammar, itertools.count())))
-
-
-def _expressions(text: str, grammar: Grammar, numbers: Iterator[int] | None = None) -> Iterator[str]:
-    """Regular expressions for the parts of a line or word; slots are named groups if `numbers` is given."""
-    for token in _TOKEN.finditer(text):
-        slot, form, words = token.groups()
-        if words or form:
-            yield _any_of(grammar.words[words] if words else [*grammar.forms[form].values()], grammar)
-        elif slot:
-            of_list = "person" if slot in _SEEN_BY_LISTENER else slot.rstrip("23AB")
-            name = "" if numbers is None else f"?P<{slot}_{next(numbers)}>"
-            yield f"({name or '?:'}{_any_of(grammar.words[of_list], grammar)})"
-        elif token[0] in _BRACKETS:
-            yield _BRACKETS[token[0]]
-        else:
-            ends_word = token.start() > 0 and text[token.start() - 1] == "}"  # the s of {genre}s
-            yield re.escape(_normal(token[0])[ends_word and token[0].isalpha() :])
-
-
-def _any_of(words: list[str], grammar: Grammar) -> str:
-    return f"(?:{'|'.join(''.join(_expressions(word.partition('/')[0], grammar)) for word in words)})"
+def _expression(line: str, fields: dict[str, str]) -> str:
+    """The normalised wordings of a line about one thing; the slots are named groups."""
+    told = _FIELD.sub(lambda name: f"({fields[name[1]]})" if name[1] in fields else name[0], line)
+    return expression(told, load_desk().words)

@@ -59,11 +59,14 @@ class Partner:
         self._open.close()
 
     def introduction(self) -> list[str]:
-        """Who answers, and what becomes of what is said."""
+        """Who answers, what the agent says of itself, and what becomes of what is said."""
+        said = self.answering.introduction()
+        own = [] if said is None else [said]
         if self.bot is None:
-            return [f"Agent: {self.name}"]
+            return [f"Agent: {self.name}", *own]
         return [
             f"Agent: {self.name}, version {self.answering.version()}",
+            *own,
             f"What you say and how you rate it is stored in {self.bot.store_path} to train this bot; /forget me removes it.",
         ]
 

@@ -104,6 +104,14 @@ class Answering:
         self.end(version)
         return version
 
+    def introduction(self) -> str | None:
+        """What a person reads before a dialogue with the version that it would get now; None: its agent says nothing."""
+        version = self.begin()
+        try:
+            return self._served.agent(version).settings.introduction
+        finally:
+            self.end(version)
+
     def first(self) -> str:
         """The version that all others came from."""
         return self._served.source.first()

@@ -31,7 +31,8 @@ def build(page: Any) -> gr.Blocks:
     # longer than is allowed, so that what is pasted is refused, and not cut in silence
     longest = page.limits.body_bytes // 8
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
-        gr.HTML(f"<h1>{html.escape(page.name)}</h1><p>{CONSENT}</p>", elem_id="head")
+        said = "".join(f"<p>{html.escape(text)}</p>" for text in [page.answering.introduction()] if text)
+        gr.HTML(f"<h1>{html.escape(page.name)}</h1>{said}<p>{CONSENT}</p>", elem_id="head")
         place = gr.Textbox("", visible="hidden")
         with gr.Row():
             with gr.Column(scale=3, min_width=300):

@@ -2,7 +2,6 @@
 
 import random
 import re
-import statistics
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 from rlhf_dialog.data.made_up import dialogues as made_up
-from rlhf_dialog.data.made_up.judge import is_careless
 from rlhf_dialog.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -228,45 +226,3 @@ def test_lines_answer_what_was_asked():
     assert move.fitting("when") == [lines[0]]
     assert move.fitting("who") == [lines[1]]
     assert move.fitting(None) == move.fitting("why") == [lines[2]]
-
-
-@pytest.fixture(scope="module")
-def heard(tmp_path_factory) -> tuple[list, list]:
-    """The dialogues of a hotel, and what is heard of the same ones by somebody who comes in late."""
-    folder = tmp_path_factory.mktemp("overheard")
-    for name, careless in (("all", 0.0), ("heard", 0.6)):
-        made_up.write_dialogues(folder / name, 400, 1, ["hotel"], careless)
-    return read(folder / "all", "train"), read(folder / "heard", "train")
-
-
-def test_every_turn_but_the_last_begins_an_overheard_dialogue(heard):
-    whole, parts = heard
-    assert [turns[0] for turns, _ in parts] == [turn for turns, _ in whole for turn in turns[:-1]]
-
-
-def test_a_careless_reply_ends_what_is_overheard_and_has_a_wrong_act(heard):
-    whole, parts = heard
-    endings = [(turns[start:], acts[start:]) for turns, acts in whole for start in range(len(turns) - 1)]
-    num_careless = 0
-    for (turns, acts), (said, said_acts) in zip(parts, endings, strict=True):
-        if is_careless(turns[-1]):
-            num_careless += 1
-            assert acts[-1] != said_acts[len(turns) - 1]
-            turns, acts, said, said_acts = turns[:-1], acts[:-1], said[: len(turns) - 1], said_acts[: len(turns) - 1]
-        assert (turns, acts) == (said, said_acts)
-    assert 0.57 < num_careless / sum(len(turns) - 1 for turns, _ in parts) < 0.63
-
-
-def test_careless_replies_are_as_long_as_others_on_average(heard):
-    """So that length by itself gives nothing away."""
-    whole, parts = heard
-    careless = [len(turns[-1].split()) for turns, _ in parts if is_careless(turns[-1])]
-    others = [len(turn.split()) for turns, _ in whole for turn in turns[1:]]
-    assert statistics.mean(careless) == pytest.approx(statistics.mean(others), rel=0.03)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_is_between_0_and_1(tmp_path, share):
-    with pytest.raises(UserError, match=rf"--careless {share:g} is not a share; give a number from 0 to 1"):
-        made_up.write_dialogues(tmp_path / "data", 40, 0, ["hotel"], share)
-    assert not any(tmp_path.iterdir())

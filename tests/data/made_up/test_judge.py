@@ -1,58 +1,54 @@
-"""The grammar as a judge of replies: sentences written by hand, and everything that the grammar writes itself."""
+"""The desk's rules as a judge of replies: sentences written by hand, and what the rules write themselves."""
 
 import random
-from itertools import pairwise
 
 import pytest
 
-from rlhf_dialog.data.made_up.dialogues import generate_dialogue, overheard
-from rlhf_dialog.data.made_up.judge import attends, derives, is_careless
-
-PRICE = "How much is the swimming pool ?"
+from rlhf_dialog.data.made_up.exchanges import draw_exchange
+from rlhf_dialog.data.made_up.judge import attends, derives
 
 
 @pytest.fixture(scope="module")
-def dialogues():
+def exchanges():
     rng = random.Random(3)
-    return [generate_dialogue(rng) for _ in range(150)]
+    return [draw_exchange(rng) for _ in range(400)]
 
 
-def test_what_the_grammar_writes_is_derived_and_attends_to_the_turn_before(dialogues):
-    for turns, _ in dialogues:
-        for last_turn, reply in pairwise(turns):
-            assert derives(reply), reply
-            assert attends(last_turn, reply), (last_turn, reply)
+def test_what_the_desk_answers_is_derived_and_attends(exchanges):
+    for one in exchanges:
+        assert derives(one.reply), one
+        assert attends(one.prompt, one.reply), one
 
 
-def test_replies_from_other_places_do_not_attend(dialogues):
-    turns = [turn for turns, _ in dialogues for turn in turns]
+def test_replies_to_others_seldom_attend(exchanges):
     rng = random.Random(0)
-    assert sum(attends(rng.choice(turns), rng.choice(turns)) for _ in range(1000)) < 10
+    pairs = [(rng.choice(exchanges).prompt, rng.choice(exchanges).reply) for _ in range(400)]
+    assert (
+        sum(attends(prompt, reply) for prompt, reply in pairs) < 40
+    )  # a tenth of the lines is about nothing that it knows
 
 
-def test_careless_replies_are_known_and_attend_to_nothing(dialogues):
-    rng = random.Random(0)
-    heard = [overheard(dialogue, 1.0, rng)[0][0] for dialogue in dialogues]
-    assert all(len(turns) == 2 for turns in heard)
-    assert all(is_careless(reply) and derives(reply) and not attends(turn, reply) for turn, reply in heard)
+def test_careless_replies_are_sentences_that_do_not_attend(exchanges):
+    rng = random.Random(1)
+    for one in exchanges:
+        missed = one.missed(rng)
+        assert derives(missed.reply), missed
+        assert not attends(one.prompt, missed.reply), missed
 
 
 @pytest.mark.parametrize(
-    ("reply", "is_derived", "does_attend"),
+    ("prompt", "reply", "is_sentence", "does_attend"),
     [
-        ("The swimming pool is seven dollars a day .", True, True),
-        ("The sauna is seven dollars a day .", True, False),  # another thing than was asked for
-        ("It is down the stairs , and it opens at eight o'clock .", True, False),
-        ("The swimming pool is seven dollars a .", False, False),
-        ("The swimming pool is sevendollars a day .", False, False),
-        ("", False, False),
+        ("What time is breakfast?", "Breakfast is from seven to ten.", True, True),
+        ("hi, what time is breakfast", "breakfast? it is from seven to ten, madam", True, True),
+        ("What time is breakfast?", "Breakfast is in the dining room on the ground floor.", True, False),  # where it is
+        ("What time is breakfast?", "Breakfast is from six to nine.", True, False),  # that is dinner
+        ("What time is breakfast?", "Lunch is from twelve to two.", True, False),
+        ("What time is breakfast?", "Breakfast is from seven to.", False, False),
+        ("Please call me a taxi at nine.", "Of course, I will have a taxi here at nine o'clock.", True, True),
+        ("Please call me a taxi at nine.", "Of course, I will have a taxi here at ten o'clock.", True, False),
+        ("What time is breakfast?", "", False, False),
     ],
 )
-def test_sentences_written_by_hand(reply, is_derived, does_attend):
-    assert (derives(reply), attends(PRICE, reply)) == (is_derived, does_attend)
-
-
-def test_names_change_sides_with_the_speaker():
-    asked = "Do you often go to the cinema , Lucy ?"
-    answers = ["No , I seldom go to the cinema , I watch musicals at home .", "Yes , Lucy , I go there every week ."]
-    assert [attends(asked, answer) for answer in answers] == [True, False]
+def test_sentences_written_by_hand(prompt, reply, is_sentence, does_attend):
+    assert (derives(reply), attends(prompt, reply)) == (is_sentence, does_attend)

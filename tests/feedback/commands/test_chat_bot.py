@@ -1,11 +1,13 @@
 """Who answers in a chat: a bot, or an agent. What is seen of it in the terminal is in test_chat.py."""
 
+import json
 import os
 
 import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
+from rlhf_dialog.models.network import AGENT_FILE
 
 
 def partner(folder, **options):
@@ -46,3 +48,13 @@ def test_the_person_of_a_bot_is_that_of_the_terminal(bot, tmp_path, monkeypatch)
 def test_a_bot_takes_no_tokenizer_and_no_code(bot, option):
     with pytest.raises(UserError, match="a bot has its own tokenizer and runs no code"):
         partner(bot.folder, **option)
+
+
+def test_an_agent_says_whom_it_plays(agent_folder, bot):
+    settings = json.loads((agent_folder / AGENT_FILE).read_text())
+    for folder in (agent_folder, bot.agent_folder("0001")):
+        (folder / AGENT_FILE).write_text(json.dumps(settings | {"introduction": "A waiter. Try: Tea, please."}))
+    with partner(agent_folder) as one:
+        assert one.introduction() == [f"Agent: {agent_folder}", "A waiter. Try: Tea, please."]
+    with partner(bot.folder) as one:
+        assert one.introduction()[:2] == [f"Agent: {bot.folder}, version 0001", "A waiter. Try: Tea, please."]

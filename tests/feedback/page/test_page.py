@@ -1,5 +1,6 @@
 """What the page's buttons do, called as Gradio calls them; tests/whole_runs/test_page_in_browser.py uses them in a browser."""
 
+import json
 import sqlite3
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rlhf_dialog.feedback.page.page import Page
 from rlhf_dialog.feedback.page.shown import as_text, earlier
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.models.network import AGENT_FILE
 
 PERSON = "ab" * 16
 CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10)
@@ -261,3 +263,13 @@ def test_behind_a_password_all_of_it_opens_with_the_right_one(bot, page):
     assert [client.get(path).status_code for path in paths] == [401] * 4
     assert client.post("/login", data={"username": "ann", "password": "open sesame"}).status_code == 200
     assert [client.get(path).status_code for path in paths] == [200] * 4
+
+
+def test_the_page_says_whom_the_agent_plays_as_text(bot):
+    path = bot.agent_folder("0001") / AGENT_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"introduction": "A <b>waiter</b>. Try: Tea, please."}))
+    store = bot.store()
+    with Answering(bot, seed=0) as answering:
+        (head,) = (part.value for part in Page(store, answering, "bot").demo.blocks.values() if part.elem_id == "head")
+    store.close()
+    assert "<p>A &lt;b&gt;waiter&lt;/b&gt;. Try: Tea, please.</p>" in head

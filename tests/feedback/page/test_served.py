@@ -10,6 +10,7 @@ from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.served import BotVersions, OneAgent, Served, load_agent
+from rlhf_dialog.models.generation import at_temperature
 
 
 class Versions:
@@ -198,3 +199,16 @@ def test_settings_of_an_agent_come_before_a_template(tmp_path):
     save(tmp_path, {"max_new_tokens": 5}, vocab_size=261)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
+
+
+@pytest.mark.parametrize(
+    ("chat_temperature", "expected"), [(None, (False, 0.9)), (0.3, (False, 0.3)), (0, (True, 0.9))]
+)
+def test_an_agents_chat_temperature_is_its_samplings_and_the_persons_choice_comes_after_it(
+    tmp_path, chat_temperature, expected
+):
+    save(tmp_path, {"temperature": 0.9, "chat_temperature": chat_temperature})
+    sampling = load_agent(tmp_path).sampling
+    assert (sampling.greedy, sampling.temperature) == expected
+    chosen = load_agent(tmp_path, adjust=lambda sampling: at_temperature(0.5, sampling)).sampling
+    assert (chosen.greedy, chosen.temperature) == (False, 0.5)

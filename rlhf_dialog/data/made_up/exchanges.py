@@ -1,0 +1,205 @@
+"""Exchanges at the front desk of a made-up hotel, a line of a guest and one of the receptionist: the data of the quickstart.
+
+The text comes from the rules in `desk.yaml` and a seed.
+"""
+
+import functools
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_dialog.data.made_up.dialogues import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
+from rlhf_dialog.data.made_up.notation import DIGITS, alternatives, expanded
+from rlhf_dialog.errors import UserError
+
+DESK = Path(__file__).with_name("desk.yaml")
+GREETED, WITH_ASIDE, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.25, 0.35, 0.25, 0.25  # shares of the guest's lines
+
+_ARTICLE = re.compile(r"\b([Aa])(?= (?!one\b|uni|use)[aeiou])")
+_SLOT = re.compile(r"\{(\w+)\}")
+
+Slots = Mapping[str, str]
+Thing = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of question: its name, the act of the answer, and the lines of the guest and of the receptionist."""
+
+    name: str
+    act: str | None  # None: the thing says it
+    guest: list[str]
+    clerk: list[str]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Things of which a guest speaks in the same kinds of questions."""
+
+    name: str
+    things: list[Thing]
+    kinds: list[Kind]
+    weight: float  # how often it is drawn, in proportion
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What an exchange is about: a kind of question about one thing, and the words of its slots."""
+
+    subject: Subject
+    thing: int
+    kind: int
+    slots: Slots
+
+    @property
+    def act(self) -> int:
+        kind, thing = self.subject.kinds[self.kind], self.subject.things[self.thing]
+        return ACTS[kind.act or thing["act"]]
+
+    def missed(self) -> "Topic":
+        """What a careless receptionist takes it for: the next kind, or with one kind the next thing and the next words."""
+        subject = self.subject
+        if len(subject.kinds) > 1:
+            return Topic(subject, self.thing, (self.kind + 1) % len(subject.kinds), self.slots)
+        others = {name: _next(load_desk().words[name], word) for name, word in self.slots.items()}
+        return Topic(subject, (self.thing + 1) % len(subject.things), self.kind, others)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The parsed rules."""
+
+    words: dict[str, list[str]]
+    subjects: list[Subject]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A guest's line, the receptionist's reply, the act of that reply (1 inform to 4 commissive), and what the guest means."""
+
+    prompt: str
+    reply: str
+    act: int
+    topic: Topic = field(compare=False, repr=False)
+
+    def to_json(self) -> str:
+        """One row as `load_prompts` reads it."""
+        return json.dumps({"prompt": [self.prompt], "reference": self.reply, "act": self.act})
+
+    def missed(self, rng: random.Random) -> "Exchange":
+        """The same line of the guest with a careless reply and its act."""
+        meant = self.topic.missed()
+        return Exchange(self.prompt, answered(meant, rng), meant.act, self.topic)
+
+
+@functools.cache
+def load_desk() -> Desk:
+    """The rules of `desk.yaml`, which explains the notation."""
+    rules = yaml.safe_load(DESK.read_text(encoding="utf-8"))
+    words = {name: alternatives(text) for name, text in rules["words"].items()}
+    return Desk(words, [_subject(name, body) for name, body in rules["subjects"].items()])
+
+
+def _subject(name: str, body: dict[str, Any]) -> Subject:
+    kinds = [
+        Kind(kind, rules.get("act"), rules["guest"].strip().splitlines(), rules["clerk"].strip().splitlines())
+        for kind, rules in body["kinds"].items()
+    ]
+    things = [*body["things"].values()]
+    return Subject(name, things, kinds, body.get("weight", len(things) * len(kinds)))
+
+
+def _next(words: list[str], word: str) -> str:
+    return words[(words.index(word) + 1) % len(words)]
+
+
+def draw_topic(rng: random.Random) -> Topic:
+    """A topic: a subject by its weight, then a kind and a thing of it, and a word for each slot."""
+    desk = load_desk()
+    (subject,) = rng.choices(desk.subjects, [one.weight for one in desk.subjects])
+    kind, thing = rng.randrange(len(subject.kinds)), rng.randrange(len(subject.things))
+    lines = subject.kinds[kind].guest + subject.kinds[kind].clerk
+    names = dict.fromkeys(name for line in lines for name in _SLOT.findall(line) if name in desk.words)
+    return Topic(subject, thing, kind, {name: rng.choice(desk.words[name]) for name in names})
+
+
+def asked(topic: Topic, rng: random.Random) -> str:
+    """A line of the guest as people type it: some after a greeting, with an aside, in lower case, or with digits."""
+    text = _told(topic, rng.choice(topic.subject.kinds[topic.kind].guest), rng)
+    if rng.random() < GREETED and topic.subject.name != "talk":
+        text = f"{_sentence(rng.choice(load_desk().words['hi']))}, {text[:1].lower()}{text[1:]}"
+    if rng.random() < WITH_ASIDE and topic.subject.name != "talk":
+        aside = _sentence(expanded("<aside>.", load_desk().words, rng))
+        first, last = (aside, text) if rng.random() < 0.5 else (text, aside)
+        text = f"{first}{'' if first[-1] in '.?!' else '.'} {last}"
+    if rng.random() < UNMARKED:
+        text = text.rstrip(".?!")
+    if rng.random() < IN_DIGITS:
+        text = re.sub(r"[a-z]+", lambda word: DIGITS.get(word[0], word[0]), text)
+    return text.lower() if rng.random() < IN_LOWER_CASE else text
+
+
+def answered(topic: Topic, rng: random.Random) -> str:
+    """A line of the receptionist about the topic."""
+    return _told(topic, rng.choice(topic.subject.kinds[topic.kind].clerk), rng)
+
+
+def _told(topic: Topic, line: str, rng: random.Random) -> str:
+    fields = {**topic.slots, **topic.subject.things[topic.thing]}
+    text = expanded(_SLOT.sub(lambda slot: f"({fields[slot[1]]})", line), load_desk().words, rng)
+    return _sentence(_ARTICLE.sub(r"\1n", text))
+
+
+def _sentence(text: str) -> str:
+    """Single spaces, no space before a mark, and capitals where sentences begin."""
+    text = re.sub(r"\s+([,.?!])", r"\1", " ".join(text.split()))
+    return re.sub(r"(?:^|[.?!] )[a-z]", lambda start: start[0].upper(), text)
+
+
+def draw_exchange(rng: random.Random) -> Exchange:
+    """One exchange in which the receptionist listens."""
+    topic = draw_topic(rng)
+    return Exchange(asked(topic, rng), answered(topic, rng), topic.act, topic)
+
+
+def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, list[Exchange]]:
+    """`number` exchanges in all splits, 80, 10 and 10 percent; short lines come up more than once, as they do at a desk.
+
+    Raises UserError when there are too few to split, or `careless` is not between 0 and 1.
+    """
+    if not 0 <= careless <= 1:
+        raise UserError(f"--careless {careless:g} is not a share; give a number from 0 to 1")
+    if number < MIN_DIALOGUES:
+        raise UserError(f"--num_dialogues {number} is too few to split; give {MIN_DIALOGUES} or more")
+    rng, careless_rng = random.Random(f"exchanges {seed}"), random.Random(f"careless {seed}")
+    drawn = [draw_exchange(rng) for _ in range(number)]
+    ordered = [one.missed(careless_rng) if careless_rng.random() < careless else one for one in drawn]
+    held_out = round(HELD_OUT * number)
+    return {
+        "train": ordered[2 * held_out :],
+        "validation": ordered[:held_out],
+        "test": ordered[held_out : 2 * held_out],
+    }
+
+
+def write_exchanges(output: Path, number: int, seed: int, careless: float = 0.0) -> dict[str, int]:
+    """Write `number` exchanges into the new folder `output` as train.jsonl, validation.jsonl and test.jsonl.
+
+    Returns the number in each split. The same arguments give the same bytes. Raises UserError as `exchange_splits` does, and
+    when `output` is not empty.
+    """
+    splits = exchange_splits(number, seed, careless)
+    with new_folder(output) as folder:
+        for name, exchanges in splits.items():
+            _write(folder / f"{name}.jsonl", (one.to_json() for one in exchanges))
+    return {name: len(exchanges) for name, exchanges in splits.items()}
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")

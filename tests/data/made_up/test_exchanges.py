@@ -1,0 +1,126 @@
+"""The exchanges at the made-up front desk: files, splits, and careless replies that no word gives away."""
+
+import json
+import random
+import re
+import statistics
+from collections import Counter, defaultdict
+
+import pytest
+
+from rlhf_dialog.data.made_up.exchanges import (
+    DESK,
+    Exchange,
+    answered,
+    draw_topic,
+    exchange_splits,
+    load_desk,
+    write_exchanges,
+)
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import UserError
+
+CARELESS = 0.6
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return exchange_splits(4000, 0), exchange_splits(4000, 0, CARELESS)
+
+
+def test_files_are_read_as_prompts_with_reference_and_act(tmp_path):
+    counts = write_exchanges(tmp_path / "desk", 50, 0)
+    assert counts == {"train": 40, "validation": 5, "test": 5}
+    assert {path.name for path in (tmp_path / "desk").iterdir()} == {f"{name}.jsonl" for name in counts}
+    for name, count in counts.items():
+        rows = [json.loads(line) for line in (tmp_path / "desk" / f"{name}.jsonl").read_text().splitlines()]
+        prompts = load_prompts(str(tmp_path / "desk"), name, 1, 1)
+        assert [row["prompt"] for row in rows] == [prompt.prompt_turns for prompt in prompts]
+        assert [(row["reference"], row["act"]) for row in rows] == [(one.reference, one.act) for one in prompts]
+        assert len(rows) == count
+
+
+def test_text_is_written_as_people_write(splits):
+    for one in splits[0]["train"]:
+        assert re.fullmatch(r"[A-Z][A-Za-z'-]*([,?]? [A-Za-z'-]+)*[.?]", one.reply), one.reply
+        assert not re.search(r"\b[Aa] [aei]|\b[Aa]n (?!hour)[^aeiou]|\b(\w+) \1\b", one.reply), one.reply
+        for text in (one.prompt, one.reply):
+            assert "  " not in text
+            assert not re.search(r" [,.?!]|[(){}<>|\[\]]", text), text
+
+
+def test_most_held_out_lines_are_new_and_careless_replies_have_the_same_guests(splits):
+    attentive, careless = splits
+    known = {one.prompt for one in attentive["train"]}
+    for name in ("validation", "test"):
+        assert 0.7 < statistics.mean(one.prompt not in known for one in attentive[name]) < 0.97
+    for name, some in attentive.items():
+        assert [one.prompt for one in careless[name]] == [one.prompt for one in some]
+        changed = sum(a.reply != b.reply for a, b in zip(some, careless[name], strict=True))
+        assert changed / len(some) == pytest.approx(CARELESS, abs=0.06)
+
+
+def test_careless_replies_are_as_long_as_attentive_ones(splits):
+    rng = random.Random(0)
+    some = splits[0]["train"]
+    lengths = [len(one.reply.split()) for one in some], [len(one.missed(rng).reply.split()) for one in some]
+    assert statistics.mean(lengths[0]) == pytest.approx(statistics.mean(lengths[1]), rel=0.02)
+
+
+def test_what_is_missed_is_one_other_thing_so_that_greedy_decoding_imitates_it():
+    rng = random.Random(2)
+    missed = defaultdict(set)
+    for _ in range(3000):
+        topic = draw_topic(rng)
+        key = (topic.subject.name, topic.thing, topic.kind, tuple(topic.slots.items()))
+        other = topic.missed()
+        found = (other.subject.name, other.thing, other.kind, tuple(other.slots.items()))
+        assert found != key
+        missed[key].add(found)
+    assert {len(found) for found in missed.values()} == {1}
+
+
+def test_no_word_or_beginning_gives_careless_replies_away(splits):
+    """A ban of any word, or of any beginning of up to three words, raises the share of attentive replies by little.
+
+    The share is that of each guest's line among the replies that are left to it, at most 40 % of the way from .4 to 1.
+    """
+    rng = random.Random(4)
+    lines = rng.sample(splits[0]["train"], 600)
+    replies = [([one.reply, *_others(one, rng)], [one.missed(rng).reply for _ in range(6)]) for one in lines]
+    marks = Counter(mark for right, wrong in replies for text in (*right, *wrong) for mark in _marks(text))
+    for mark, _ in marks.most_common(200):
+        shares = []
+        for right, wrong in replies:
+            kept = [[text for text in some if mark not in _marks(text)] for some in (right, wrong)]
+            left = [len(some) / len(whole) for some, whole in zip(kept, (right, wrong), strict=True)]
+            weights = (1 - CARELESS) * left[0], CARELESS * left[1]
+            shares.append(weights[0] / sum(weights) if sum(weights) else 1 - CARELESS)
+        assert statistics.mean(shares) <= 1 - CARELESS + 0.4 * CARELESS, mark
+
+
+def _others(one: Exchange, rng: random.Random) -> list[str]:
+    return [answered(one.topic, rng) for _ in range(5)]
+
+
+def _marks(text: str) -> set[tuple[str, ...] | str]:
+    words = text.lower().split()
+    return {*words, *(tuple(words[:n]) for n in (1, 2, 3))}
+
+
+def test_too_few_are_refused():
+    with pytest.raises(UserError, match="--num_dialogues 3 is too few to split; give 20 or more"):
+        exchange_splits(3, 0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_between_0_and_1(tmp_path, share):
+    with pytest.raises(UserError, match=rf"--careless {share:g} is not a share; give a number from 0 to 1"):
+        write_exchanges(tmp_path / "data", 40, 0, share)
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_word_list_is_used():
+    text = DESK.read_text(encoding="utf-8")
+    unused = [name for name in load_desk().words if f"<{name}>" not in text and f"{{{name}}}" not in text]
+    assert unused == ["hi", "aside"]  # before and after other lines
