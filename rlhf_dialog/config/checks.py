@@ -152,6 +152,10 @@ def _check_guard(config: Any) -> None:
         raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
     if config.environment:
         raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
+    if config.guard.action in ("raise_kl", "go_back") and not config.kl_coef:
+        raise ValueError(
+            f"kl_coef: guard.action {config.guard.action} doubles it, found 0; give it a value above 0, or use warn or stop"
+        )
     # the oldest of three validations, and a checkpoint that may be save_interval - 1 iterations older
     needed = -(-2 * config.eval_interval // config.save_interval) + 2
     if config.guard.action == "go_back" and config.keep_checkpoints < needed:

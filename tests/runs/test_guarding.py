@@ -159,6 +159,10 @@ def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(
     [
         (("--guard", "{action: warn}"), "guard: watches at each validation; set eval_interval too"),
         (("--guard", "{action: shout}", *EVERY), "guard.action"),
+        (
+            ("--guard", "{action: raise_kl}", *EVERY, "--kl_coef", "0"),
+            "kl_coef: guard.action raise_kl doubles it, found 0",
+        ),
         (("--guard", "{action: warn, judge: {id: Nobody}}", *EVERY), "unknown reward 'Nobody'"),
         (
             ("--guard", "{action: go_back}", "--eval_interval", "4", "--save_interval", "2"),
