@@ -38,7 +38,7 @@ Check = tuple[str, bool, str]
 NUM_PROMPTS, NUM_SCALING = 400, 100
 TEMPERATURES = {"1": 1.0, "0.7": 0.7, "greedy": 0.0}
 BEST_OF, DRAWS, COMMONEST = 4, 8, 200
-MOST_OF_GAIN, UNSEEN_GAIN = 0.4, 0.8
+MOST_OF_GAIN, UNSEEN_GAIN, LOST_SENTENCES = 0.4, 0.8, 0.05
 SFT, AGENT, BIAS, BEST, NEAREST = (
     "SFT",
     "after PPO",
@@ -241,7 +241,9 @@ def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
     ]
     checks.append(_share_of_gain(every, f"{BAN}, 1", "1"))
     sentences = difference(over(every, f"{SFT}, 1", "sentence"), over(every, f"{AGENT}, 1", "sentence"))
-    checks.append(("as many whole sentences as the SFT at temperature 1", sentences["high"] >= 0, shown(sentences)))
+    title = f"whole sentences at temperature 1: {'as many as' if by_interval else f'at most {LOST_SENTENCES:g} below'} the SFT's"
+    enough = sentences["high"] >= 0 if by_interval else sentences["mean"] >= -LOST_SENTENCES
+    checks.append((title, enough, shown(sentences)))
     gains = [
         over(every, f"{AGENT}, 1", where=where).point - over(every, f"{SFT}, 1", where=where).point
         for where in (lambda seen: seen == 0, lambda seen: seen == 1)
