@@ -88,6 +88,15 @@ NOT_WITH = Sign(
     "it contains 0",
     "raise `eval_episodes` for a narrower interval, and train on more prompts",
 )
+JUDGED = "eval/judge_"  # begins the metrics of a judge that the reward does not contain
+JUDGE = Sign(
+    "held-out judge falls",
+    f"`{JUDGED}<name>`",
+    "the interval of its change does not lie below 0",
+    "it lies below 0",
+    "take the agent of an earlier iteration, raise `kl_coef`, and look for what the reward pays by mistake with "
+    "`rlhf-dialog audit`",
+)
 LIMITS = (
     Limit("KL above its target", "objective/kl", "target", "above", 1.5, "raise `kl_coef` or `kl_rate`, or lower `lr`"),
     Limit(
@@ -201,7 +210,7 @@ class Finding:
 
 def table() -> list[list[str]]:
     """The rows of all rules: sign, metric, healthy, sick, what to do."""
-    signs: list[Sign | Limit] = [FALLS, FLAT, AGAINST, NOT_WITH, *LIMITS]
+    signs: list[Sign | Limit] = [FALLS, FLAT, AGAINST, NOT_WITH, JUDGE, *LIMITS]
     return [[one.name, one.metric.strip("`"), one.healthy, one.sick, one.advice] for one in signs]
 
 
@@ -228,6 +237,9 @@ def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
     validation = next((name for name in names if known(rows, name)), None)
     if validation:
         yield _validation(rows, validation, known(rows, score))
+    for judge in dict.fromkeys(name for row in rows for name in row if name.startswith(JUDGED)):
+        if len(known(rows, judge)) >= MIN_VALIDATIONS:
+            yield _judge(rows, judge, known(rows, score))
     target = target_of(config)
     for metric in dict.fromkeys(one.metric for one in LIMITS):
         values = known(rows, metric)
@@ -290,7 +302,7 @@ def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Fin
     _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
     best = max((row for row in rows if known([row], name)), key=lambda row: float(row[name]))
     said = f"{_said(change)}, best {best[name]:.3g} after iteration {best['iteration']}"
-    rises = len(rewards) >= MIN_ITERATIONS and _direction(change_of(rewards)[2]) > 0
+    rises = _rises(rewards)
     if _direction(change) > 0:
         word = " with the reward" if rises else ""
         return Finding("validation", "healthy", f"{name} rises{word}: {said}; nothing to do.")
@@ -298,6 +310,21 @@ def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Fin
         word = " while the reward rises" if rises else ""
         return Finding(AGAINST.name, "sick", f"{name} falls{word}: {said}; {AGAINST.advice}.")
     return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {said}; {NOT_WITH.advice}.")
+
+
+def _rises(rewards: Sequence[float]) -> bool:
+    return len(rewards) >= MIN_ITERATIONS and _direction(change_of(rewards)[2]) > 0
+
+
+def _judge(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
+    values = known(rows, name)
+    _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
+    label = f"The held-out judge {name.removeprefix(JUDGED)}"
+    if _direction(change) < 0:
+        word = " while the reward rises" if _rises(rewards) else ""
+        return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_said(change)}; {JUDGE.advice}.")
+    word = "rises" if _direction(change) > 0 else "does not fall"
+    return Finding("held-out judge", "healthy", f"{label} {word}: {_said(change)}; nothing to do.")
 
 
 def _limited(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:

@@ -172,3 +172,32 @@ def test_numbers_that_are_not_finite_are_left_out():
     holes = [math.nan, *UP, math.inf, None]
     assert verdict(rows_of(objective__score=holes), {})[1][0].sentence.startswith("The reward rises: +4 [+1.73, +6.27]")
     assert states(rows_of(objective__score=UP, objective__entropy=[0.0] * 12)) == {"reward": "healthy"}  # no ratio to 0
+
+
+@pytest.mark.parametrize(
+    ("values", "sign", "state", "said"),
+    [
+        (
+            UP[::-1],
+            "held-out judge falls",
+            "sick",
+            "The held-out judge x falls while the reward rises: -4 [-6.27, -1.73]; take",
+        ),
+        (UP, "held-out judge", "healthy", "The held-out judge x rises: +4 [+1.73, +6.27]; nothing to do."),
+        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]; nothing to do."),
+    ],
+)
+def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, state, said):
+    headline, (_, judge) = verdict(rows_of(objective__score=UP, eval__judge_x=values), {})
+    assert (judge.sign, judge.state) == (sign, state)
+    assert judge.sentence.startswith(said)
+    assert headline == (
+        "The reward rises, but look at this: held-out judge falls."
+        if state == "sick"
+        else "The curve is right: the reward rises, and all other signs are healthy."
+    )
+
+
+def test_a_judge_of_few_validations_says_nothing_yet():
+    _, findings = verdict(rows_of(objective__score=UP, eval__judge_x=[1.0] * 3 + [None] * 9), {})
+    assert len(findings) == 1
