@@ -68,6 +68,7 @@ def test_a_judge_that_follows_raises_no_alarm(run, tmp_path, caplog):
     assert "guard:" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_raising_doubles_the_coefficient_and_halves_the_target_also_after_a_stop(run, tmp_path, caplog):
     fixed = ("--kl_rate", "0", "--kl_coef", "0.1")
     assert guarded(run, "raise_kl", *fixed, "--experiment_name", "whole", iterations=5) == 0
@@ -104,6 +105,7 @@ def test_going_back_keeps_what_it_leaves_takes_another_path_and_ends_after_three
     assert coefs[1] == pytest.approx(8 * 0.2, rel=0.2)  # twice, three times; the controller moves it a little
 
 
+@pytest.mark.thorough
 def test_a_stop_between_the_alarm_and_going_back_changes_nothing(run, tmp_path, monkeypatch):
     """The checkpoint of the alarm is written; the run dies before it goes back, and is resumed."""
     words = ("--guard.action", "go_back")

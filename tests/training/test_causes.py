@@ -38,7 +38,7 @@ TWO_TURNS = [Dialogue([f"{x} ?", "no ."], meta={"index": i}) for i, x in enumera
 
 
 @pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("of", ["start", "ratio"])
+@pytest.mark.parametrize("of", ["start", pytest.param("ratio", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("kind", "packing", "cause", "words"),
     [
