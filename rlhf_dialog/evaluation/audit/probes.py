@@ -4,8 +4,8 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 
+from rlhf_dialog.data import word_salad
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.rewards.needs import ACTS
@@ -25,7 +25,6 @@ TEMPLATES = (
     *("That is a good idea .", "I'm sorry , I don't understand .", "Can you say more about that ?"),
 )
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)  # words
-NUM_RARE = 8
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,20 @@ def fixed_probes(
     probes = [
         probe(RANDOM, [true[i] for i in others(len(prompts), seed)]),
         constant("empty", "", "empty"),
-        probe("shuffled true reply", [_shuffled(text, draw) for text in true]),
-        probe("context's rarest words", [_rarest(prompt, training.counts) for prompt in prompts]),
-        probe("two turns mixed", map(_halves, prompts), "halves of the last two turns"),
-        probe("two turns mixed", map(_alternating, prompts), "words of the last two turns"),
+        probe("shuffled true reply", [word_salad.shuffled(text, draw) for text in true]),
+        probe(
+            "context's rarest words", [word_salad.rarest(prompt.prompt_turns, training.counts) for prompt in prompts]
+        ),
+        probe(
+            "two turns mixed",
+            [word_salad.halves(prompt.prompt_turns) for prompt in prompts],
+            "halves of the last two turns",
+        ),
+        probe(
+            "two turns mixed",
+            [word_salad.alternating(prompt.prompt_turns) for prompt in prompts],
+            "words of the last two turns",
+        ),
     ]
     for back in range(1, max(len(prompt.prompt_turns) for prompt in prompts) + 1):
         probes.append(probe("copy of a turn", [_turn(prompt, back) for prompt in prompts], f"copy of turn -{back}"))
@@ -94,35 +103,8 @@ def cut(text: str, max_words: int) -> str:
     return text if len(words) <= max_words else " ".join(words[:max_words])
 
 
-def _shuffled(text: str, draw: random.Random) -> str:
-    words = text.split()
-    draw.shuffle(words)
-    return " ".join(words)
-
-
-def _rarest(prompt: Dialogue, counts: Counter[str]) -> str:
-    words = dict.fromkeys(word for turn in prompt.prompt_turns for word in turn.split() if any(map(str.isalnum, word)))
-    return " ".join(sorted(words, key=lambda word: counts[word])[:NUM_RARE])
-
-
 def _turn(prompt: Dialogue, back: int) -> str | None:
     return prompt.prompt_turns[-back] if back <= len(prompt.prompt_turns) else None
-
-
-def _last_two(prompt: Dialogue) -> tuple[list[str], list[str]] | None:
-    """The words of the last turn, and of the one before it."""
-    turns = [turn.split() for turn in prompt.prompt_turns[-2:]]
-    return (turns[1], turns[0]) if len(turns) == 2 else None
-
-
-def _halves(prompt: Dialogue) -> str | None:
-    two = _last_two(prompt)
-    return two and " ".join([*two[0][: (len(two[0]) + 1) // 2], *two[1][len(two[1]) // 2 :]])
-
-
-def _alternating(prompt: Dialogue) -> str | None:
-    two = _last_two(prompt)
-    return two and " ".join(filter(None, chain.from_iterable(zip_longest(*two))))
 
 
 def _most_common(training: Training) -> Iterator[tuple[str, str]]:

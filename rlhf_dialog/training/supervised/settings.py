@@ -180,6 +180,12 @@ class RelevanceConfig(SupervisedKeys):
         description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
         "reply",
     )
+    salad_weight: float = Field(
+        0.0,
+        ge=0,
+        description="how often word salad counts as a wrong reply: the true reply shuffled, and one of its words exchanged, a "
+        "mixture of the last two turns, the context's rarest words; 0: none. A bag is blind to the order of words",
+    )
     model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
     sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
     max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")

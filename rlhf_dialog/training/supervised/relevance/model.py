@@ -78,7 +78,7 @@ class RelevanceTraining(StageOfHalves):
     def learn(self) -> None:
         config = self.config
         answers = model_answers(config, self.training, self.report)
-        pairs = numbered(self.training, self.model.table(), answers, config.seed)
+        pairs = numbered(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
         for number, member in enumerate(self.model.to(device_of(config.device)).members):
             set_seed(config.seed + number)
             fit(config, member, pairs, f"member {number + 1} of {config.members}")
@@ -119,7 +119,7 @@ def fit(config: RelevanceConfig, member: nn.Module, pairs: Pairs, name: str) -> 
     left = TimeLeft()
     left.text(0.0)
     for step, rows in enumerate(row_batches(len(pairs.replies), config.batch_size, steps), start=1):
-        batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight)
+        batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
         with _autocast(device, config.use_amp):
             loss = loss_of(config, member, pairs, batch)
         optimizer.zero_grad()
@@ -173,11 +173,13 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     count, num_replies = batch.reply_weights.shape
     positions = torch.arange(count).unsqueeze(1)
     others = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
-    hard = positions + count * torch.arange(1, KINDS)
+    kinds = KINDS + pairs.salads.shape[1]
+    hard = positions + count * torch.arange(1, kinds)
     of_model = (
-        torch.randint(KINDS * count, num_replies, (count, 1)) if num_replies > KINDS * count else positions[:, :0]
+        torch.randint(kinds * count, num_replies, (count, 1)) if num_replies > kinds * count else positions[:, :0]
     )
-    replies, contexts = torch.cat([positions, others, hard, of_model], dim=1), torch.cat([others, hard], dim=1)
+    replies = torch.cat([positions, others, hard, of_model], dim=1)
+    contexts = torch.cat([others, hard[:, : KINDS - 1]], dim=1)
     weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
     width = weights.shape[1]
     asked_contexts = torch.cat([positions.expand_as(replies), contexts], dim=1).flatten()

@@ -1,8 +1,10 @@
 """What a relevance model learns from: true pairs of context and reply, and replies and contexts that do not belong together.
 
-N pairs, T turns of a context, B pairs of a batch, S replies of the SFT model, V vocabulary.
+N pairs, T turns of a context, B pairs of a batch, W salads of a pair, S replies of the SFT model, V vocabulary.
 """
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.word_salad import salads
 from rlhf_dialog.models.relevance import TurnTable
 
 KINDS = 5  # of replies, and of contexts, that each pair brings: its own, a near one, and three for copies
@@ -30,6 +33,7 @@ class Pairs:
     following: Tensor  # (N,) the turn after the reply
     dialogues: Tensor  # (N,) the number of the dialogue
     near: Tensor  # (N, up to NUM_NEAR) rows with near contexts, of other dialogues where there are any
+    salads: Tensor  # (N, W) the reply shuffled, and a mixture (`word_salad.salads`); W is 0 where none are wanted
     model_replies: Tensor  # (S,) what the SFT model answers
     model_dialogues: Tensor  # (S,) to a prompt of which dialogue
 
@@ -48,7 +52,9 @@ class Batch:
     context_weights: Tensor  # (B, C)
 
 
-def numbered(pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dialogue], seed: int) -> Pairs:
+def numbered(
+    pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dialogue], seed: int, with_salads: bool = False
+) -> Pairs:
     """The pairs (each with its true reply as `response`), and the SFT model's `answers` to prompts, as numbers."""
     contexts = table.contexts([pair.prompt_turns for pair in pairs])
     replies = table.replies([pair.response for pair in pairs])
@@ -61,9 +67,18 @@ def numbered(pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dial
         _following(contexts, replies, dialogues, near),
         dialogues,
         near,
+        _salads(pairs, table, seed) if with_salads else replies.new_zeros(len(pairs), 0),
         table.replies([answer.response for answer in answers]),
         torch.tensor([answer.meta["dialogue"] for answer in answers], dtype=torch.long),
     )
+
+
+def _salads(pairs: Sequence[Dialogue], table: TurnTable, seed: int) -> Tensor:
+    """(N, W), drawn by `seed`; a bag cannot see that words were shuffled."""
+    first = 1 if table.sizes.architecture == "bag" else 0
+    draw, counts = random.Random(seed), Counter(word for pair in pairs for word in pair.response.split())
+    made = [salads(pair.response, pair.prompt_turns, counts, draw) for pair in pairs]
+    return torch.stack([table.replies(texts[first:]) for texts in made])
 
 
 def _following(contexts: Tensor, replies: Tensor, dialogues: Tensor, near: Tensor) -> Tensor:
@@ -97,26 +112,31 @@ def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: in
     return near
 
 
-def batch_of(pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: float) -> Batch:
+def batch_of(
+    pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: float, salad_weight: float = 1.0
+) -> Batch:
     """The candidates of the pairs in `rows` (B,).
 
-    Replies: the true ones, those to near prompts, the last turn, the turn before it, an older turn, and some of the SFT
-    model's. Contexts: the true ones, near ones, and three in which the reply was said: as the last turn, as the turn before
-    that, and in place of the older turn. What repeats a pair's own turns counts `copy_weight` times for it.
+    Replies: the true ones, those to near prompts, the last turn, the turn before it, an older turn, the salads, and some of
+    the SFT model's. Contexts: the true ones, near ones, and three in which the reply was said: as the last turn, as the turn
+    before that, and in place of the older turn. What repeats a pair's own turns counts `copy_weight` times for it, and its
+    salads `salad_weight` times.
     """
     contexts, own_replies = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
     drawn = torch.randint(max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,))
     before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own_replies)
     older, said_long_ago = _older(contexts, own_replies)
-    replies = torch.cat([own_replies, pairs.replies[near], contexts[:, 0], before, older, pairs.model_replies[drawn]])
+    salads_of_rows = pairs.salads[rows].T.flatten()
+    replies = torch.cat([own_replies, pairs.replies[near], contexts[:, 0], before, older, salads_of_rows])
+    replies = torch.cat([replies, pairs.model_replies[drawn]])
     said = torch.cat([own_replies.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
     candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
     return Batch(
         candidates,
         replies,
-        _reply_weights(pairs, rows, replies, drawn, copy_weight),
+        _reply_weights(pairs, rows, replies, drawn, (copy_weight, salad_weight)),
         _context_weights(candidates, own_replies, torch.cat([own_replies, pairs.replies[near]]), copy_weight),
     )
 
@@ -134,14 +154,17 @@ def _older(contexts: Tensor, replies: Tensor) -> tuple[Tensor, Tensor]:
     return turns, contexts.scatter(1, places, replies.unsqueeze(1)).where(long_enough, contexts)
 
 
-def _reply_weights(pairs: Pairs, rows: Tensor, replies: Tensor, drawn: Tensor, copy_weight: float) -> Tensor:
-    """(B, R): KINDS x B replies of prompts, then those of the model; the true reply under another name may be right too."""
-    count = len(rows)
+def _reply_weights(
+    pairs: Pairs, rows: Tensor, replies: Tensor, drawn: Tensor, weights_of: tuple[float, float]
+) -> Tensor:
+    """(B, R): KINDS x B replies of prompts, W x B salads, those of the model; the true one under another name may be right."""
+    count, width = len(rows), pairs.salads.shape[1]
+    copy_weight, salad_weight = weights_of
     weights = _copies_weighted(count, copy_weight)
-    weights = torch.cat([weights, torch.zeros(count, len(drawn))], dim=1)
+    weights = torch.cat([weights, _of_own(count, salad_weight, width), torch.zeros(count, len(drawn))], dim=1)
     own = pairs.replies[rows].unsqueeze(1)
     may_be_right = (replies == own) | (replies == 0)
-    may_be_right[:, KINDS * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
+    may_be_right[:, (KINDS + width) * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
     return _excluded(weights, may_be_right)
 
 
@@ -157,8 +180,12 @@ def _context_weights(candidates: Tensor, own: Tensor, replies: Tensor, copy_weig
 
 def _copies_weighted(count: int, copy_weight: float) -> Tensor:
     """Zeros (B, KINDS x B), with the logarithm of the weight where the third B columns and later ones are of the row's pair."""
-    own, zeros = torch.eye(count) * torch.tensor(copy_weight).log(), torch.zeros(count, 2 * count)
-    return torch.cat([zeros, own.repeat(1, KINDS - 2)], dim=1)
+    return torch.cat([torch.zeros(count, 2 * count), _of_own(count, copy_weight, KINDS - 2)], dim=1)
+
+
+def _of_own(count: int, weight: float, times: int) -> Tensor:
+    """Zeros (B, times x B), with the logarithm of the weight where a column is of the row's pair."""
+    return (torch.eye(count) * torch.tensor(weight).log()).repeat(1, times)
 
 
 def _excluded(weights: Tensor, may_be_right: Tensor) -> Tensor:

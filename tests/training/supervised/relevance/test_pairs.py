@@ -123,3 +123,26 @@ def test_contexts_of_one_turn_hold_no_turn_before_the_last():
     assert torch.isinf(batch.reply_weights[:, 6:10]).all()
     assert torch.isinf(batch.context_weights[:, 6:10]).all()
     assert batch.context_weights[0, 4].exp() == pytest.approx(WEIGHT)
+
+
+def test_word_salad_counts_as_a_wrong_reply():
+    table = letter_model("convolution").table()
+    pairs = numbered(pairs_of(), table, [Dialogue(["x"], response="q r", meta={"dialogue": 0})], 0, with_salads=True)
+    batch = batch_of(pairs, torch.tensor([6, 1]), 3, WEIGHT, 8.0)  # "l m" and "d e"
+    replies = texts_of(pairs, batch.replies)
+    salads = texts_of(pairs, pairs.salads)
+    assert replies[10:14] == [salads[6][0], salads[1][0], salads[6][1], salads[1][1]]
+    assert salads[6][0] in ("m l", "")  # the same order is no wrong reply
+    assert replies[14:] == ["q r"] * 3
+    weights = batch.reply_weights.exp()
+    wanted = [[8, 1, 8, 1], [1, 8, 1, 8]]
+    for row, some in zip(weights, wanted, strict=True):
+        kept = [0 if text == "" else weight for text, weight in zip(replies[10:14], some, strict=True)]
+        assert row[10:14].tolist() == pytest.approx(kept)
+    assert weights[:, 14:].tolist() == [[1, 1, 1], [0, 0, 0]]  # "d e" was said in the model's dialogue
+
+
+def test_a_bag_gets_no_shuffled_replies():
+    kinds = ("bag", "convolution", "cross_encoder")
+    shapes = {kind: numbered(pairs_of(), letter_model(kind).table(), [], 0, True).salads.shape[1] for kind in kinds}
+    assert shapes == {"bag": 1, "convolution": 2, "cross_encoder": 2}
