@@ -260,9 +260,7 @@ class _Table:
         }
         result |= {"commits": commits, "missing": left_out, "summary": rows, "cells": without_dialogues(cells)}
         replace_json(output, finite(result))
-        plot_curves(
-            rows, f"{self.scene.name}: mean of the seeds, band from the worst to the best", output.with_suffix(".png")
-        )
+        plot_curves(rows, f"{self.scene.name}: means over the seeds with 95 % intervals", output.with_suffix(".png"))
         console = Console()
         console = console if console.is_terminal else Console(width=WIDTH)
         for table in tables(rows, dialogues):
