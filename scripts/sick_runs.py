@@ -2,7 +2,7 @@
 
 python scripts/sick_runs.py [--work runs/sick] [--output docs/images]
 
-It needs what `make quickstart` left in runs/, and takes about two minutes. Runs that are finished are not made again.
+It needs what `make quickstart` left in runs/, and takes about five minutes. Runs that are finished are not made again.
 """
 
 import argparse
@@ -22,7 +22,7 @@ KINDS = {
     "healthy": (),
     "steps_too_large": ("--lr", "1e-2"),
     "without_kl": ("--kl_coef", "0", "--kl_rate", "0", "--lr", "2e-3"),
-    "pays_length": ("--reward_class", "{id: WordCount}"),
+    "pays_length": ("--reward_class", "{id: WordCount}", "--kl_coef", "0.01", "--lr", "1e-3"),
 }
 
 
@@ -52,13 +52,7 @@ def draw(work: Path, output: Path) -> None:
         run = work / name
         if not (run / "agent").is_dir():
             train(run, words)
-        title = name.replace("_", " ")
-        plot(
-            read_metrics(run / "metrics.jsonl"),
-            0.12 if name != "without_kl" else None,
-            title,
-            output / f"run_{name}.png",
-        )
+        plot(read_metrics(run / "metrics.jsonl"), None, name.replace("_", " "), output / f"run_{name}.png")
         print(output / f"run_{name}.png")
 
 

@@ -18,7 +18,7 @@ from rlhf_dialog.evaluation.measure import dialogue_numbers
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
 
-RETRIEVED, CLIMBED = "search: training replies", "search: changed words"
+RETRIEVED, CLIMBED, GROWN = "search: training replies", "search: changed words", "search: words from nothing"
 NUM_SHOWN = 5  # replies of the search
 
 
@@ -70,7 +70,7 @@ def audit(
 
 
 def _num_asked(probes: list[Probe], num_judges: int, num_prompts: int, budget: Budget) -> int:
-    texts = sum(text is not None for probe in probes for text in probe.texts) + 2 * budget.prompts
+    texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * budget.prompts
     return (1 + num_judges) * texts + checks.batch_calls(num_prompts) + budget.size
 
 
@@ -93,7 +93,8 @@ def _searched(
         plan.max_words,
         plan.seed,
     )
-    retrieved, climbed = (payer.paid(prompts, some) for some in (texts.retrieved, texts.climbed))
+    kinds = (texts.retrieved, texts.climbed, texts.grown)
+    retrieved, climbed, grown = (payer.paid(prompts, some) for some in kinds)
     best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
     shown = [
         {
@@ -101,9 +102,10 @@ def _searched(
             "true": {"text": prompts[i].reference, "paid": float(true.score[i])},
             "training reply": {"text": texts.retrieved[i], "paid": float(retrieved.score[i])},
             "changed words": {"text": texts.climbed[i], "paid": float(climbed.score[i])},
+            "words from nothing": {"text": texts.grown[i], "paid": float(grown.score[i])},
         }
         for i in best
     ]
     units = np.unique(units, return_inverse=True)[1]
-    rows = {RETRIEVED: row_of(retrieved, true, units, plan.seed), CLIMBED: row_of(climbed, true, units, plan.seed)}
-    return {"search": rows, "found": shown}
+    found = {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
+    return {"search": {name: row_of(paid, true, units, plan.seed) for name, paid in found.items()}, "found": shown}

@@ -76,7 +76,7 @@ def texts_of(result: dict[str, Any]) -> Iterator[str]:
     """Some replies of the search that are paid most, one line each."""
     for one in result["found"][:NUM_TEXTS]:
         yield _shortened(f"said last: {one['last_turn']}")
-        for name in ("true", "training reply", "changed words"):
+        for name in ("true", "training reply", "changed words", "words from nothing"):
             yield _shortened(f"  {one[name]['paid']:+.3f} {name}: {one[name]['text']}")
 
 

@@ -1,4 +1,4 @@
-"""A search for replies that a reward pays more: the best of many training replies, then hill-climbing over their words."""
+"""A search for replies that a reward pays more: the best of many training replies, climbing from these and from no word."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Totals = Callable[[Sequence[Dialogue], Sequence[str]], Array]  # prompts (N), te
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is looked at: `prompts`, each with `replies` of training, then `rounds` of `candidates` changed texts."""
+    """How much is looked at: `prompts`, each with `replies` of training, then twice `rounds` of `candidates` changed texts."""
 
     prompts: int
     replies: int
@@ -25,7 +25,7 @@ class Budget:
     @property
     def size(self) -> int:
         """The number of replies that the reward is asked about."""
-        return self.prompts * (self.replies + self.rounds * self.candidates)
+        return self.prompts * (self.replies + 1 + 2 * self.rounds * self.candidates)
 
 
 LEAST = Budget(prompts=10, replies=100, rounds=4, candidates=20)  # a search of less would find nothing and say so
@@ -33,10 +33,11 @@ LEAST = Budget(prompts=10, replies=100, rounds=4, candidates=20)  # a search of 
 
 @dataclass(frozen=True)
 class Found:
-    """The best text for each prompt: of the training replies, and after the rounds."""
+    """The best text for each prompt: of the training replies, after the rounds from these, and after those from no word."""
 
     retrieved: list[str]
     climbed: list[str]
+    grown: list[str]
 
 
 def search(
@@ -46,14 +47,22 @@ def search(
     draw, asked = random.Random(seed), prompts[: budget.prompts]
     texts = pool(training, budget.replies, max_words, draw)
     retrieved, scores = _best(asked, [texts] * len(asked), totals)
-    climbed = list(retrieved)
     edits = Edits(training, max_words, draw)
+    climbed = _climbed(asked, retrieved, scores, budget, edits, totals)
+    empty, of_empty = _best(asked, [[""]] * len(asked), totals)
+    return Found(retrieved, climbed, _climbed(asked, empty, of_empty, budget, edits, totals))
+
+
+def _climbed(
+    prompts: Sequence[Dialogue], texts: list[str], scores: Array, budget: Budget, edits: "Edits", totals: Totals
+) -> list[str]:
+    """The texts, of these scores, after the rounds: in each the best change, where it is better."""
     for _ in range(budget.rounds):
-        changed = [[edits.changed(text) for _ in range(budget.candidates)] for text in climbed]
-        better, new_scores = _best(asked, changed, totals)
-        climbed = [new if up else old for new, old, up in zip(better, climbed, new_scores > scores, strict=True)]
+        changed = [[edits.changed(text) for _ in range(budget.candidates)] for text in texts]
+        better, new_scores = _best(prompts, changed, totals)
+        texts = [new if up else old for new, old, up in zip(better, texts, new_scores > scores, strict=True)]
         scores = np.maximum(scores, new_scores)
-    return Found(retrieved, climbed)
+    return texts
 
 
 def pool(training: Training, count: int, max_words: int, draw: random.Random) -> list[str]:

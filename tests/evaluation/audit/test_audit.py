@@ -134,7 +134,7 @@ def test_the_replies_of_the_search_are_shown_with_what_they_are_paid():
     result = audited(Rule(lambda d: -abs(len(d.response.split()) - 20)))
     assert result["search"][CLIMBED]["num_prompts"] == result["search"][RETRIEVED]["num_prompts"] == SMALL.prompts
     for one in result["found"]:
-        for kind in ("true", "training reply", "changed words"):
+        for kind in ("true", "training reply", "changed words", "words from nothing"):
             assert one[kind]["paid"] == -abs(len(one[kind]["text"].split()) - 20)
     gains = [one["changed words"]["paid"] - one["true"]["paid"] for one in result["found"]]
     assert gains == sorted(gains, reverse=True)

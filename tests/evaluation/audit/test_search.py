@@ -22,7 +22,7 @@ def test_it_climbs_to_the_highest_score_and_never_falls():
         return scores
 
     found = search(talks(8), TRAINING, Budget(4, 10, 60, 60), totals, max_words=6, seed=0)
-    assert found.climbed == ["honey honey honey honey honey honey"] * 4
+    assert found.climbed == found.grown == ["honey honey honey honey honey honey"] * 4
     assert [text.split().count("honey") for text in found.retrieved] == seen[0].tolist()
 
 
@@ -30,7 +30,7 @@ def test_the_reward_is_asked_as_often_as_the_budget_says():
     asked = []
     prompts = talks(8)
     search(prompts, TRAINING, BUDGET, lambda some, texts: asked.extend(some) or np.zeros(len(texts)), 24, seed=0)
-    assert len(asked) == BUDGET.size == 4 * (10 + 6 * 30)
+    assert len(asked) == BUDGET.size == 4 * (10 + 1 + 2 * 6 * 30)
     assert {id(one) for one in asked} == {id(one) for one in prompts[:4]}
 
 
@@ -39,7 +39,7 @@ def test_what_has_no_score_is_never_the_best():
         return np.asarray([np.nan if "bring" in text else len(text) / 100 for text in texts])
 
     found = search(talks(8), TRAINING, BUDGET, totals, 24, seed=0)
-    assert not any("bring" in text for text in [*found.retrieved, *found.climbed])
+    assert not any("bring" in text for text in [*found.retrieved, *found.climbed, *found.grown])
 
 
 def test_the_training_replies_are_different_and_at_most_as_long_as_a_reply():
