@@ -74,7 +74,9 @@ class AuditOptions(Options):
     max_prompts: int = option(f"validation prompts, drawn with --seed (default: 100, at least {LEAST_PROMPTS})", 100)
     search_prompts: int = option("prompts of the search (default: 25, at least 10)", 25)
     search_replies: int = option("training replies that are tried for each of them (default: 1000, at least 100)", 1000)
-    search_rounds: int = option("rounds of changing words, of training replies and from nothing (default: 12, at least 4)", 12)
+    search_rounds: int = option(
+        "rounds of changing words, of training replies and from nothing (default: 12, at least 4)", 12
+    )
     search_candidates: int = option("changed texts in a round (default: 100, at least 20)", 100)
     seed: int = option("seed of everything that is drawn (default: 0)", 0)
     device: str = option("cpu or cuda (default: cpu)", "cpu")
