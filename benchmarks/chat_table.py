@@ -189,7 +189,8 @@ class Table:
         speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
         others = [self.generate(speaker, self.options.seed + i) for i in range(1, BEST_OF)]
         drawn = [Replies(first, [0] * len(first)), *others]
-        return measure.best_of(drawn, measure.judges_of(self.scorer()))
+        scorer = self.scorer()
+        return measure.best_of(drawn, measure.judges_of(scorer), scorer)
 
     def biased(self) -> "Replies":
         """The start with one bias, at the scale with the best score on validation prompts."""

@@ -20,14 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_output, check_seed
-from rlhf_dialog.commands.evaluate_judges import JudgeOptions, judge_folder, relevance_folders, set_judges
+from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
+from rlhf_dialog.commands.evaluate_agents import (
+    AgentOptions,
+    check_beside,
+    folders_beside,
+    load_agent,
+    load_baseline,
+    load_beside,
+)
+from rlhf_dialog.commands.evaluate_judges import judge_folder, relevance_folders, set_judges
 from rlhf_dialog.commands.options import option, run_command
 from rlhf_dialog.commands.registering import register
 from rlhf_dialog.config.loading import check_keys, find_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.hub import check_folder, is_local, model_folder
+from rlhf_dialog.data.hub import check_folder, is_local
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import report
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
     from rlhf_dialog.evaluation.compare import Comparison
     from rlhf_dialog.evaluation.measure import Judges
     from rlhf_dialog.evaluation.one_bias import BiasPrompts
-    from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+    from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.models.generation import Sampling
 
 logger = logging.getLogger(__name__)
@@ -52,13 +60,8 @@ WIDTH = 100  # columns of a log or a pipe
 BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
-class EvaluateOptions(JudgeOptions):
+class EvaluateOptions(AgentOptions):
     description = __doc__
-    agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
-    baseline: str | None = option(
-        "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
-        "separator and the lengths are those of --agent unless its own folder says otherwise"
-    )
     output: Path = option("JSON file to write")
     report: Path | None = option("Markdown file for the table of all systems and metrics")
     sweep: bool = option(
@@ -66,8 +69,12 @@ class EvaluateOptions(JudgeOptions):
         "the agent's: what sharper sampling gains without any training"
     )
     baselines: bool = option(
-        "also the best of 2, 4 and 8 replies by the score, and --baseline with one bias: a constant shift of its logits, "
-        "learned from the agent on training prompts and scaled on validation prompts. What needs no dialogue to be learned"
+        "also the best of 2, 4 and 8 replies by those parts of the reward that read no reference, and --baseline with one bias: "
+        "a constant shift of its logits, learned from the agent on training prompts and scaled on validation prompts; the KL a "
+        "reply of all these, and what each row took. What needs no dialogue to be learned"
+    )
+    figure: Path | None = option(
+        "PNG file: with --baselines, score and judges against the KL a reply, of the agent and of the best of n replies"
     )
     system_prompt: tuple[str, ...] = option(
         "also --baseline (without one, --agent) behind this system prompt, `null` for that of the model's template: what a "
@@ -76,13 +83,6 @@ class EvaluateOptions(JudgeOptions):
     )
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
     samples: Path | None = option("JSON file for the replies of three prompts")
-    config: str | None = option(
-        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
-    )
-    trust_config: bool = option(
-        "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register"
-    )
     data_path: str | None = option(
         "data to use in place of the configuration's; without a configuration there is no score"
     )
@@ -101,12 +101,11 @@ class EvaluateOptions(JudgeOptions):
     top_p: float | None = option("default: the agent's own sampling")
     min_new_tokens: int = option("number of tokens before a reply may end (default: 0)", 0)
     greedy: bool = option("the most likely token instead of sampling")
-    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
 
 
 def check(options: EvaluateOptions) -> None:
     """Raises UserError for options that cannot work."""
-    for name in ("batch_size", "max_prompts", "min_context_size", "best_of"):
+    for name in ("batch_size", "max_prompts", "min_context_size", "best_of", "draws"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
@@ -116,6 +115,9 @@ def check(options: EvaluateOptions) -> None:
     check_device(options.device)
     if options.baselines and not options.baseline:
         raise UserError("--baselines: compares an agent with its start; name that with --baseline")
+    if options.figure and not options.baselines:
+        raise UserError("--figure: shows the rows of --baselines; give that too, or leave --figure out")
+    check_beside(options)
     if "" in options.system_prompt:
         raise UserError("--system_prompt: is empty; give a text, or null for that of the model's template")
     if options.data_path == "":
@@ -124,6 +126,7 @@ def check(options: EvaluateOptions) -> None:
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
     named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
+    named += [("--beside", folder) for folder in folders_beside(options).values()]
     named += [("--relevance_model", one) for one in options.relevance_model]
     named += [("--judge", one) for one in options.judge if not one.startswith("{")]
     for key, folder in named:
@@ -137,7 +140,7 @@ def check(options: EvaluateOptions) -> None:
 
 def check_outputs(options: EvaluateOptions) -> None:
     """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
-    given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
+    given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples", "figure")}
     paths = {name: path.absolute() for name, path in given.items() if path is not None}
     for name, path in paths.items():
         check_output(name, path, str(given[name]))
@@ -167,6 +170,7 @@ def run(options: EvaluateOptions) -> None:
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
+    comparison.beside, comparison.draws = load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = prompts_of_bias(task, options) if options.baselines else None
     system_prompts = [None if text == "null" else text for text in options.system_prompt]
@@ -182,6 +186,10 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
         replace_file(options.report, report.markdown(result))
     if options.replies:
         replace_file(options.replies, report.replies_of(comparison.prompts, comparison.answers))
+    if options.figure and (curves := result.get("frontier")):
+        from rlhf_dialog.evaluation.frontier import plot_frontier
+
+        plot_frontier(curves, options.figure)
     if options.samples:
         agents = {name: comparison.answers[name] for name in comparison.systems}
         replace_json(options.samples, report.samples_of(comparison.prompts, agents))
@@ -192,24 +200,6 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
     for note in report.notes_of(result):
         console.print(note, markup=False, highlight=False)
     logger.info("written: %s", options.output)
-
-
-def load_baseline(options: EvaluateOptions, agent: "ChatAgent") -> "ChatAgent":
-    """The second agent, with room for responses as long as the first agent."""
-    from rlhf_dialog.models.chat_agent import read_settings
-
-    folder = model_folder(str(options.baseline), "--baseline", options.trust_remote_code)
-    own = read_settings(Path(folder), agent.settings)
-    settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
-    return load_agent(options, folder, settings)
-
-
-def load_agent(options: EvaluateOptions, folder: str, settings: "AgentSettings | None" = None) -> "ChatAgent":
-    """The agent of a folder, on the device and with the permission of the options."""
-    from rlhf_dialog.models.chat_agent import ChatAgent
-
-    trusted = options.trust_config or options.config is not None
-    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code, trusted)
 
 
 @dataclass
@@ -366,6 +356,7 @@ def settings_of(
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
         **({"baselines": True} if options.baselines else {}),
+        **({"draws": options.draws} if options.draws > 1 else {}),
         **({"system_prompts": list(options.system_prompt)} if options.system_prompt else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),

@@ -1,18 +1,23 @@
 """One agent, or two on the same prompts, next to sharper sampling and to replies that no model wrote."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation import measure, one_bias, replies
+from rlhf_dialog.evaluation import divergence, frontier, measure, one_bias, replies
 from rlhf_dialog.evaluation.measure import Judges, Measured
 from rlhf_dialog.evaluation.one_bias import BiasPrompts, OneBias
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards.composite import WithoutNeeds
 
 logger = logging.getLogger(__name__)
 NOTHING = {"mean": None, "low": None, "high": None}
@@ -50,8 +55,9 @@ class Match:
 class Comparison:
     """What is compared, on what, and how.
 
-    `systems` is {"metrics": agent} for one agent, or {"after": agent, "before": baseline}. `answers` holds the replies of every
-    system once they are written, those of the baselines too.
+    `systems` is {"metrics": agent} for one agent, or {"after": agent, "before": baseline}; `beside` are more agents, which get
+    rows of their own. `draws`: samples of each of these to each prompt, of which the mean counts. `answers` holds the replies of
+    every system once they are written, those of the baselines too, and `seconds` what each row took.
     """
 
     systems: dict[str, ChatAgent]
@@ -60,7 +66,12 @@ class Comparison:
     sampling: Sampling
     seed: int = 0
     batch_size: int = 64
+    beside: dict[str, ChatAgent] = field(default_factory=dict)
+    draws: int = 1
     answers: dict[str, Replies] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    drawn: dict[str, list[Replies]] = field(default_factory=dict)
+    chosen_without: list[str] = field(default_factory=list)
 
     def run(
         self,
@@ -72,14 +83,14 @@ class Comparison:
     ) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
-        With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` the start with
-        one bias, with `system_prompts` the start (without one, the agent) behind each of these (None: the template's own).
-        `training` are the prompts whose references two baselines take. `preferred` says of each judge for which share of
-        the prompts the agent's reply has more than that of the start, or of a row of the sweep. Raises RewardError when the
-        reward fails.
+        With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` what needs no
+        training: the start with one bias, `kl_reply`, and the best replies chosen without a look at references; with
+        `system_prompts` the start (without one, the agent) behind each of these (None: the template's own). `training` are the
+        prompts whose references two baselines take. `preferred` says of each judge for which share of the prompts the agent's
+        reply has more than that of the start, or of a row of the sweep. Raises RewardError when the reward fails.
         """
-        self.answers = {name: self._answers_of(agent, name) for name, agent in self.systems.items()}
-        measured = {name: measure.measure(answers, self.judges) for name, answers in self.answers.items()}
+        measured = {name: self._measured(agent, name) for name, agent in self.systems.items()}
+        positions = self._add_kl(measured) if bias_prompts and "before" in self.systems else None
         result: dict[str, Any] = {
             name: measure.with_intervals(answers, self.seed) for name, answers in measured.items()
         }
@@ -87,10 +98,14 @@ class Comparison:
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
         ours = measured["after" if "after" in measured else "metrics"]
-        swept: dict[str, Measured] = {}
-        if with_sweep or best_of or bias_prompts or system_prompts:
-            swept = self._sweep(ours) if with_sweep else {}
-            swept |= self._best_of(best_of)
+        swept = {name: self._measured(agent, name) for name, agent in self.beside.items()}
+        if "before" in measured and swept:
+            result["beside"] = {
+                name: measure.differences(measured["before"], one, self.seed) for name, one in swept.items()
+            }
+        if swept or with_sweep or best_of or bias_prompts or system_prompts:
+            swept |= self._sweep(ours) if with_sweep else {}
+            swept |= self._best_of(best_of, measured if positions else {})
             if bias_prompts:
                 swept |= self._one_bias(bias_prompts, measured)
             swept |= self._prompted(system_prompts)
@@ -102,6 +117,12 @@ class Comparison:
             result["preferred"] = {
                 name: measure.preferred(rival, ours, self.judges.own, self.seed) for name, rival in rivals.items()
             }
+        if positions:
+            result["kl_by_position"] = positions
+            result["frontier"] = frontier.points(result, best_of, self.judges.own_metrics)
+            result["worth"] = frontier.worth(result["frontier"])
+        if self.chosen_without:
+            result["chosen_without"] = self.chosen_without
         agent = next(iter(self.systems.values()))
         others = replies.baseline_replies(self.prompts, training, agent, self.seed)
         result["baselines"] = {
@@ -109,17 +130,50 @@ class Comparison:
             for name, answers in replies.progress(list(others.items()), "baselines")
         }
         self.answers |= others
+        if bias_prompts:
+            result["seconds"] = {name: round(some, 1) for name, some in self.seconds.items()}
         return result
 
     def _generate(self, agent: ChatAgent, prompts: list[Dialogue], sampling: Sampling, title: str) -> Replies:
         return replies.generate_replies(agent, prompts, sampling, self.seed, self.batch_size, title)
 
-    def _answers_of(self, agent: ChatAgent, title: str) -> Replies:
-        """The agent's replies, and how likely its model finds the references where all prompts have one."""
-        found = self._generate(agent, self.prompts, self.sampling, title)
-        if replies.have_references(self.prompts):
-            found.reference_nll = replies.reference_nll(agent, self.prompts, self.batch_size)
-        return found
+    @contextmanager
+    def _timed(self, row: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[row] = self.seconds.get(row, 0.0) + time.monotonic() - start
+
+    def _measured(self, agent: ChatAgent, name: str) -> Measured:
+        """The numbers of an agent, and how likely its model finds the references where all prompts have one."""
+        with self._timed(name):
+            drawn = self._drawn(agent, name, self.draws)
+            if replies.have_references(self.prompts):
+                nll = replies.reference_nll(agent, self.prompts, self.batch_size)
+                drawn = [replace(one, reference_nll=nll) for one in drawn]
+            titles = [name, *(f"{name}, draw {number}" for number in range(2, self.draws + 1))]
+            self.answers |= dict(zip(titles, drawn, strict=True))
+            return measure.mean_of_draws([measure.measure(one, self.judges) for one in drawn])
+
+    def _drawn(self, agent: ChatAgent, name: str, count: int) -> list[Replies]:
+        """So many replies of the agent to each prompt, each drawn with a seed of its own; none is drawn twice."""
+        some = self.drawn.setdefault(name, [])
+        for i in range(len(some), count):
+            title = name if count == 1 else f"{name}, reply {i + 1}"
+            some.append(
+                replies.generate_replies(agent, self.prompts, self.sampling, self.seed + i, self.batch_size, title)
+            )
+        return some[:count]
+
+    def _add_kl(self, measured: dict[str, Measured]) -> list[dict[str, float]]:
+        """Add `kl_reply` to the numbers of the agent and its start; returns the KL by position, none for two tokenizers."""
+        agent, start = self.systems["after"], self.systems["before"]
+        if agent.encoder.tokenizer.get_vocab() != start.encoder.tokenizer.get_vocab():
+            logger.warning("no KL: the two agents have different tokenizers")
+            return []
+        kl = divergence.kl_by_token(agent, start, self.drawn["after"][0], self.batch_size)
+        measured["after"].per_prompt["kl_reply"] = np.nansum(kl, axis=1)
+        measured["before"].per_prompt["kl_reply"] = np.zeros(len(self.prompts))
+        return divergence.by_position(kl)
 
     def _difference(self, measured: dict[str, Measured]) -> dict[str, Any]:
         """After minus before; metrics that count tokens have no difference between two tokenizers."""
@@ -145,26 +199,39 @@ class Comparison:
             for how, changes in SWEEP.items():
                 title = f"{system}, {how}"
                 sharper = replace(self.sampling, **changes)
-                rows[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
+                with self._timed(title):
+                    rows[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
         if "before" in self.systems and (match := self.matched(ours.points()["distinct_2"])):
             rows[match.title] = measure.measure(match.answers, self.judges)
         return rows
 
-    def _best_of(self, counts: Sequence[int]) -> dict[str, Measured]:
-        """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`."""
-        drawn = {}
-        for system, agent in self.systems.items():
-            drawn[system] = [
-                replies.generate_replies(
-                    agent, self.prompts, self.sampling, self.seed + i, self.batch_size, f"{system}, reply {i + 1}"
-                )
-                for i in range(max(counts, default=0))
-            ]
-        return {
-            f"{system}, best of {count}": measure.measure(measure.best_of(some[:count], self.judges), self.judges)
-            for count in counts
-            for system, some in drawn.items()
-        }
+    def _best_of(self, counts: Sequence[int], with_kl: dict[str, Measured]) -> dict[str, Measured]:
+        """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`.
+
+        `with_kl`: the numbers of the systems with their `kl_reply`; then no part of the reward that reads references chooses.
+        """
+        if not counts:
+            return {}
+        assert self.judges.scorer is not None
+        scorer = self.judges.scorer
+        if with_kl:
+            reward = WithoutNeeds(scorer.reward)
+            if not reward.parts:
+                logger.warning("no rows of the best of several replies: every part of the reward reads the reference")
+                return {}
+            self.chosen_without = reward.left_out
+            scorer = replace(scorer, reward=reward)
+        rows = {}
+        for count in counts:
+            for system, agent in self.systems.items():
+                title = f"{system}, best of {count}"
+                with self._timed(title):
+                    drawn = self._drawn(agent, system, count)
+                    rows[title] = measure.measure(measure.best_of(drawn, self.judges, scorer), self.judges)
+                if with_kl:
+                    bound = divergence.kl_of_best_of(count)
+                    rows[title].per_prompt["kl_reply"] = with_kl[system].per_prompt["kl_reply"] + bound
+        return rows
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
         """The start with one bias, at the scale with the best score on validation prompts; nothing for two tokenizers."""
@@ -176,13 +243,16 @@ class Comparison:
         def answers(bias: OneBias, asked: list[Dialogue]) -> Measured:
             return measure.measure(self._generate(start, asked, bias.of(self.sampling), "one bias"), self.judges)
 
+        begun = time.monotonic()
         bias = one_bias.bias_of(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
         bias = one_bias.scaled(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
-        found = answers(bias, self.prompts)
-        points = {name: one.points()["score"] for name, one in (measured | {"shifted": found}).items()}
+        shifted = answers(bias, self.prompts)
+        points = {name: one.points()["score"] for name, one in (measured | {"shifted": shifted}).items()}
         share = one_bias.share_of_gain(points["shifted"], points["after"], points["before"])
         reached = "" if share is None else f", {share:.0%} of the gain"
-        return {f"before, one bias (scale {bias.scale:g}{reached})": found}
+        title = f"before, one bias (scale {bias.scale:g}{reached})"
+        self.seconds[title] = time.monotonic() - begun
+        return {title: shifted}
 
     def _prompted(self, system_prompts: Sequence[str | None]) -> dict[str, Measured]:
         """The start behind each system prompt, by names such as `before, system prompt 1`."""

@@ -118,16 +118,31 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     return measured
 
 
-def best_of(drawn: Sequence[Replies], judges: Judges) -> Replies:
-    """Of several replies to each prompt the one with the highest score, which `judges.scorer` gives; ties: the first one.
+def mean_of_draws(draws: Sequence[Measured]) -> Measured:
+    """Several samples to each prompt as one system: the mean of a prompt's (or block's) numbers, sums of what is pooled."""
+    first = draws[0]
+    if len(draws) == 1:
+        return first
+    return Measured(
+        {name: np.mean([one.per_prompt[name] for one in draws], axis=0) for name in first.per_prompt},
+        {name: np.mean([one.per_block[name] for one in draws], axis=0) for name in first.per_block},
+        {
+            name: replace(statistic, rows=np.sum([one.pooled[name].rows for one in draws], axis=0))
+            for name, statistic in first.pooled.items()
+        },
+        first.dialogues,
+    )
+
+
+def best_of(drawn: Sequence[Replies], judges: Judges, scorer: Scorer) -> Replies:
+    """Of several replies to each prompt the one with the highest score, which `scorer` gives; ties: the first one.
 
     Raises RewardError when the reward fails.
     """
-    assert judges.scorer is not None
     totals = []
     for replies in drawn:
-        begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
-        totals.append(_of_reward(replies.dialogues, judges.scorer)["score"])
+        begin_scoring(scorer.reward, judges.purpose, judges.iteration)
+        totals.append(_of_reward(replies.dialogues, scorer)["score"])
     scores = np.nan_to_num(np.stack(totals), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     pairs = [(drawn[i], row) for row, i in enumerate(scores.argmax(axis=0).tolist())]
     return Replies([some.dialogues[row] for some, row in pairs], [some.num_tokens[row] for some, row in pairs])

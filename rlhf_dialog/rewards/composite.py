@@ -77,6 +77,15 @@ class CompositeReward(BaseReward):
         return found
 
 
+class WithoutNeeds(CompositeReward):
+    """The parts of a reward that read neither the reference nor its act, with their weights."""
+
+    def __init__(self, reward: BaseReward):
+        parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
+        self._set_parts([part for part in parts.values() if not part.reward.needs])
+        self.left_out = [name for name, part in parts.items() if part.reward.needs]
+
+
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     """The reward of `reward_class: {id: name, args: args}`.
 

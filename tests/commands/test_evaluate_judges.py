@@ -1,9 +1,12 @@
 """Judges and metrics of one's own, relevance models, and the best of several replies."""
 
 import json
+import math
 import re
 
 import pytest
+import yaml
+from evaluations import evaluated
 from relevance_models import save_letters
 
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
@@ -35,12 +38,6 @@ def own(tmp_path, monkeypatch):
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
     return str(path)
-
-
-def evaluated(script, tmp_path, *argv):
-    output = tmp_path / "e.json"
-    assert script.main(["--output", str(output), *map(str, argv)]) == 0
-    return json.loads(output.read_text(encoding="utf-8"))
 
 
 def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own, prompts, tmp_path):
@@ -79,9 +76,19 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert three["settings"]["best_of"] == 3
 
 
+def with_copy_price(agent, tmp_path):
+    """The YAML of the agent's run, with a part in the reward that reads no reference."""
+    tree = yaml.safe_load((agent.parent / "config.yaml").read_text(encoding="utf-8"))
+    tree["reward_class"]["args"]["parts"].append({"id": "CopyPrice"})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return tmp_path / "config.yaml"
+
+
 def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_path):
     """The start with one bias, and the best of 2, 4 and 8 replies of both."""
-    found = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--baselines")
+    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
+    argv += ["--config", with_copy_price(runs[0], tmp_path), "--baselines", "--figure", tmp_path / "frontier.png"]
+    found = evaluated(script, tmp_path, *argv)
     rows = list(found["sweep"])
     assert [row for row in rows if "bias" not in row] == [
         f"{name}, best of {count}" for count in (2, 4, 8) for name in ("after", "before")
@@ -90,6 +97,22 @@ def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_pat
     assert re.fullmatch(r"before, one bias \(scale (0\.5|1|1\.5|2|3)(, -?\d+% of the gain)?\)", shifted)
     assert found["sweep"][shifted]["score"]["mean"] is not None
     assert found["settings"]["baselines"] is True
+    assert set(found["seconds"]) == {"after", "before", *rows}
+    assert len(found["worth"]) == 1  # of the score; there is no judge
+    kl = {name: found["sweep"][name]["kl_reply"]["mean"] for name in rows if "best" in name}
+    assert kl["before, best of 4"] == pytest.approx(math.log(4) - 0.75)
+    moved = found["after"]["kl_reply"]["mean"]
+    assert kl["after, best of 2"] == pytest.approx(moved + math.log(2) - 0.5)
+    assert moved == pytest.approx(sum(one["kl"] * one["replies"] for one in found["kl_by_position"]) / 8)
+    assert found["before"]["kl_reply"]["mean"] == 0
+    assert (tmp_path / "frontier.png").exists()
+    assert found["chosen_without"] == ["meteor_exact_stem", "length_match"]
+
+
+def test_where_all_parts_read_the_reference_nothing_is_chosen(script, runs, tmp_path, caplog):
+    found = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--baselines")
+    assert not any("best of" in name for name in found["sweep"])
+    assert "no rows of the best of several replies: every part of the reward reads the reference" in caplog.text
 
 
 def test_the_baselines_need_a_start(script, runs, tmp_path, capsys):

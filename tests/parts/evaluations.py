@@ -1,5 +1,8 @@
-"""Runs, agents and a classifier to evaluate: fixtures, and `from evaluations import save_run`."""
+"""Runs, agents and a classifier to evaluate: fixtures, and `import json
 
+from evaluations import save_run`."""
+
+import json
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,10 @@ def save_plain(folder: Path) -> str:
     tiny.gpt2().save_pretrained(folder)
     tiny.byte_tokenizer().save_pretrained(folder)
     return str(folder)
+
+
+def evaluated(script, tmp_path, *argv):
+    """The JSON that the command writes."""
+    output = tmp_path / "e.json"
+    assert script.main(["--output", str(output), *map(str, argv)]) == 0
+    return json.loads(output.read_text(encoding="utf-8"))

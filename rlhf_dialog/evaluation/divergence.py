@@ -1,0 +1,72 @@
+"""How far an agent has moved from its start, reply by reply. B replies of T tokens at most."""
+
+import math
+
+import numpy as np
+import torch
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.intervals import Array
+from rlhf_dialog.evaluation.replies import Replies, batches
+from rlhf_dialog.models.chat_agent import ChatAgent, collate_replies
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.packed_rows import pack
+
+
+@torch.no_grad()
+def kl_by_token(agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64) -> Array:
+    """The exact KL divergence of the agent from its start in nats, before each token of the agent's replies, (B, T).
+
+    NaN behind the end of a reply, which is an end token unless it was cut off; the reply's text is tokenized again. The sum of a
+    row estimates the KL of a whole reply with less variance than the difference of log-probabilities does. Its mean over replies
+    is unbiased where these were sampled at temperature 1 without filters, at which both distributions are taken. Both agents
+    have the same tokenizer, and each reads the prompt as it is set to.
+    """
+    encoder = agent.encoder
+
+    def ids_of(reply: Dialogue) -> list[int]:
+        ids = encoder.encode_reply(reply.response)
+        return (ids[:-1] or ids) if reply.truncated else ids
+
+    longest = max(len(ids_of(one)) for one in replies.dialogues)
+    table = np.full((len(replies.dialogues), longest), np.nan)
+    row = 0
+    for some in batches(replies.dialogues, batch_size, "KL"):
+        ids, mask = collate_replies([ids_of(one) for one in some], encoder.pad_id)
+        turns = [dialogue.prompt_turns for dialogue in some]
+        (prompt_ids, prompt_mask), (start_ids, start_mask) = (one.encode(turns) for one in (agent, start))
+        ids = ids.to(prompt_ids.device)
+        packed = pack(start_ids, start_mask, ids, mask)
+        features = packed.scatter(start.policy.features(packed)[0])
+        forced = teacher_forced(
+            agent.policy, prompt_ids, prompt_mask, ids, mask, 1.0, with_entropy=False, toward=(start.policy, features)
+        )
+        assert forced.kl is not None
+        kl = torch.where(mask.to(forced.kl.device), forced.kl.double(), torch.nan).cpu().numpy()
+        table[row : row + len(some), : kl.shape[1]] = kl
+        row += len(some)
+    return table
+
+
+def by_position(kl: Array) -> list[dict[str, float]]:
+    """For each token from the first one: the mean `kl`, and the number of `replies` that have it."""
+    counts = np.isfinite(kl).sum(axis=0)
+    return [
+        {"kl": float(np.nanmean(kl[:, i])), "replies": int(count)} for i, count in enumerate(counts.tolist()) if count
+    ]
+
+
+def kl_of_best_of(n: float) -> float:
+    """log n - (n - 1) / n: an upper bound of the KL in nats of the best of n samples (Beirami et al. 2024, arXiv 2401.01879)."""
+    return math.log(n) - (n - 1) / n
+
+
+def best_of_with_kl(kl: float) -> float:
+    """The n, not a whole number, whose `kl_of_best_of` is `kl`; 1 for a `kl` of at most 0."""
+    low, high = 1.0, 2.0
+    while kl_of_best_of(high) < kl:
+        low, high = high, high * 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kl_of_best_of(middle) < kl else (low, middle)
+    return low

@@ -1,0 +1,51 @@
+"""The KL of an agent from its start, by a loop over tokens, and the bound of the best of n by hand."""
+
+import numpy as np
+import pytest
+import torch
+from byte_agents import PROMPTS, agent_of
+from tiny import gpt2
+
+from rlhf_dialog.evaluation.divergence import best_of_with_kl, by_position, kl_by_token, kl_of_best_of
+from rlhf_dialog.evaluation.replies import generate_replies
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_kl_before_each_token_of_the_agents_replies(packing):
+    agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
+    answers = generate_replies(agent, PROMPTS, agent.sampling, 3, 3)
+    answers.dialogues[1] = answers.dialogues[1].said("No .", truncated=False)
+    found = kl_by_token(agent, start, answers, batch_size=3)
+    for row, dialogue in zip(found, answers.dialogues, strict=True):
+        ids, wanted = agent.encoder.encode_prompt(dialogue.prompt_turns), []
+        said = agent.encoder.encode_reply(dialogue.response)
+        for token in said[:-1] if dialogue.truncated else said:
+            with torch.no_grad():
+                ours, theirs = (
+                    one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)
+                )
+            wanted.append(float((ours.exp() * (ours - theirs)).sum()))
+            ids = [*ids, token]
+        assert row[: len(wanted)].tolist() == pytest.approx(wanted, abs=1e-9)
+        assert np.isnan(row[len(wanted) :]).all()
+    assert any(dialogue.truncated for dialogue in answers.dialogues)
+
+
+def test_an_agent_that_is_its_start_has_not_moved():
+    agent = agent_of(gpt2(0))
+    assert np.nanmax(np.abs(kl_by_token(agent, agent, generate_replies(agent, PROMPTS, agent.sampling)))) < 1e-9
+
+
+def test_the_kl_by_position_is_the_mean_of_those_that_reach_it():
+    assert by_position(np.array([[1.0, 3.0, np.nan], [2.0, np.nan, np.nan]])) == [
+        {"kl": 1.5, "replies": 2},
+        {"kl": 3.0, "replies": 1},
+    ]
+
+
+def test_the_kl_of_the_best_of_n():
+    """log 2 - 1/2, log 4 - 3/4; and back."""
+    assert kl_of_best_of(1) == 0
+    assert [kl_of_best_of(n) for n in (2, 4)] == pytest.approx([0.693147 - 0.5, 1.386294 - 0.75], abs=1e-6)
+    assert [best_of_with_kl(kl) for kl in (0.193147, 0.636294)] == pytest.approx([2, 4], abs=1e-4)
+    assert best_of_with_kl(0) == best_of_with_kl(-0.1) == pytest.approx(1)
