@@ -1,6 +1,7 @@
 """The command of a supervised stage: its settings, the folder that is written whole, the report, the closing lines."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,11 @@ def check_places(config: Any) -> None:
 
 
 def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> None:
-    with new_folder(config.output) as folder:
+    from rlhf_dialog.runs.lock import locked
+    from rlhf_dialog.training.supervised.checkpoints import folder_of
+
+    checkpoints = folder_of(config.output)
+    with locked(checkpoints), new_folder(config.output) as folder:
         training = stage(config, folder, print)
         report = training.train()
         report["seconds"] = round(time.perf_counter() - started, 1)
@@ -65,4 +70,5 @@ def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> 
         if page := training.page(report):
             (folder / "report.md").write_text(page, encoding="utf-8")
             page = f"\n{page}\n"
+    shutil.rmtree(checkpoints, ignore_errors=True)
     print(f"{page}wrote {config.output} in {time.perf_counter() - started:.0f} s")

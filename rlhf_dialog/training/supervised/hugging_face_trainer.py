@@ -15,6 +15,7 @@ from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.terminal import TimeLeft
+from rlhf_dialog.training.supervised.checkpoints import Checkpoints
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,11 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
 
 
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
-    """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them."""
-    return type(arguments.__name__, (arguments,), {"n_gpu": 1})
+    """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them.
+
+    In a checkpoint, which has them as a pickle that nothing here reads, they are a plain dictionary.
+    """
+    return type(arguments.__name__, (arguments,), {"n_gpu": 1, "__reduce__": lambda self: (dict, (self.to_dict(),))})
 
 
 def num_steps(config: SupervisedKeys, num_examples: int) -> int:
@@ -83,15 +87,17 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
     return order
 
 
-def train_quietly(trainer: Trainer) -> None:
-    """`trainer.train()` with one plain line per logged loss, and a progress bar on a terminal."""
+def train_quietly(trainer: Trainer, checkpoints: Checkpoints) -> None:
+    """`trainer.train()` with one plain line per logged loss, and a progress bar on a terminal; from the newest checkpoint."""
     use_onednn(trainer.model)  # type: ignore[arg-type]
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_LossLines())
     if sys.stderr.isatty():
         trainer.add_callback(_Bar())
-    trainer.train()
+    trainer.add_callback(checkpoints)  # the last one, so that it keeps what the others noted
+    newest = checkpoints.newest()
+    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 
 
 class _LossLines(TrainerCallback):

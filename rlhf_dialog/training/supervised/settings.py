@@ -29,6 +29,12 @@ class SupervisedKeys(Settings):
     seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    checkpoint_minutes: float = Field(
+        5.0, gt=0, description="minutes between two checkpoints, from which a killed training goes on exactly"
+    )
+    resume: Literal["auto", "never"] = Field(
+        "auto", description="auto: go on with a killed training of the same settings and data; never: begin again"
+    )
     use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 

@@ -86,7 +86,7 @@ class SFT(SupervisedStage[SFTConfig]):
             return made
 
         self.run_trainer(
-            rows, trainer, TrainerArguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}
+            rows, trainer, TrainerArguments, self.watch, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}
         )
         if self.watch.best_weights is not None:
             self.model.load_state_dict(self.watch.best_weights)
@@ -191,6 +191,19 @@ class Validation(TrainerCallback):
     train_losses: list[dict[str, float]] = field(default_factory=list)  # step, loss
     best_step: int | None = None
     best_weights: dict[str, torch.Tensor] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps as JSON."""
+        return {name: getattr(self, name) for name in ("points", "train_losses", "best_step")}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint keeps as tensors."""
+        return self.best_weights or {}
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Take back what a checkpoint kept."""
+        self.points, self.train_losses, self.best_step = (state[name] for name in self.state())
+        self.best_weights = tensors or None
 
     def measure(self, lm: PreTrainedModel, step: int) -> bool:
         """Measure, log and store the loss in nats per labelled token; True when `patience` is exhausted."""

@@ -1,6 +1,5 @@
 """The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
 
-import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import LearnedHalf
 from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, identity_of, unfinished
 from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     batch_order,
@@ -74,23 +74,27 @@ class SupervisedStage(ABC, Generic[Keys]):
         rows: list[dict[str, Any]],
         trainer: Callable[..., Trainer],
         arguments: type[TrainingArguments],
+        watch: Watch | None = None,
         **of_its_own: Any,
     ) -> None:
         """Train the model on the `rows` (each with its `length`) with a trainer of the library; it ends in eval mode.
 
+        A killed training of the same rows goes on from its newest checkpoint, as `resume` says, with what `watch` had then.
         `of_its_own` are those of its `arguments` that other trainers do not have.
         """
         order = batch_order([row["length"] for row in rows], self.config)
-        with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        identity = identity_of(self.config, rows)
+        with unfinished(self.config) as folder, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            given = for_one_gpu(arguments)(**trainer_arguments(self.config, scratch, len(rows)), **of_its_own)
+            given = for_one_gpu(arguments)(**trainer_arguments(self.config, str(folder), len(rows)), **of_its_own)
             train_quietly(
                 trainer(
                     model=self.model,
                     args=given,
                     train_dataset=Dataset.from_list(rows).select(order),
                     processing_class=self.tokenizer,
-                )
+                ),
+                Checkpoints(self.config, folder, identity, watch),
             )
         self.model.eval()
 

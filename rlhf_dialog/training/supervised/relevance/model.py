@@ -4,7 +4,7 @@ B pairs, R candidate replies, C candidate contexts.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,10 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
 from rlhf_dialog.terminal import TimeLeft
+from rlhf_dialog.training.supervised.checkpoints import Due, identity_of, unfinished
 from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
+from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, Progress
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
 from rlhf_dialog.training.supervised.relevance.report import markdown, measure
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
@@ -79,9 +81,17 @@ class RelevanceTraining(StageOfHalves):
         config = self.config
         answers = model_answers(config, self.training, self.report)
         pairs = numbered(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
-        for number, member in enumerate(self.model.to(device_of(config.device)).members):
-            set_seed(config.seed + number)
-            fit(config, member, pairs, f"member {number + 1} of {config.members}")
+        identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist(), pairs.model_replies.tolist()])
+        self.model.to(device_of(config.device))
+        with unfinished(config) as folder:
+            checkpoint = MembersCheckpoint(self.model, folder, identity, Due(config.checkpoint_minutes))
+            begun = checkpoint.restore()
+            for number, member in enumerate(self.model.members):
+                if number >= begun.member:
+                    set_seed(config.seed + number)
+                    progress = begun if number == begun.member else Progress(number)
+                    fit(config, member, pairs, progress, checkpoint)
+                member.eval()
 
     def save(self) -> None:
         save_relevance(self.model.cpu().eval(), self.folder)
@@ -108,17 +118,24 @@ def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callab
     return answers
 
 
-def fit(config: RelevanceConfig, member: nn.Module, pairs: Pairs, name: str) -> None:
-    """Train one member in place; it ends in eval mode."""
-    steps = num_steps(config, len(pairs.replies))
+def fit(
+    config: RelevanceConfig, member: nn.Module, pairs: Pairs, progress: Progress, checkpoint: MembersCheckpoint
+) -> None:
+    """Train one member in place, from where it is; it ends in eval mode."""
+    name, steps = f"member {progress.member + 1} of {config.members}", num_steps(config, len(pairs.replies))
     optimizer = torch.optim.AdamW(member.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = get_cosine_schedule_with_warmup(optimizer, round(config.warmup_ratio * steps), steps)
+    if progress.optimizer and progress.schedule and progress.random is not None:
+        optimizer.load_state_dict(progress.optimizer)
+        schedule.load_state_dict(progress.schedule)
+        torch.set_rng_state(progress.random)
     device = next(member.parameters()).device
     use_onednn(member)
     member.train()
     left = TimeLeft()
-    left.text(0.0)
-    for step, rows in enumerate(row_batches(len(pairs.replies), config.batch_size, steps), start=1):
+    left.text(progress.step / steps)
+    for step in range(progress.step + 1, steps + 1):
+        rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
         batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
         with _autocast(device, config.use_amp):
             loss = loss_of(config, member, pairs, batch)
@@ -131,18 +148,22 @@ def fit(config: RelevanceConfig, member: nn.Module, pairs: Pairs, name: str) -> 
             rest = left.text(step / steps)
             more = f", {rest}" if rest else ""
             logger.info("%s, step %d of %d: loss %.3f%s", name, step, steps, loss.item(), more)
+        if checkpoint.due.now():
+            progress.step, progress.random = step, torch.get_rng_state()
+            progress.optimizer, progress.schedule = optimizer.state_dict(), schedule.state_dict()
+            checkpoint.save(progress)
     member.eval()
 
 
-def row_batches(count: int, size: int, steps: int) -> Iterator[Tensor]:
-    """Rows of `steps` batches from shuffled epochs; what is too little for a batch at the end of an epoch is left out."""
+def next_rows(order: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """The rows of a batch, and what is then left of the epoch: `order` is what was left before.
+
+    Epochs are shuffled; what is too little for a batch at the end of one is left out.
+    """
     size = min(size, count)
-    order = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        if len(order) < size:
-            order = torch.randperm(count)
-        rows, order = order[:size], order[size:]
-        yield rows
+    if len(order) < size:
+        order = torch.randperm(count)
+    return order[:size], order[size:]
 
 
 def loss_of(config: RelevanceConfig, member: nn.Module, pairs: Pairs, batch: Batch) -> Tensor:

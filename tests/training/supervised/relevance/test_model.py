@@ -7,7 +7,7 @@ import torch
 from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, row_batches
+from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, numbered
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 
@@ -70,11 +70,14 @@ def test_the_loss_of_a_cross_encoder_by_hand():
 
 
 def test_every_pair_is_read_once_an_epoch():
-    batches = [rows.tolist() for rows in row_batches(10, 3, 6)]
+    batches, order = [], torch.empty(0, dtype=torch.long)
+    for _ in range(6):
+        rows, order = next_rows(order, 10, 3)
+        batches.append(rows.tolist())
     assert [len(rows) for rows in batches] == [3] * 6
     for epoch in (batches[:3], batches[3:]):
         assert len({row for rows in epoch for row in rows}) == 9
-    assert [len(rows) for rows in row_batches(2, 5, 2)] == [2, 2]
+    assert len(next_rows(order, 2, 5)[0]) == 2
 
 
 def test_the_default_is_a_dual_encoder_of_three_members():

@@ -1,0 +1,58 @@
+"""The checkpoint of a relevance model's training: the members so far, and how far the one at work is."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_dialog.training.supervised.checkpoints import Due
+
+logger = logging.getLogger(__name__)
+FILE = "checkpoint-members.pt"
+
+
+@dataclass
+class Progress:
+    """How far a member is: the steps that it has done, and the rows that are left of its epoch; `optimizer` has its state."""
+
+    member: int = 0
+    step: int = 0
+    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    optimizer: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None
+    random: Tensor | None = None
+
+
+class MembersCheckpoint:
+    """Writes the checkpoint when it is time, and reads that of a killed training of the same `identity`.
+
+    It is this program's own file, and is read with `weights_only=True`.
+    """
+
+    def __init__(self, model: nn.Module, folder: Path, identity: str, due: Due):
+        self.model, self.path, self.identity, self.due = model, folder / FILE, identity, due
+
+    def save(self, progress: Progress) -> None:
+        """Write it whole, in place of the one before."""
+        beside = self.path.with_suffix(".partial")
+        torch.save({"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside)
+        beside.replace(self.path)
+        self.due.done()
+
+    def restore(self) -> Progress:
+        """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
+        if not self.path.is_file():
+            return Progress()
+        saved = torch.load(self.path, map_location="cpu", weights_only=True)
+        if saved["identity"] != self.identity:
+            logger.warning(
+                "%s: is of a training with other settings, data or versions, and is not gone on from", self.path
+            )
+            return Progress()
+        self.model.load_state_dict(saved["model"])
+        progress = Progress(**saved["progress"])
+        logger.info("goes on in member %d after step %d, from %s", progress.member + 1, progress.step, self.path)
+        return progress
