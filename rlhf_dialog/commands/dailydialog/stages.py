@@ -1,0 +1,80 @@
+"""The stages in their order: what each needs, what decides it, and what it does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlhf_dialog.commands.dailydialog import training
+from rlhf_dialog.commands.dailydialog.estimate import estimate
+from rlhf_dialog.commands.dailydialog.record import begin, done, end, spend, spent
+from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene, Stopwatch
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One folder of the work. needs: stages that it reads; settings: what decides it beside them, the data and the versions."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    settings: Callable[[Scene], dict[str, Any]]
+    run: Callable[[Scene], None]
+
+
+def _nothing(scene: Scene) -> dict[str, Any]:
+    return {}
+
+
+def _supervised(name: str, title: str) -> Stage:
+    settings = partial(training.supervised_settings, stage=name)
+    return Stage(name, title, (ESTIMATE,), settings, partial(training.train_supervised, stage=name))
+
+
+def _ppo_settings(scene: Scene) -> dict[str, Any]:
+    return {agent.folder: training.ppo_settings(scene, agent) for agent in scene.size.agents}
+
+
+STAGES = (
+    Stage(ESTIMATE, "measure this machine, and estimate how long everything takes", (), _nothing, estimate),
+    _supervised("sft", "supervised fine-tuning of a small GPT-2 from scratch"),
+    _supervised("relevance", "the relevance model of the reward"),
+    _supervised("judge_convolution", "a judge of relevance: another architecture, the other half of the dialogues"),
+    _supervised("judge_bag", "a second judge of relevance: another seed, the other half of the dialogues"),
+    _supervised("act_judge", "a judge of acts"),
+    Stage(
+        "audit",
+        "look for holes of the reward",
+        ("sft", "relevance", "judge_convolution", "act_judge"),
+        lambda scene: {"words": list(scene.size.audit)},
+        training.audit_reward,
+    ),
+    Stage("ppo", "PPO from the SFT model, several seeds and estimators", ("sft", "relevance"), _ppo_settings, training.train_ppo),
+)
+NAMES = tuple(stage.name for stage in STAGES)
+
+
+def after(name: str) -> list[str]:
+    """The stage and all that need it, at any distance."""
+    names = [name]
+    for stage in STAGES:
+        if set(stage.needs) & set(names):
+            names.append(stage.name)
+    return list(dict.fromkeys(names))
+
+
+def run_stage(stage: Stage, scene: Scene) -> bool:
+    """Run the stage, unless it is done; returns whether it was. Raises UserError where it was made with something else."""
+    needs = {name: done(scene.folder(name))["hash"] for name in stage.needs if name != ESTIMATE}
+    for name in stage.needs:
+        done(scene.folder(name))
+    folder = scene.folder(stage.name)
+    if begin(folder, {**scene.common(), "needs": needs, "settings": stage.settings(scene)}):
+        return True
+    before, watch = spent(folder), Stopwatch()
+    try:
+        stage.run(scene)
+    finally:
+        spend(folder, before + watch.seconds)
+    end(folder)
+    return False

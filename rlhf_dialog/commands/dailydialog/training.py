@@ -1,0 +1,102 @@
+"""The stages that train: the supervised models, PPO, and what is trained on draws of the SFT model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.dailydialog import calls, sizes
+from rlhf_dialog.commands.dailydialog.jobs import Job
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.commands.dailydialog.sizes import Agent, Keys
+from rlhf_dialog.config.loading import read_yaml, shipped
+
+SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML, what is changed there
+    "sft": ("train-sft", sizes.SFT, {"patience": None}),
+    "relevance": ("train-relevance-model", sizes.RELEVANCE, {}),
+    "judge_convolution": ("train-relevance-model", sizes.JUDGE, {}),
+    "judge_bag": ("train-relevance-model", sizes.JUDGE, {"architecture": "bag", "seed": 2}),
+    "act_judge": ("train-intent-classifier", sizes.ACTS, {}),
+}
+SLOW_AMP = ("sft", "act_judge")  # their YAMLs have use_amp, which is slow without instructions for bfloat16
+LOW_RATE = 1e-4  # of training on draws, a tenth of the SFT's
+
+
+def supervised_keys(scene: Scene, stage: str) -> Keys:
+    """What is changed in the YAML, without paths."""
+    keys = SUPERVISED[stage][2]
+    if stage in SLOW_AMP:
+        keys = keys | {"use_amp": scene.plan["use_amp"]}
+    if stage == "sft":
+        keys = keys | {"epochs": scene.plan["epochs"]}
+    return keys | scene.small(stage)
+
+
+def supervised_job(scene: Scene, stage: str, folder: Path, keys: Keys) -> Job:
+    command, config, _ = SUPERVISED[stage]
+    return calls.supervised(command, config, keys | {"data_path": str(scene.data)}, folder)
+
+
+def supervised_settings(scene: Scene, stage: str) -> dict[str, Any]:
+    """What decides a supervised stage."""
+    return {"yaml": read_yaml(shipped("configs") / SUPERVISED[stage][1]), "keys": supervised_keys(scene, stage)}
+
+
+def train_supervised(scene: Scene, stage: str) -> None:
+    """A model in the stage's folder; for the SFT model also its validation loss in nats a word."""
+    folder = scene.folder(stage)
+    calls.clear_partial(folder)
+    scene.run([supervised_job(scene, stage, folder, supervised_keys(scene, stage))])
+    if stage == "sft":
+        plan = folder / "words.plan.json"
+        replace_json(plan, {"model": str(scene.model("sft")), "output": str(folder / "words.json")})
+        scene.run([calls.program("words", plan, folder / "words.log", folder / "words.json")])
+
+
+def ppo_settings(scene: Scene, agent: Agent) -> dict[str, Any]:
+    """The YAML of a run and what is changed there, without paths."""
+    return {"yaml": read_yaml(shipped("configs") / agent.yaml), "keys": ppo_keys(scene, agent)}
+
+
+def ppo_keys(scene: Scene, agent: Agent) -> Keys:
+    keys: Keys = {"seed": agent.seed, "total_time_steps": scene.plan["tokens"], "sample_interval": 0, "save_interval": 2}
+    if "num_responses_per_prompt" in agent.keys:  # of small sizes those of groups
+        return keys | scene.small("ppo") | agent.keys
+    return keys | agent.keys | scene.small("ppo")
+
+
+def ppo_paths(scene: Scene, agent: Agent, models: Path) -> Keys:
+    """Where the data, the start and the reward of a run are; the reward is that of the shipped YAML of DailyDialog.
+
+    models: the folder with those of `sft` and `relevance`.
+    """
+    start = models / "sft/model" if agent.start is None else scene.pretrained(agent.start)
+    reward = read_yaml(shipped("configs") / sizes.PPO)["reward_class"]
+    reward["args"]["parts"][0]["args"]["model"] = str(models / "relevance/model")
+    return {"model_path": str(start), "env.args.data_path": str(scene.data), "reward_class": reward}
+
+
+def ppo_job(scene: Scene, agent: Agent) -> Job:
+    keys = ppo_keys(scene, agent) | ppo_paths(scene, agent, scene.work)
+    return calls.ppo(agent.folder, agent.yaml, keys, scene.folder("ppo"))
+
+
+def train_ppo(scene: Scene) -> None:
+    """All runs of PPO, two side by side."""
+    scene.run([ppo_job(scene, agent) for agent in scene.size.agents], side_by_side=True)
+
+
+def reward_config(scene: Scene) -> Path:
+    """A YAML of PPO with the data, the start and the reward in their places, for commands that read one."""
+    path = scene.folder("audit") / "reward.yaml"
+    agent = scene.size.agents[0]
+    calls.write_yaml(path, agent.yaml, scene.small("ppo") | ppo_paths(scene, agent, scene.work))
+    return path
+
+
+def audit_reward(scene: Scene) -> None:
+    """The holes of the reward, as far as an audit finds them; they are reported, and nothing depends on them."""
+    folder, judge = scene.folder("audit"), str(scene.model("act_judge"))
+    relevance = json.dumps({"id": "RelevanceReward", "args": {"model": str(scene.model("judge_convolution"))}})
+    words = (*scene.size.audit,)
+    scene.run([calls.audit(reward_config(scene), [judge, relevance], scene.model("sft"), folder, words)])
