@@ -1,4 +1,4 @@
-"""DailyDialog from a path to a table:  python scripts/dailydialog.py --data_path PATH --work DIR [--size short] [--until STAGE]"""
+"""DailyDialog to a table:  python scripts/dailydialog.py --data_path PATH --work DIR [--size short] [--until STAGE]"""
 
 import sys
 from pathlib import Path

@@ -20,6 +20,7 @@ from rlhf_dialog.commands.dailydialog.record import forget
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene
 from rlhf_dialog.commands.dailydialog.sizes import SIZES, SMOLLM2
 from rlhf_dialog.commands.dailydialog.stages import NAMES, STAGES, after, run_stage
+from rlhf_dialog.commands.dailydialog.table import RESULTS, blind_command
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import SignalExit, UserError
@@ -64,9 +65,14 @@ def run(options: DailyDialogOptions) -> None:
         try:
             run_stages(options, scene, progress)
         except (KeyboardInterrupt, SignalExit):
-            sys.stderr.write(f"\nstopped in the stage {progress.name}; the same command goes on:\n{command_of(options)}\n")
+            sys.stderr.write(
+                f"\nstopped in the stage {progress.name}; the same command goes on:\n{command_of(options)}\n"
+            )
             raise
-    progress.console.print(f"\nEverything is in {options.work}.")
+    if (work / RESULTS).is_file():
+        progress.console.print(
+            f"\nthe table: {options.work / RESULTS}\na blind reading: {blind_command(scene)}", soft_wrap=True
+        )
 
 
 def run_stages(options: DailyDialogOptions, scene: Scene, progress: "Progress") -> None:
@@ -132,7 +138,7 @@ def check(options: DailyDialogOptions) -> None:
     for split in ("train", "validation", "test"):
         if not (options.data_path / split / f"dialogues_{split}.txt").is_file():
             raise UserError(
-                f"--data_path: '{options.data_path}' has no {split}/dialogues_{split}.txt; name DailyDialog in its original layout"
+                f"--data_path: '{options.data_path}' has no {split}/dialogues_{split}.txt; name DailyDialog's original folder"
             )
     if options.only and options.until:
         raise UserError("--only runs one stage, --until all up to one; give one of them")
@@ -165,7 +171,9 @@ def is_tracked(work: Path, above: Path) -> bool:
     inside = subprocess.run([git, "rev-parse", "--is-inside-work-tree"], cwd=above, capture_output=True, text=True)
     if inside.stdout.strip() != "true":
         return False
-    return subprocess.run([git, "check-ignore", "-q", f"{work}/log.txt"], cwd=above, capture_output=True).returncode == 1
+    return (
+        subprocess.run([git, "check-ignore", "-q", f"{work}/log.txt"], cwd=above, capture_output=True).returncode == 1
+    )
 
 
 def command_of(options: DailyDialogOptions) -> str:

@@ -5,10 +5,11 @@ Each estimate is a measured speed times the amount of work, plus what the measur
 
 import re
 import shutil
+from itertools import pairwise
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog import calls, training
+from rlhf_dialog.commands.dailydialog import calls, measuring, training
 from rlhf_dialog.commands.dailydialog.jobs import Ended
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
 from rlhf_dialog.commands.dailydialog.sizes import FEWEST, STEP, Agent, Keys, Size
@@ -19,6 +20,9 @@ from rlhf_dialog.runs.tracking import read_metrics
 STEPS = re.compile(r"step (\d+) of (\d+): loss")
 SEQUENCES = re.compile(r"are learned in (\d+) sequences")
 EPOCHS, EPOCHS_FAST = 2, 3  # of the SFT: without and with bfloat16 products in hardware
+TOKENS_A_REPLY = 13.0
+DPO_COST = 3.0  # of a pair, in examples of the SFT: two models read two replies each, and one learns
+AUDITED = 10_000  # replies that an audit asks about, in prompts of a row
 SLACK = 1.1  # validations and checkpoints
 
 
@@ -32,10 +36,11 @@ def estimate(scene: Scene) -> None:
     fast = has_bfloat16()
     plan: dict[str, Any] = {"use_amp": fast, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
     scene.plan = plan
-    seconds, _ = measured_trainings(scene)
+    seconds, of_example = measured_trainings(scene)
     speed = measured_ppo(scene)
     plan["tokens"] = tokens_for(scene.size, speed)
     seconds["ppo"] = SLACK * _waves(len(scene.size.agents)) * plan["tokens"] / speed
+    seconds |= seconds_of_draws(scene, of_example)
     plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
     plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": round(speed, 1)}
     replace_json(folder / "estimate.json", plan)
@@ -80,7 +85,7 @@ def measured_trainings(scene: Scene) -> tuple[dict[str, float], float]:
 def step_seconds(ended: Ended) -> float:
     """Seconds of a step, between the lines that name two of them; of several members the mean."""
     seen = [(time, int(match[1])) for time, line in ended.lines if (match := STEPS.search(line))]
-    pairs = [(a, b) for a, b in zip(seen, seen[1:], strict=False) if b[1] > a[1]]
+    pairs = [(a, b) for a, b in pairwise(seen) if b[1] > a[1]]
     count = sum(b[1] - a[1] for a, b in pairs)
     return sum(b[0] - a[0] for a, b in pairs) / count if count else 0.0
 
@@ -96,6 +101,17 @@ def measured_ppo(scene: Scene) -> float:
     scene.run(runs, side_by_side=True)
     last = [read_metrics(folder / job.name / "metrics.jsonl")[-1]["FPS"] for job in runs]
     return float(min(last))
+
+
+def seconds_of_draws(scene: Scene, of_example: float) -> dict[str, float]:
+    """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables."""
+    row = measuring.measured_speed(scene)
+    whole, drawing = row["seconds"] / row["prompts"], row["drawing"] / row["prompts"]
+    examples = scene.plan["tokens"] / TOKENS_A_REPLY / training.DRAWS
+    seconds = {"audit": AUDITED * whole, "best_of_4": examples * (training.DRAWS * drawing + of_example)}
+    seconds |= {"dpo": DPO_COST * examples * of_example, "table": 30.0}
+    at_once = min(SIDE_BY_SIDE, cores())
+    return seconds | {stage: count * whole / at_once for stage, count in measuring.amounts(scene).items()}
 
 
 def _sequences(ended: Ended) -> int:

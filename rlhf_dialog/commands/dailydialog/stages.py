@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_dialog.commands.dailydialog import training
+from rlhf_dialog.commands.dailydialog import measuring, table, training
 from rlhf_dialog.commands.dailydialog.estimate import estimate
 from rlhf_dialog.commands.dailydialog.record import begin, done, end, spend, spent
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene, Stopwatch
@@ -35,6 +35,16 @@ def _ppo_settings(scene: Scene) -> dict[str, Any]:
     return {agent.folder: training.ppo_settings(scene, agent) for agent in scene.size.agents}
 
 
+def _validation_settings(scene: Scene) -> dict[str, Any]:
+    return {"prompts": scene.size.validation_prompts}
+
+
+def _test_settings(scene: Scene) -> dict[str, Any]:
+    size = scene.size
+    return {"prompts": size.test_prompts, "draws": size.draws, "few": size.pretrained_prompts, **scene.judges()}
+
+
+JUDGED = (*measuring.MEASURED, "relevance", "judge_convolution", "judge_bag", "act_judge")
 STAGES = (
     Stage(ESTIMATE, "measure this machine, and estimate how long everything takes", (), _nothing, estimate),
     _supervised("sft", "supervised fine-tuning of a small GPT-2 from scratch"),
@@ -49,7 +59,36 @@ STAGES = (
         lambda scene: {"words": list(scene.size.audit)},
         training.audit_reward,
     ),
-    Stage("ppo", "PPO from the SFT model, several seeds and estimators", ("sft", "relevance"), _ppo_settings, training.train_ppo),
+    Stage(
+        "ppo",
+        "PPO from the SFT model, several seeds and estimators",
+        ("sft", "relevance"),
+        _ppo_settings,
+        training.train_ppo,
+    ),
+    Stage(
+        "best_of_4",
+        "what PPO's tokens are worth as draws: SFT on the best of four",
+        ("sft", "relevance"),
+        training.draws_settings,
+        training.train_on_best,
+    ),
+    Stage(
+        "dpo",
+        "DPO on the best and the worst of the same draws",
+        ("best_of_4",),
+        training.dpo_settings,
+        training.train_dpo,
+    ),
+    Stage(
+        "validation",
+        "measure on validation; chosen.json says what the test split will be read for",
+        JUDGED,
+        _validation_settings,
+        measuring.validate,
+    ),
+    Stage("test", "measure on test", ("validation",), _test_settings, measuring.test),
+    Stage("table", "the table of results", ("test", "audit"), _nothing, table.write),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 

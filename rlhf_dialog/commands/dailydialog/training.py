@@ -19,6 +19,7 @@ SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML
     "act_judge": ("train-intent-classifier", sizes.ACTS, {}),
 }
 SLOW_AMP = ("sft", "act_judge")  # their YAMLs have use_amp, which is slow without instructions for bfloat16
+DRAWS = 4  # to each training prompt
 LOW_RATE = 1e-4  # of training on draws, a tenth of the SFT's
 
 
@@ -59,7 +60,12 @@ def ppo_settings(scene: Scene, agent: Agent) -> dict[str, Any]:
 
 
 def ppo_keys(scene: Scene, agent: Agent) -> Keys:
-    keys: Keys = {"seed": agent.seed, "total_time_steps": scene.plan["tokens"], "sample_interval": 0, "save_interval": 2}
+    keys: Keys = {
+        "seed": agent.seed,
+        "total_time_steps": scene.plan["tokens"],
+        "sample_interval": 0,
+        "save_interval": 2,
+    }
     if "num_responses_per_prompt" in agent.keys:  # of small sizes those of groups
         return keys | scene.small("ppo") | agent.keys
     return keys | agent.keys | scene.small("ppo")
@@ -86,11 +92,10 @@ def train_ppo(scene: Scene) -> None:
     scene.run([ppo_job(scene, agent) for agent in scene.size.agents], side_by_side=True)
 
 
-def reward_config(scene: Scene) -> Path:
-    """A YAML of PPO with the data, the start and the reward in their places, for commands that read one."""
-    path = scene.folder("audit") / "reward.yaml"
-    agent = scene.size.agents[0]
-    calls.write_yaml(path, agent.yaml, scene.small("ppo") | ppo_paths(scene, agent, scene.work))
+def reward_config(scene: Scene, folder: Path, models: Path | None = None) -> Path:
+    """Write a YAML of PPO with the data, the start and the reward in their places, for commands that read one."""
+    path, agent = folder / "reward.yaml", scene.size.agents[0]
+    calls.write_yaml(path, agent.yaml, scene.small("ppo") | ppo_paths(scene, agent, models or scene.work))
     return path
 
 
@@ -98,5 +103,42 @@ def audit_reward(scene: Scene) -> None:
     """The holes of the reward, as far as an audit finds them; they are reported, and nothing depends on them."""
     folder, judge = scene.folder("audit"), str(scene.model("act_judge"))
     relevance = json.dumps({"id": "RelevanceReward", "args": {"model": str(scene.model("judge_convolution"))}})
-    words = (*scene.size.audit,)
-    scene.run([calls.audit(reward_config(scene), [judge, relevance], scene.model("sft"), folder, words)])
+    config, judges = reward_config(scene, folder), [judge, relevance]
+    scene.run([calls.audit(config, judges, scene.model("sft"), folder, scene.size.audit)])
+
+
+def draws_settings(scene: Scene) -> dict[str, Any]:
+    """What decides the draws, and the SFT on the best of them."""
+    return {"draws": DRAWS, "tokens": scene.plan["tokens"], "keys": _best_keys(scene)}
+
+
+def _best_keys(scene: Scene) -> Keys:
+    keys = {"epochs": 1, "learning_rate": LOW_RATE, "evals": 1, "patience": None, "drop_overlap": False}
+    return keys | {"use_amp": scene.plan["use_amp"]} | scene.small("best_of_4")
+
+
+def train_on_best(scene: Scene) -> None:
+    """Draw, and fine-tune the SFT model on the best of its own replies."""
+    folder = scene.folder("best_of_4")
+    plan: dict[str, Any] = {"model": str(scene.model("sft")), "config": str(reward_config(scene, folder))}
+    plan |= {"tokens": scene.plan["tokens"], "draws": DRAWS, "seed": 0, "folder": str(folder)}
+    replace_json(folder / "draws.json", plan)
+    scene.run([calls.program("draws", folder / "draws.json", folder / "draws.log", folder / "drawn.json")])
+    calls.clear_partial(folder)
+    paths = {"model_path": str(scene.model("sft")), "data_path": str(folder / "best")}
+    scene.run([calls.supervised("train-sft", sizes.SFT, _best_keys(scene) | paths, folder)])
+
+
+def dpo_settings(scene: Scene) -> dict[str, Any]:
+    """What decides DPO beside its pairs."""
+    return {"learning_rate": LOW_RATE, "beta": 0.1, "batch_size": 16, "seed": 0} | scene.small("dpo")
+
+
+def train_dpo(scene: Scene) -> None:
+    """DPO from the SFT model, on the best and the worst of its draws."""
+    folder = scene.folder("dpo")
+    yaml = read_yaml(shipped("configs") / sizes.SFT)
+    plan = {"model": str(scene.model("sft")), "pairs": str(scene.folder("best_of_4") / "pairs.jsonl")}
+    sizes_ = {"separator": "<EOU>", "max_prompt_length": yaml["max_prompt_length"]}
+    replace_json(folder / "dpo.json", plan | sizes_ | dpo_settings(scene) | {"output": str(scene.model("dpo"))})
+    scene.run([calls.program("dpo", folder / "dpo.json", folder / "log.txt", scene.model("dpo"))])
