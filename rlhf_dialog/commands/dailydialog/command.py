@@ -110,7 +110,7 @@ class Progress:
         self.name, self.number, self.began = name, NAMES.index(name) + 1, time.monotonic()
         if name != ESTIMATE:
             self.minutes = scene.plan["minutes"]
-        self.console.print(f"\n[bold]{self.number}/{len(NAMES)} {name}: {title}[/bold]{self.left(0.0)}")
+        self.console.print(f"\n[bold]{self.number}/{len(NAMES)} {name}: {title}[/bold]{self.left(0.0)}", soft_wrap=True)
 
     def minute(self, share: float) -> None:
         """Say how far the stage is."""

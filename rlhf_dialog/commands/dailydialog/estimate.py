@@ -5,6 +5,8 @@ Each estimate is a measured speed times the amount of work, plus what the measur
 
 import re
 import shutil
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,20 +32,28 @@ def estimate(scene: Scene) -> None:
     """Measure, and write `estimate.json`: epochs, use_amp, tokens of a run of PPO, minutes of each stage."""
     from rlhf_dialog.distributed.machine import processor
 
-    folder = scene.folder(ESTIMATE)
-    for path in (one for one in folder.iterdir() if one.is_dir()):
-        shutil.rmtree(path)  # an interrupted measurement says nothing
     fast = has_bfloat16()
     plan: dict[str, Any] = {"use_amp": fast, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
     scene.plan = plan
-    seconds, of_example = measured_trainings(scene)
-    speed = measured_ppo(scene)
+    trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in training.SUPERVISED}
+    speed = kept(scene, "ppo", partial(measured_ppo, scene))["speed"]
     plan["tokens"] = tokens_for(scene.size, speed)
+    seconds = {stage: one["seconds"] for stage, one in trainings.items()}
     seconds["ppo"] = SLACK * _waves(len(scene.size.agents)) * plan["tokens"] / speed
-    seconds |= seconds_of_draws(scene, of_example)
+    row = kept(scene, "rows", partial(measuring.measured_speed, scene))
+    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row)
     plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
     plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": round(speed, 1)}
-    replace_json(folder / "estimate.json", plan)
+    replace_json(scene.folder(ESTIMATE) / "estimate.json", plan)
+
+
+def kept(scene: Scene, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What was measured before an interruption; else it is measured now, from its beginning."""
+    path = scene.folder(ESTIMATE) / f"{name}.measured.json"
+    if not path.is_file():
+        shutil.rmtree(scene.folder(ESTIMATE) / name, ignore_errors=True)
+        replace_json(path, measure())
+    return dict(read_json(path, end=f"; begin again with --again {ESTIMATE}", shape=dict[str, float]))
 
 
 def has_bfloat16() -> bool:
@@ -64,22 +74,19 @@ def tokens_for(size: Size, speed: float) -> int:
     return min(max(allowed, FEWEST), size.tokens)
 
 
-def measured_trainings(scene: Scene) -> tuple[dict[str, float], float]:
-    """The seconds of each supervised stage, by its first steps, and those of the SFT for one example."""
-    seconds, of_example = dict[str, float](), 0.0
-    for stage in training.SUPERVISED:
-        folder = scene.folder(ESTIMATE) / stage
-        keys, steps = training.supervised_keys(scene, stage), scene.size.measured_steps
-        short: Keys = {"max_steps": steps} | ({"evals": 1} if stage == "sft" else {})
-        job = training.supervised_job(scene, stage, folder, keys | short)
-        ended = scene.run([job])[job.name]
-        yaml = read_yaml(shipped("configs") / training.SUPERVISED[stage][1]) | keys
-        examples = _sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
-        members = yaml.get("members", 1)
-        all_steps = members * max(round(yaml["epochs"] * examples / yaml["batch_size"]), 1)
-        seconds[stage] = ended.end - ended.start + step_seconds(ended) * (all_steps - steps * members)
-        of_example = step_seconds(ended) / yaml["batch_size"] if stage == "sft" else of_example
-    return seconds, of_example
+def measured_training(scene: Scene, stage: str) -> dict[str, float]:
+    """The seconds of a supervised stage, by its first steps, and of a step for one `example`."""
+    folder, steps = scene.folder(ESTIMATE) / stage, scene.size.measured_steps
+    keys = training.supervised_keys(scene, stage)
+    short: Keys = {"max_steps": steps} | ({"evals": 1} if stage == "sft" else {})
+    job = training.supervised_job(scene, stage, folder, keys | short)
+    ended = scene.run([job])[job.name]
+    yaml = read_yaml(shipped("configs") / training.SUPERVISED[stage][1]) | keys
+    examples = _sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
+    members = yaml.get("members", 1)
+    all_steps = members * max(round(yaml["epochs"] * examples / yaml["batch_size"]), 1)
+    seconds = ended.end - ended.start + step_seconds(ended) * (all_steps - steps * members)
+    return {"seconds": seconds, "example": step_seconds(ended) / yaml["batch_size"]}
 
 
 def step_seconds(ended: Ended) -> float:
@@ -90,7 +97,7 @@ def step_seconds(ended: Ended) -> float:
     return sum(b[0] - a[0] for a, b in pairs) / count if count else 0.0
 
 
-def measured_ppo(scene: Scene) -> float:
+def measured_ppo(scene: Scene) -> dict[str, float]:
     """Tokens a second of a run, two of which are measured side by side, with random weights of the same size."""
     folder, work = scene.folder(ESTIMATE) / "ppo", scene.folder(ESTIMATE)
     small: Keys = {"max_iterations": 2, "rollout_batch_size": 128, "eval_interval": 0} | scene.small("ppo")
@@ -100,12 +107,11 @@ def measured_ppo(scene: Scene) -> float:
         runs.append(calls.ppo(agent.folder, agent.yaml, keys | {"total_time_steps": None}, folder))
     scene.run(runs, side_by_side=True)
     last = [read_metrics(folder / job.name / "metrics.jsonl")[-1]["FPS"] for job in runs]
-    return float(min(last))
+    return {"speed": float(min(last))}
 
 
-def seconds_of_draws(scene: Scene, of_example: float) -> dict[str, float]:
+def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float]) -> dict[str, float]:
     """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables."""
-    row = measuring.measured_speed(scene)
     whole, drawing = row["seconds"] / row["prompts"], row["drawing"] / row["prompts"]
     examples = scene.plan["tokens"] / TOKENS_A_REPLY / training.DRAWS
     seconds = {"audit": AUDITED * whole, "best_of_4": examples * (training.DRAWS * drawing + of_example)}

@@ -51,7 +51,8 @@ class RowFile:
 
     def write(self, measured: "Measured", about: dict[str, float]) -> None:
         """Write the numbers."""
-        arrays: dict[str, Any] = {**measured.per_prompt, **{f"{BLOCK}{name}": values for name, values in measured.per_block.items()}}
+        arrays: dict[str, Any] = dict(measured.per_prompt)
+        arrays |= {f"{BLOCK}{name}": values for name, values in measured.per_block.items()}
         arrays |= {f"{POOLED}{name}": one.rows for name, one in measured.pooled.items()}
         arrays |= {f"{ABOUT}{name}": np.asarray(number) for name, number in about.items()}
         if measured.dialogues is not None:
