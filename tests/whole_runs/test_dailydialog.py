@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -25,7 +26,8 @@ def data(tmp_path_factory):
 
 def start(data, work):
     words = ["dailydialog", "--data_path", data, "--work", work, "--size", "tiny", "--fetched", work / "none"]
-    return start_python("-m", "rlhf_dialog", *map(str, words))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return start_python("-m", "rlhf_dialog", *map(str, words), **pipes)
 
 
 def ended(process):

@@ -6,6 +6,8 @@ from typing import Any
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.dailydialog import calls
 from rlhf_dialog.commands.dailydialog.jobs import Job
+from rlhf_dialog.commands.dailydialog.names import BEST, BEST_SFT, BIAS, CHOSEN, COUNTS, DPO, SAID, START, TEMPERATURES
+from rlhf_dialog.commands.dailydialog.reading import validation_table
 from rlhf_dialog.commands.dailydialog.record import done, hash_of
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene
 from rlhf_dialog.commands.dailydialog.sizes import MINILM, SMOLLM2, Agent
@@ -13,19 +15,6 @@ from rlhf_dialog.commands.dailydialog.training import reward_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import read_json
 
-TEMPERATURES = (1.0, 0.7)
-COUNTS = (2, 4, 8)  # of the best of n
-SAID = (
-    "true_replies",
-    "random_reference",
-    "random_train_reply",
-    "nearest_train_reply",
-    "repeat_last_turn",
-    "constant_reply",
-    "long_constant_reply",
-)
-START, BEST_SFT, DPO, BIAS, BEST = "start", "sft_on_best", "dpo", "one_bias", "best_of"
-CHOSEN = "chosen.json"
 MEASURED = ("sft", "ppo", "best_of_4", "dpo")  # the stages whose models are measured
 Rows = list[dict[str, Any]]
 
@@ -44,6 +33,19 @@ def agent_rows(scene: Scene, draws: int) -> Rows:
     ]
 
 
+def other_starts(scene: Scene, draws: int) -> Rows:
+    """Every draw of the starts that are not the SFT model, as their agents answer."""
+    ppo = scene.folder("ppo")
+    return [
+        model_row(
+            str(agent.start), scene.pretrained(str(agent.start)) or Path(), draw, str(ppo / f"{agent.folder}.yaml")
+        )
+        for agent in scene.size.agents
+        if agent.start
+        for draw in range(draws)
+    ]
+
+
 def trained_rows(scene: Scene) -> Rows:
     """What was trained on draws of the start."""
     return [model_row(BEST_SFT, scene.model("best_of_4")), model_row(DPO, scene.model("dpo"))]
@@ -51,7 +53,11 @@ def trained_rows(scene: Scene) -> Rows:
 
 def all_rows(scene: Scene, draws: int, counts: tuple[int, ...], with_said: bool) -> Rows:
     rows = [model_row(START, scene.model("sft"), draw) for draw in range(draws)]
-    rows += agent_rows(scene, draws) + [{"name": f"{BEST}_{n}", "kind": "best", "count": n} for n in counts]
+    rows += (
+        other_starts(scene, draws)
+        + agent_rows(scene, draws)
+        + [{"name": f"{BEST}_{n}", "kind": "best", "count": n} for n in counts]
+    )
     biased = [agent for agent in scene.size.agents if agent.name == "rloo" and with_said]
     rows += [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in biased]
     said = [{"name": name, "kind": "said"} for name in SAID] if with_said else []
@@ -94,8 +100,6 @@ def validate(scene: Scene) -> None:
     )
     jobs = [job_of(scene, "validation", f"at_{t:g}", rows, temperature=t, **size) for t in TEMPERATURES]
     scene.run(jobs, side_by_side=True)
-    from rlhf_dialog.commands.dailydialog.table import validation_table
-
     chosen = {"configuration": configuration(scene), "validation": validation_table(scene)}
     replace_json(scene.work / CHOSEN, chosen)
 
