@@ -6,11 +6,23 @@ from typing import Any
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.dailydialog import calls
 from rlhf_dialog.commands.dailydialog.jobs import Job
-from rlhf_dialog.commands.dailydialog.names import BEST, BEST_SFT, BIAS, CHOSEN, COUNTS, DPO, SAID, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.reading import validation_table
 from rlhf_dialog.commands.dailydialog.record import done, hash_of
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene
-from rlhf_dialog.commands.dailydialog.sizes import MINILM, SMOLLM2, Agent
+from rlhf_dialog.commands.dailydialog.sizes import (
+    BEST,
+    BEST_SFT,
+    BIAS,
+    CHOSEN,
+    COUNTS,
+    DPO,
+    MINILM,
+    SAID,
+    SMOLLM2,
+    START,
+    TEMPERATURES,
+    Agent,
+)
 from rlhf_dialog.commands.dailydialog.training import reward_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import read_json

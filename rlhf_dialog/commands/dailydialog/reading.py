@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlhf_dialog.commands.dailydialog.names import BEST, BEST_SFT, BIAS, COUNTS, DPO, SAID, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.numbers import RowFile
 from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import SMOLLM2
+from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, DPO, SAID, SMOLLM2, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.systems import System
 
 WITH_INTERVAL = {

@@ -1,4 +1,4 @@
-"""What a run of each size changes in the shipped YAMLs, how many prompts and draws it measures, and what it trains."""
+"""What a run of each size changes in the shipped YAMLs, what it trains, and what it measures."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,19 @@ SFT, RELEVANCE, JUDGE, ACTS, PPO, CHAT = (
 )
 STEP, FEWEST = 10_000, 40_000  # tokens of PPO
 SMOLLM2, MINILM = "smollm2", "minilm"  # folders of --fetched
+TEMPERATURES = (1.0, 0.7)
+COUNTS = (2, 4, 8)  # of the best of n
+SAID = (
+    "true_replies",
+    "random_reference",
+    "random_train_reply",
+    "nearest_train_reply",
+    "repeat_last_turn",
+    "constant_reply",
+    "long_constant_reply",
+)
+START, BEST_SFT, DPO, BIAS, BEST = "start", "sft_on_best", "dpo", "one_bias", "best_of"
+CHOSEN = "chosen.json"
 
 
 @dataclass(frozen=True)

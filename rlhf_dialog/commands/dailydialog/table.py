@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.commands.dailydialog.names import BEST, BEST_SFT, BIAS, COUNTS, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
 from rlhf_dialog.commands.dailydialog.record import done
 from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.commands.dailydialog.targets import Target, targets
 from rlhf_dialog.evaluation.intervals import Interval
@@ -113,8 +113,9 @@ def audited(scene: Scene) -> Iterator[str]:
     """What the audit of the reward has found, without the texts that it found."""
     found = read_json(scene.folder("audit") / "audit.json")["findings"]
     yield from ("## Audit of the reward", "")
-    holes = [str(finding.get("name", finding.get("kind", "one"))) for finding in found if finding["hole"]]
-    yield f"{len(holes)} holes" + (f": {', '.join(holes)}." if holes else ".")
+    names = [str(finding["probe"]) for finding in found if finding["hole"]]
+    shown = dict.fromkeys("a constant" if name.startswith(("'", '"')) else name for name in names)
+    yield f"{len(names)} holes" + (f": {', '.join(shown)}." if names else ".")
 
 
 def notes(scene: Scene) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The rows of a table: the numbers of `evaluate`, the distance from the start by hand, and what is kept."""
 
-import itertools
 import json
 
 import numpy as np
@@ -10,12 +9,11 @@ import torch
 import yaml
 
 from rlhf_dialog.commands import evaluate
-from rlhf_dialog.commands.dailydialog import draws, rows
+from rlhf_dialog.commands.dailydialog import rows
 from rlhf_dialog.commands.dailydialog.numbers import RowFile
 from rlhf_dialog.commands.dailydialog.rows import Plan, Table
-from rlhf_dialog.commands.dailydialog.systems import System, change
+from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation import intervals
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
 
@@ -123,22 +121,6 @@ def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):
     }
 
 
-def test_draws_and_seeds_enter_an_interval(made):
-    start = System.read("start", made, [["start_0", "start_1"]])
-    files = [RowFile(made, f"start_{i}").read() for i in range(2)]
-    assert start.point("score") == pytest.approx(np.mean([one["score"] for one in files]))
-    seeds = System.read("seeds", made, [["agent_0"], ["start_1"]])
-    agent = RowFile(made, "agent_0").read()
-    both = np.stack([agent["score"], files[1]["score"]])
-    units = agent["dialogues"]
-    by_hand = intervals.interval(intervals.replace(intervals.mean_of(both), units=units))
-    assert seeds.interval("score") == by_hand
-    moved = change(start, seeds, "score")
-    assert moved["mean"] == pytest.approx(both.mean() - start.point("score"))
-    assert start.statistic("encoder_similarity") is None
-    assert change(start, seeds, "encoder_similarity") is None
-
-
 def test_prompts_are_those_of_whole_dialogues():
     prompts = [Dialogue([f"{i} {j}"], meta={"dialogue": i}) for i in range(20) for j in range(3)]
     some = rows.whole_dialogues(prompts, 20, 0)
@@ -148,30 +130,3 @@ def test_prompts_are_those_of_whole_dialogues():
     assert some == [prompt for prompt in prompts if prompt.meta["dialogue"] in taken]
     assert rows.whole_dialogues(prompts, None, 0) == prompts
     assert {p.meta["dialogue"] for p in rows.whole_dialogues(prompts, 20, 1)} != taken
-
-
-def test_draws_are_ranked_by_what_needs_no_reference(world, tmp_path):
-    given = {"model": str(world / "start"), "config": str(world / "reward.yaml"), "tokens": 1, "draws": 3, "seed": 0}
-    draws.draw(draws.Plan(**given, folder=str(tmp_path)))
-    chunk = [json.loads(line) for line in (tmp_path / "chunks" / "00000.jsonl").read_text().splitlines()]
-    for one in chunk:  # the price on copies alone; METEOR needs a reference
-        turns = [turn.lower().split() for turn in one["turns"][-2:]]
-        for reply, score in zip(one["replies"], one["scores"], strict=True):
-            words = reply.lower().split()
-            pairs = list(itertools.pairwise(words))
-            shares = [sum(pair in list(itertools.pairwise(t)) for pair in pairs) / len(pairs) for t in turns if pairs]
-            assert score <= 0
-            assert (score == 0) == (max(shares, default=0) == 0)
-    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
-    by_prompt = {tuple(one["turns"]): dict(zip(one["replies"], one["scores"], strict=True)) for one in chunk}
-    for pair in pairs:
-        scores = by_prompt[tuple(pair["prompt"])]
-        if len(by_prompt) == len(chunk):
-            assert scores[pair["chosen"]] == max(scores.values())
-            assert scores[pair["rejected"]] == min(scores.values())
-    counts = json.loads((tmp_path / "drawn.json").read_text())
-    assert counts["tokens"] == sum(one["tokens"] for one in chunk)
-    assert counts["prompts"] == len(chunk)
-    before = (tmp_path / "chunks" / "00000.jsonl").stat().st_mtime_ns
-    draws.draw(draws.Plan(**given, folder=str(tmp_path)))
-    assert (tmp_path / "chunks" / "00000.jsonl").stat().st_mtime_ns == before
