@@ -95,7 +95,7 @@ def chunk(
 
 
 def write(folder: Path, rows: list[dict[str, Any]], tokens: int) -> None:
-    """The best replies, the pairs, and counts; an empty reply is no example, and equal ones are no pair."""
+    """The best replies, the pairs, and counts; empty replies and equal ones are left out."""
     best, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
     for row in rows:
         ranked = [row["replies"][i] for i in np.argsort(row["scores"], kind="stable")]

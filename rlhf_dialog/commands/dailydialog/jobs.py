@@ -91,7 +91,7 @@ def run_jobs(
 ) -> dict[str, Ended]:
     """Run the jobs whose output is not there, `at_once` side by side; `minute` gets the share of all, about once a minute.
 
-    threads: of each process; None: as many as this one's environment says. Raises UserError for a job that fails, with
+    threads: of each process; None: as many as the environment says. Raises UserError for a job that fails, with
     the last line of its log, after the others were ended.
     """
     waiting, running = [job for job in jobs if not job.output.exists()], list[Running]()

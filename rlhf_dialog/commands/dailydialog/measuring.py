@@ -80,7 +80,7 @@ def _agent_row(scene: Scene, agent: Agent) -> dict[str, Any]:
     return model_row(agent.folder, scene.folder("ppo") / agent.folder / "agent")
 
 
-def job_of(scene: Scene, stage: str, name: str, rows: Rows, **changes: Any) -> Job:
+def job_of(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str, Any]) -> Job:
     """The process that makes these rows in DIR/stage/name."""
     folder = scene.folder(stage) / name
     judges = {
@@ -110,7 +110,7 @@ def validate(scene: Scene) -> None:
         all_rows(scene, 1, COUNTS[:1], False),
         {"split": "validation", "prompts": scene.size.validation_prompts},
     )
-    jobs = [job_of(scene, "validation", f"at_{t:g}", rows, temperature=t, **size) for t in TEMPERATURES]
+    jobs = [job_of(scene, "validation", f"at_{t:g}", rows, size | {"temperature": t}) for t in TEMPERATURES]
     scene.run(jobs, side_by_side=True)
     chosen = {"configuration": configuration(scene), "validation": validation_table(scene)}
     replace_json(scene.work / CHOSEN, chosen)
@@ -130,11 +130,11 @@ def test(scene: Scene) -> None:
         raise UserError(f"{path}: is of other models than those in {scene.work}; run --again validation")
     rows = all_rows(scene, scene.size.draws, COUNTS, True)
     size: dict[str, Any] = {"split": "test", "prompts": scene.size.test_prompts}
-    jobs = [job_of(scene, "test", f"at_{t:g}", rows, temperature=t, **size) for t in TEMPERATURES]
+    jobs = [job_of(scene, "test", f"at_{t:g}", rows, size | {"temperature": t}) for t in TEMPERATURES]
     if language_model := scene.pretrained(SMOLLM2):
         few = {"split": "test", "prompts": scene.size.pretrained_prompts, "temperature": 0.7}
         judges: dict[str, Any] = {"relevance": [], "act_judge": None, "language_model": str(language_model)}
-        jobs.append(job_of(scene, "test", "pretrained", pretrained_rows(scene), **few, **judges))
+        jobs.append(job_of(scene, "test", "pretrained", pretrained_rows(scene), few | judges))
     scene.run(jobs, side_by_side=True)
 
 
@@ -159,7 +159,7 @@ def measured_speed(scene: Scene) -> dict[str, float]:
         "act_judge": str(folder / "act_judge/model"),
         "config": str(reward_config(scene, folder, folder)),
     }
-    scene.run([job_of(scene, ESTIMATE, "rows", [model_row(START, folder / "sft/model")], **changes, **judges)])
+    scene.run([job_of(scene, ESTIMATE, "rows", [model_row(START, folder / "sft/model")], changes | judges)])
     arrays = RowFile(folder / "rows", f"{START}_0").read()
     return {name: float(arrays[f"{ABOUT}{name}"]) for name in ("seconds", "drawing", "prompts")}
 

@@ -48,8 +48,8 @@ def all_targets(rows: dict[str, System]) -> list[Target]:
 
 def verdict(tables: dict[float, dict[str, System]]) -> Iterator[str]:
     """How many targets are met, then each of them."""
-    found = {t: all_targets(rows) for t, rows in tables.items()}
-    for temperature, some in found.items():
+    reached = {t: all_targets(rows) for t, rows in tables.items()}
+    for temperature, some in reached.items():
         rows = tables[temperature]
         numbers = [rows[title_of(name)].point("relevance_r10") or 0.0 for name in (START, RLOO)]
         met = sum(target.met is True for target in some)
@@ -57,9 +57,9 @@ def verdict(tables: dict[float, dict[str, System]]) -> Iterator[str]:
             f"**At temperature {temperature:g} {met} of {len(some)} targets are met; R@10 by the convolution is "
             f"{numbers[1]:.3f} after PPO, {numbers[0]:.3f} before.**"
         )
-    heads = " | ".join(f"temperature {t:g}" for t in found)
-    yield from ("", f"| PPO with rloo against the SFT model | {heads} |", "|---" * (len(found) + 1) + "|")
-    for several in zip(*found.values(), strict=True):
+    heads = " | ".join(f"temperature {t:g}" for t in reached)
+    yield from ("", f"| PPO with rloo against the SFT model | {heads} |", "|---" * (len(reached) + 1) + "|")
+    for several in zip(*reached.values(), strict=True):
         cells = " | ".join(f"{target.word}: {target.numbers}" for target in several)
         yield f"| {several[0].name} | {cells} |"
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from rlhf_dialog.commands.dailydialog.systems import System, change
 from rlhf_dialog.evaluation.intervals import Interval
-from rlhf_dialog.evaluation.one_bias import share_of_gain
 
 JUDGES = {"relevance": "convolution", "relevance_2": "bag"}  # metric: the judge in words
 R10, R10_LOW, R1, MOST_OF_GAIN = 0.25, 0.15, 0.40, 1 / 3
@@ -27,6 +26,8 @@ class Target:
 
 def targets(start: System, agents: System, best: System, on_best: System, bias: System) -> Iterator[Target]:
     """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean."""
+    from rlhf_dialog.evaluation.one_bias import share_of_gain  # which imports torch
+
     for metric, judge in JUDGES.items():
         r10 = relative(start, agents, f"{metric}_r10")
         met = None if r10 is None else r10["mean"] >= R10 and r10["low"] > R10_LOW

@@ -29,7 +29,7 @@ def test_a_line_for_each_system_and_a_column_for_each_number():
     ]
 
 
-def test_an_audit_is_told_without_texts(tmp_path):
+def test_an_audit_is_reported_without_texts(tmp_path):
     findings = [
         {"probe": "repeat_last_turn", "hole": True},
         {"probe": "'a secret line'", "hole": True},
