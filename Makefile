@@ -2,6 +2,8 @@
 #                   torch from an index of your own, such as https://download.pytorch.org/whl/cpu
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
 # make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about 40 minutes)
+# make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
+#                   the folder; a few hours on two cores, and the same command goes on where it was stopped
 # make test         install with the test tools, then the default tests: about three minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
@@ -16,7 +18,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month smollm2 test test-whole test-all lint hooks bench docs pins site clean
+.PHONY: quickstart month smollm2 dailydialog test test-whole test-all lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -30,6 +32,10 @@ smollm2: .venv/installed-smollm2
 	$(BIN)/rlhf-dialog train --config chat_smollm2.yaml --resume auto
 	$(BIN)/rlhf-dialog evaluate --agent runs/chat_smollm2/agent --baseline fetched/smollm2 --max_prompts 100 --temperature 0.7 \
 		--judge '{id: EncoderSimilarity, args: {model: fetched/minilm}}' --output runs/chat_smollm2/evaluation.json
+
+SIZE ?= short
+dailydialog: .venv/installed
+	$(BIN)/python scripts/dailydialog.py --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE)
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10

@@ -14,13 +14,15 @@ from rlhf_dialog.models.packed_rows import pack
 
 
 @torch.no_grad()
-def kl_by_token(agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64) -> Array:
+def kl_by_token(
+    agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
+) -> Array:
     """The exact KL divergence of the agent from its start in nats, before each token of the agent's replies, (B, T).
 
     NaN behind the end of a reply, which is an end token unless it was cut off; the reply's text is tokenized again. The sum of a
     row estimates the KL of a whole reply with less variance than the difference of log-probabilities does. Its mean over replies
-    is unbiased where these were sampled at temperature 1 without filters, at which both distributions are taken. Both agents
-    have the same tokenizer, and each reads the prompt as it is set to.
+    is unbiased where these were sampled at the `temperature`, at which both distributions are taken, without filters. Both
+    agents have the same tokenizer, and each reads the prompt as it is set to.
     """
     encoder = agent.encoder
 
@@ -39,7 +41,14 @@ def kl_by_token(agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size
         packed = pack(start_ids, start_mask, ids, mask)
         features = packed.scatter(start.policy.features(packed)[0])
         forced = teacher_forced(
-            agent.policy, prompt_ids, prompt_mask, ids, mask, 1.0, with_entropy=False, toward=(start.policy, features)
+            agent.policy,
+            prompt_ids,
+            prompt_mask,
+            ids,
+            mask,
+            temperature,
+            with_entropy=False,
+            toward=(start.policy, features),
         )
         assert forced.kl is not None
         kl = torch.where(mask.to(forced.kl.device), forced.kl.double(), torch.nan).cpu().numpy()

@@ -39,6 +39,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.length_hold import LengthHold
 from rlhf_dialog.rewards.likelihood import LikelihoodPrice
 from rlhf_dialog.rewards.meteor import Meteor
+from rlhf_dialog.rewards.mutual_information import MutualInformation
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from rlhf_dialog.rewards.no_reward import NoReward
 from rlhf_dialog.rewards.relevance import RelevanceReward
@@ -56,6 +57,7 @@ __all__ = [
     "LengthMatch",
     "LikelihoodPrice",
     "Meteor",
+    "MutualInformation",
     "NLPReward",
     "NoReward",
     "NoScore",

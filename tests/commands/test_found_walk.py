@@ -45,6 +45,7 @@ OPENS_NO_FOUND_FOLDER = {
     "train-policy": "the user's own YAML; a run that is resumed has the settings of that YAML",
     "compare-users": "reads talks as text",
     "audit": "the user's own YAML",
+    "dailydialog": "the user's own data, as text, and what it wrote",
     "feedback status": "reads the store's numbers and texts",
     "feedback rollback": "moves the bot's pointer to a version",
     "feedback forget": "removes rows of the store",

@@ -1,0 +1,129 @@
+"""What every stage will take on this machine: a few steps of each are measured first.
+
+Each estimate is a measured speed times the amount of work, plus what the measured command took beside its steps.
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.dailydialog import calls, measuring, training
+from rlhf_dialog.commands.dailydialog.jobs import Ended
+from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
+from rlhf_dialog.commands.dailydialog.sizes import FEWEST, STEP, Agent, Keys, Size
+from rlhf_dialog.config.loading import read_yaml, shipped
+from rlhf_dialog.own_files import read_json
+
+STEPS = re.compile(r"step (\d+) of (\d+): loss")
+SEQUENCES = re.compile(r"are learned in (\d+) sequences")
+EPOCHS, EPOCHS_FAST = 2, 3  # of the SFT: without and with bfloat16 products in hardware
+TOKENS_A_REPLY = 13.0
+DPO_COST = 3.0  # of a pair, in examples of the SFT: two models read two replies each, and one learns
+AUDITED = 10_000  # replies that an audit asks about, in prompts of a row
+SLACK = 1.1  # validations and checkpoints
+
+
+def estimate(scene: Scene) -> None:
+    """Measure, and write `estimate.json`: epochs, use_amp, tokens of a run of PPO, minutes of each stage."""
+    from rlhf_dialog.distributed.machine import processor
+
+    fast = has_bfloat16()
+    plan: dict[str, Any] = {"use_amp": fast, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
+    scene.plan = plan
+    trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in training.SUPERVISED}
+    speed = kept(scene, "ppo", partial(measured_ppo, scene))["speed"]
+    plan["tokens"] = tokens_for(scene.size, speed)
+    seconds = {stage: one["seconds"] for stage, one in trainings.items()}
+    seconds["ppo"] = SLACK * _waves(len(scene.size.agents)) * plan["tokens"] / speed
+    row = kept(scene, "rows", partial(measuring.measured_speed, scene))
+    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row)
+    plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
+    plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": round(speed, 1)}
+    replace_json(scene.folder(ESTIMATE) / "estimate.json", plan)
+
+
+def kept(scene: Scene, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What was measured before an interruption; else it is measured now, from its beginning."""
+    path = scene.folder(ESTIMATE) / f"{name}.measured.json"
+    if not path.is_file():
+        shutil.rmtree(scene.folder(ESTIMATE) / name, ignore_errors=True)
+        replace_json(path, measure())
+    return dict(read_json(path, end=f"; begin again with --again {ESTIMATE}", shape=dict[str, float]))
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16 products."""
+    import torch
+
+    from rlhf_dialog.distributed.machine import processor
+
+    flags = processor()[1]
+    return torch.cuda.is_available() or bool({"avx512_bf16", "amx_bf16"} & flags)
+
+
+def tokens_for(size: Size, speed: float) -> int:
+    """Tokens of a run of PPO: all, or what the minutes allow, in steps of 10,000 and at least 40,000."""
+    if size.minutes is None:
+        return size.tokens
+    allowed = int(speed * size.minutes * 60 / SLACK) // STEP * STEP
+    return min(max(allowed, FEWEST), size.tokens)
+
+
+def measured_training(scene: Scene, stage: str) -> dict[str, float]:
+    """The seconds of a supervised stage, by its first steps, and of a step for one `example`."""
+    folder, steps = scene.folder(ESTIMATE) / stage, scene.size.measured_steps
+    keys = training.supervised_keys(scene, stage)
+    short: Keys = {"max_steps": steps} | ({"evals": 1} if stage == "sft" else {})
+    job = training.supervised_job(scene, stage, folder, keys | short)
+    ended = scene.run([job])[job.name]
+    yaml = read_yaml(shipped("configs") / training.SUPERVISED[stage][1]) | keys
+    examples = _sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
+    members = yaml.get("members", 1)
+    all_steps = members * max(round(yaml["epochs"] * examples / yaml["batch_size"]), 1)
+    seconds = ended.end - ended.start + step_seconds(ended) * (all_steps - steps * members)
+    return {"seconds": seconds, "example": step_seconds(ended) / yaml["batch_size"]}
+
+
+def step_seconds(ended: Ended) -> float:
+    """Seconds of a step, between the lines that name two of them; of several members the mean."""
+    seen = [(time, int(match[1])) for time, line in ended.lines if (match := STEPS.search(line))]
+    pairs = [(a, b) for a, b in pairwise(seen) if b[1] > a[1]]
+    count = sum(b[1] - a[1] for a, b in pairs)
+    return sum(b[0] - a[0] for a, b in pairs) / count if count else 0.0
+
+
+def measured_ppo(scene: Scene) -> dict[str, float]:
+    """Tokens a second of a run, two of which are measured side by side, with random weights of the same size."""
+    from rlhf_dialog.runs.tracking import read_metrics  # which imports torch
+
+    folder, work = scene.folder(ESTIMATE) / "ppo", scene.folder(ESTIMATE)
+    small: Keys = {"max_iterations": 2, "rollout_batch_size": 128, "eval_interval": 0} | scene.small("ppo")
+    runs = []
+    for agent in (Agent("measured", seed) for seed in range(min(SIDE_BY_SIDE, cores()))):
+        keys = training.ppo_keys(scene, agent) | training.ppo_paths(scene, agent, work) | small
+        runs.append(calls.ppo(agent.folder, agent.yaml, keys | {"total_time_steps": None}, folder))
+    scene.run(runs, side_by_side=True)
+    last = [read_metrics(folder / job.name / "metrics.jsonl")[-1]["FPS"] for job in runs]
+    return {"speed": float(min(last))}
+
+
+def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float]) -> dict[str, float]:
+    """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables."""
+    whole, drawing = row["seconds"] / row["prompts"], row["drawing"] / row["prompts"]
+    examples = scene.plan["tokens"] / TOKENS_A_REPLY / training.DRAWS
+    seconds = {"audit": AUDITED * whole, "best_of_4": examples * (training.DRAWS * drawing + of_example)}
+    seconds |= {"dpo": DPO_COST * examples * of_example, "table": 30.0}
+    at_once = min(SIDE_BY_SIDE, cores())
+    return seconds | {stage: count * whole / at_once for stage, count in measuring.amounts(scene).items()}
+
+
+def _sequences(ended: Ended) -> int:
+    return next(int(match[1]) for _, line in ended.lines if (match := SEQUENCES.search(line)))
+
+
+def _waves(jobs: int) -> int:
+    return -(-jobs // min(SIDE_BY_SIDE, cores()))

@@ -1,0 +1,222 @@
+"""The replies of each row of a table, and their numbers:  python -m rlhf_dialog.commands.dailydialog.rows PLAN
+
+A row is two files as soon as it is finished, NAME.replies.jsonl and NAME.npz, and is not made again. Replies and numbers are
+those that `rlhf-dialog evaluate` has for the same prompts, sampling and seed. N prompts.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.evaluation import measure, one_bias, replies
+from rlhf_dialog.evaluation.divergence import kl_by_token, kl_of_best_of
+from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.evaluation.replies import Replies
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from rlhf_dialog.models.generation import Sampling, at_temperature
+from rlhf_dialog.models.relevance_folder import load_relevance
+from rlhf_dialog.rewards import EncoderSimilarity, Intent, LikelihoodPrice, MutualInformation, Scorer
+from rlhf_dialog.rewards.composite import WithoutNeeds, build_reward
+
+BATCH = 64
+
+
+class Row(BaseModel):
+    """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start; the start with the one
+    `bias` of a model; or replies that were `said` without a model, by their name in `baseline_replies`."""
+
+    name: str
+    kind: str
+    model: str = ""
+    config: str = ""
+    seed: int = 0
+    count: int = 1
+
+
+class Plan(BaseModel):
+    """What is measured, on what, with what. `config`: the YAML of the start, whose reward scores."""
+
+    data: str
+    split: str
+    prompts: int | None
+    seed: int
+    temperature: float
+    config: str
+    start: str
+    folder: str
+    rows: list[Row]
+    bias_prompts: int
+    relevance: list[str] = []
+    act_judge: str | None = None
+    encoder: str | None = None
+    language_model: str | None = None
+
+
+class Table:
+    """The prompts, the judges, and one model at a time beside the start."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.config = plan, load_config(plan.config)
+        self.prompts = whole_dialogues(self.some_prompts(plan.split), plan.prompts, plan.seed)
+        self.folder = Path(plan.folder)
+        self.loaded: tuple[str, ChatAgent] | None = None
+
+    def some_prompts(self, split: str) -> list[Dialogue]:
+        config = self.config
+        sizes = config.context_size, config.min_context_size
+        return load_prompts(self.plan.data, split, sizes[0], sizes[1], config.drop_overlap, config.turn_separator)
+
+    @cached_property
+    def start(self) -> ChatAgent:
+        return ChatAgent.load(self.plan.start, settings=settings_of(self.config))
+
+    @cached_property
+    def judges(self) -> Judges:
+        """The reward, and the judges that the plan names."""
+        plan, config = self.plan, self.config
+        reward = build_reward(config.reward_class.id, config.reward_class.args)
+        judges = measure.judges_of(Scorer(reward, truncation_penalty=config.truncation_penalty))
+        names = ("relevance", *(f"relevance_{number}" for number in range(2, len(plan.relevance) + 1)))
+        for name, folder in zip(names, plan.relevance, strict=False):
+            judges.relevance[name] = load_relevance(folder, "--relevance_model")
+        judges.judge = Intent(plan.act_judge, precision="fp32") if plan.act_judge else None
+        if plan.encoder:
+            judges.own["encoder_similarity"] = EncoderSimilarity(plan.encoder)
+        if plan.language_model:
+            judges.own["likelihood"] = LikelihoodPrice(plan.language_model, None)
+            judges.own["mutual_information"] = MutualInformation(plan.language_model)
+        judges.seed = plan.seed
+        return judges
+
+    def make(self, row: Row) -> None:
+        """Answer and measure, unless the row is there."""
+        file = RowFile(self.folder, row.name)
+        if file.is_there():
+            return
+        began = time.monotonic()
+        answers, agent = self.answers(row)
+        drawn = time.monotonic() - began
+        measured = measure.measure(answers, self.judges)
+        if agent is not None:
+            measured.per_prompt["kl"] = self.kl(agent, answers)
+        if row.kind == "best":  # of independent draws
+            measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count))
+        file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
+
+    def answers(self, row: Row) -> tuple[Replies, ChatAgent | None]:
+        """The replies, and the agent of which the start's distance is measured."""
+        if row.kind == "model":
+            agent = self.agent(row)
+            return self.kept(row.name, lambda: self.generate(agent, row.seed)), agent
+        if row.kind == "best":
+            draws = [self.kept(f"start_{i}", lambda i=i: self.generate(self.start, i)) for i in range(row.count)]  # type: ignore[misc]
+            return self.kept(row.name, lambda: measure.best_of(draws, self.judges, self.chooser)), None
+        if row.kind == "bias":
+            return self.kept(row.name, lambda: self.biased(self.agent(row), row.seed)), None
+        training = [one for one in self.some_prompts("train") if one.reference]
+        every = replies.baseline_replies(self.prompts, training, self.start, self.plan.seed)
+        return self.kept(row.name, lambda: every[row.name]), None
+
+    def agent(self, row: Row) -> ChatAgent:
+        if row.model == self.plan.start:
+            return self.start
+        if self.loaded is None or self.loaded[0] != row.model:
+            settings = settings_of(load_config(row.config)) if row.config else settings_of(self.config)
+            self.loaded = row.model, ChatAgent.load(row.model, settings=settings)
+        return self.loaded[1]
+
+    def sampling(self, agent: ChatAgent) -> Sampling:
+        return at_temperature(self.plan.temperature, agent.sampling)
+
+    def generate(self, agent: ChatAgent, seed: int) -> Replies:
+        return replies.generate_replies(agent, self.prompts, self.sampling(agent), seed, BATCH)
+
+    def kept(self, name: str, write: Callable[[], Replies]) -> Replies:
+        """The replies of this name that are in the folder, else those that `write` gives, which are kept."""
+        file = RowFile(self.folder, name)
+        stored = file.replies()
+        if stored is None:
+            answers = write()
+            file.keep(answers)
+            return answers
+        said = [
+            prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, stored, strict=True)
+        ]
+        return Replies(said, [one["tokens"] for one in stored])
+
+    def biased(self, agent: ChatAgent, seed: int) -> Replies:
+        """The start with the agent's one bias, at the scale with the best score on validation prompts."""
+        size, sampling = self.plan.bias_prompts, self.sampling(self.start)
+        training, held_out = (
+            replies.pick_prompts(self.some_prompts(name), size, seed) for name in ("train", "validation")
+        )
+        bias = one_bias.bias_of(agent, self.start, training, sampling, seed)
+
+        def score(shifted: one_bias.OneBias) -> float:
+            answers = replies.generate_replies(self.start, held_out, shifted.of(sampling), seed, BATCH)
+            return measure.measure(answers, Judges(self.judges.scorer)).points()["score"]
+
+        return replies.generate_replies(
+            self.start, self.prompts, one_bias.scaled(bias, score).of(sampling), seed, BATCH
+        )
+
+    def kl(self, agent: ChatAgent, answers: Replies) -> measure.Array:
+        """The KL of each reply from the start in nats, at the temperature of the row; NaN where the two have different tokens."""
+        if agent.encoder.tokenizer.get_vocab() != self.start.encoder.tokenizer.get_vocab():
+            return np.full(len(self.prompts), np.nan)
+        return np.nansum(kl_by_token(agent, self.start, answers, BATCH, self.plan.temperature), axis=1)
+
+    @cached_property
+    def chooser(self) -> Scorer:
+        """What chooses the best of several replies: the reward without the parts that read the reference."""
+        scorer = self.judges.scorer
+        assert scorer is not None
+        return replace(scorer, reward=WithoutNeeds(scorer.reward))
+
+
+def settings_of(config: Config) -> AgentSettings:
+    """How the models of a run answer."""
+    names = AgentSettings.model_fields.keys() & Config.model_fields.keys() - {"model_class"}
+    return AgentSettings(**{name: getattr(config, name) for name in names})
+
+
+def whole_dialogues(prompts: list[Dialogue], most: int | None, seed: int) -> list[Dialogue]:
+    """At most this number of prompts, in their order: all those of dialogues that are drawn by the seed until one is too many."""
+    if most is None or most >= len(prompts):
+        return prompts
+    numbers = measure.dialogue_numbers(prompts)
+    sizes, taken, count = np.bincount(numbers), list[int](), 0
+    for number in np.random.default_rng(seed).permutation(len(sizes)).tolist():
+        if count + sizes[number] > most:
+            break
+        taken.append(number)
+        count += int(sizes[number])
+    kept = np.isin(numbers, taken)
+    return [prompt for prompt, is_kept in zip(prompts, kept, strict=True) if is_kept]
+
+
+def main(path: Path) -> None:
+    plan = Plan(**json.loads(path.read_text(encoding="utf-8")))
+    table = Table(plan)
+    for number, row in enumerate(plan.rows, start=1):
+        table.make(row)
+        print(f"row {number} of {len(plan.rows)}: {row.name}", flush=True)
+    replace_json(Path(plan.folder) / "rows.json", [row.name for row in plan.rows])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

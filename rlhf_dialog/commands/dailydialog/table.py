@@ -1,0 +1,164 @@
+"""The table of results: verdict, targets, all rows, what was trained and how long it took. It holds no text of the data."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.atomic_files import replace_file
+from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
+from rlhf_dialog.commands.dailydialog.record import done
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, START, TEMPERATURES
+from rlhf_dialog.commands.dailydialog.systems import System
+from rlhf_dialog.commands.dailydialog.targets import Target, targets
+from rlhf_dialog.evaluation.intervals import Interval
+from rlhf_dialog.own_files import read_json
+
+LEGACY = {"meteor": "METEOR", "rouge1": "ROUGE-1", "rougeLsum": "ROUGE-Lsum", "sacrebleu": "BLEU"}
+RESULTS = "results.md"
+
+
+def write(scene: Scene) -> None:
+    """Write DIR/results.md, and the replies for a blind reading."""
+    tables = {t: systems(scene, "test", t) for t in TEMPERATURES}
+    few = {one.title: one for one in pretrained(scene)}
+    lines = ["# DailyDialog: results", "", *verdict(tables)]
+    for temperature, rows in tables.items():
+        lines += [
+            "",
+            f"## Temperature {temperature:g}",
+            "",
+            *markdown(rows, WITH_INTERVAL, POINTS, few if temperature < 1 else {}),
+        ]
+    lines += ["", "## METEOR, ROUGE and BLEU", ""]
+    for temperature, rows in tables.items():
+        lines += [f"Temperature {temperature:g}:", "", *markdown(rows, {}, LEGACY, {}, "{:.3f}"), ""]
+    lines += [*trained(scene), "", *audited(scene), "", *notes(scene)]
+    replace_file(scene.work / RESULTS, "\n".join(lines) + "\n")
+    write_replies(scene)
+
+
+def all_targets(rows: dict[str, System]) -> list[Target]:
+    """Those of PPO with rloo against the SFT model."""
+    asked = [rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, BIAS)]
+    return list(targets(*asked))
+
+
+def verdict(tables: dict[float, dict[str, System]]) -> Iterator[str]:
+    """How many targets are met, then each of them."""
+    reached = {t: all_targets(rows) for t, rows in tables.items()}
+    for temperature, some in reached.items():
+        rows = tables[temperature]
+        numbers = [rows[title_of(name)].point("relevance_r10") or 0.0 for name in (START, RLOO)]
+        met = sum(target.met is True for target in some)
+        yield (
+            f"**At temperature {temperature:g} {met} of {len(some)} targets are met; R@10 by the convolution is "
+            f"{numbers[1]:.3f} after PPO, {numbers[0]:.3f} before.**"
+        )
+    heads = " | ".join(f"temperature {t:g}" for t in reached)
+    yield from ("", f"| PPO with rloo against the SFT model | {heads} |", "|---" * (len(reached) + 1) + "|")
+    for several in zip(*reached.values(), strict=True):
+        cells = " | ".join(f"{target.word}: {target.numbers}" for target in several)
+        yield f"| {several[0].name} | {cells} |"
+
+
+def markdown(
+    rows: dict[str, System],
+    with_interval: dict[str, str],
+    points: dict[str, str],
+    few: dict[str, System],
+    form: str = "{:.3g}",
+) -> Iterator[str]:
+    """One line for each system. few: the same systems, as far as a pretrained language model has read them."""
+    measured = [*rows.values(), *few.values()]
+    columns = {key: title for key, title in with_interval.items() if any(one.statistic(key) for one in measured)}
+    others = {key: title for key, title in points.items() if any(one.statistic(key) for one in measured)}
+    heads = ["replies", *columns.values(), *others.values(), "seconds"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for title, system in rows.items():
+        beside = few.get(title, system)
+        cells = [_cell(system.interval(key) or beside.interval(key)) for key in columns]
+        cells += [_number(system.point(key), form) for key in others]
+        yield f"| {title} | " + " | ".join([*cells, f"{system.seconds:.0f}"]) + " |"
+
+
+def _number(point: float | None, form: str) -> str:
+    return "-" if point is None or not math.isfinite(point) else form.format(point)
+
+
+def _cell(found: Interval | None) -> str:
+    return "-" if found is None else f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+
+
+def trained(scene: Scene) -> Iterator[str]:
+    """What was trained, with what it was worth, and how long each stage took."""
+    plan = scene.plan
+    words = read_json(scene.folder("sft") / "words.json")
+    yield from ("## What was trained", "")
+    yield f"- SFT: {plan['epochs']} epochs; validation loss {words['nats_a_word']:.3f} nats a word."
+    yield f"- PPO: {plan['tokens']:,} generated tokens in each run; runs: {', '.join(a.folder for a in scene.size.agents)}."
+    counts = read_json(scene.folder("best_of_4") / "drawn.json")
+    yield f"- Draws: {counts['tokens']:,} tokens, {counts['best']:,} best replies, {counts['pairs']:,} pairs."
+    yield f"- Machine: {plan['processor']}, {plan['cores']} cores."
+    yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
+    for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
+        minutes = plan["minutes"].get(path.parent.name)
+        yield f"| {path.parent.name} | {done(path.parent)['seconds']:.0f} | {'-' if minutes is None else minutes} |"
+
+
+def audited(scene: Scene) -> Iterator[str]:
+    """What the audit of the reward has found, without the texts that it found."""
+    found = read_json(scene.folder("audit") / "audit.json")["findings"]
+    yield from ("## Audit of the reward", "")
+    names = [str(finding["probe"]) for finding in found if finding["hole"]]
+    shown = dict.fromkeys("a constant" if name.startswith(("'", '"')) else name for name in names)
+    yield f"{len(names)} holes" + (f": {', '.join(shown)}." if names else ".")
+
+
+def notes(scene: Scene) -> Iterator[str]:
+    """What a reader of the tables has to know."""
+    draws = scene.size.draws
+    yield (
+        "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). "
+        f"The SFT model and the agents have {draws} draws of each reply, whose mean counts; other rows have one. Targets in "
+        "percent are of the difference, divided by the mean of the SFT model."
+    )
+    yield ""
+    yield (
+        "R@k: the reply's own prompt is among the first k of 100, by a judge that learned from the other half of the "
+        "dialogues. KL a reply: the agent's log-probability less the SFT's, at the temperature of the row; of the best of n "
+        "log n - (n - 1) / n, a bound. Seconds: to draw and measure a row once."
+    )
+
+
+def write_replies(scene: Scene) -> None:
+    """`replies.jsonl` of SFT model and rloo to the test prompts, at the lower temperature, as `rlhf-dialog blind` reads it."""
+    from rlhf_dialog.commands.dailydialog.rows import Plan, Table
+    from rlhf_dialog.evaluation import report
+
+    name = f"at_{min(TEMPERATURES):g}"
+    plan = Plan(**json.loads((scene.folder("test") / f"{name}.json").read_text(encoding="utf-8")))
+    table = Table(plan)
+    first = next(agent for agent in scene.size.agents if agent.name == RLOO)
+    names = {"before": f"{START}_0", "after": f"{first.folder}_0"}
+    answers = {key: table.kept(row, lambda: _missing(scene)) for key, row in names.items()}
+    replace_file(replies_path(scene), report.replies_of(table.prompts, answers))
+
+
+def _missing(scene: Scene) -> Any:
+    from rlhf_dialog.errors import UserError
+
+    raise UserError(f"{scene.folder('test')}: has lost replies; begin the stage again with --again test")
+
+
+def replies_path(scene: Scene) -> Path:
+    return scene.folder("table") / "replies.jsonl"
+
+
+def blind_command(scene: Scene) -> str:
+    """How the blind reading is made."""
+    output = scene.work / "reading"
+    return f"rlhf-dialog blind --replies {replies_path(scene)} --pairs 60 --systems after before --output {output}"

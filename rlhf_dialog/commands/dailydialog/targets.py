@@ -1,0 +1,65 @@
+"""What PPO should reach on DailyDialog, each with its numbers: met or missed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhf_dialog.commands.dailydialog.systems import System, change
+from rlhf_dialog.evaluation.intervals import Interval
+
+JUDGES = {"relevance": "convolution", "relevance_2": "bag"}  # metric: the judge in words
+R10, R10_LOW, R1, MOST_OF_GAIN = 0.25, 0.15, 0.40, 1 / 3
+NO_WORSE = {"judge_macro_f1": ("act F1", 1), "copied_two": ("copies of two turns", -1), "truncated": ("truncation", -1)}
+
+
+@dataclass(frozen=True)
+class Target:
+    """met: None where a number is missing."""
+
+    name: str
+    met: bool | None
+    numbers: str
+
+    @property
+    def word(self) -> str:
+        return "not measured" if self.met is None else "met" if self.met else "missed"
+
+
+def targets(start: System, agents: System, best: System, on_best: System, bias: System) -> Iterator[Target]:
+    """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean."""
+    from rlhf_dialog.evaluation.one_bias import share_of_gain  # which imports torch
+
+    for metric, judge in JUDGES.items():
+        r10 = relative(start, agents, f"{metric}_r10")
+        met = None if r10 is None else r10["mean"] >= R10 and r10["low"] > R10_LOW
+        yield Target(f"R@10 +{R10:.0%} by the {judge}, low end above +{R10_LOW:.0%}", met, percent(r10))
+    for metric, judge in JUDGES.items():
+        r1 = relative(start, agents, f"{metric}_r1")
+        yield Target(f"R@1 +{R1:.0%} by the {judge}", None if r1 is None else r1["mean"] >= R1, percent(r1))
+    for system in (best, on_best):
+        for metric, judge in JUDGES.items():
+            ahead = change(system, agents, f"{metric}_r10")
+            met = None if ahead is None else ahead["low"] > 0
+            yield Target(f"R@10 above that of {system.title} by the {judge}", met, shown(ahead))
+    for metric, judge in JUDGES.items():
+        points = [one.point(f"{metric}_r10") for one in (bias, agents, start)]
+        share = None if None in points else share_of_gain(*(point or 0.0 for point in points))
+        name = f"one bias reaches at most a third of the gain in R@10 by the {judge}"
+        yield Target(name, share is not None and share <= MOST_OF_GAIN, "no gain" if share is None else f"{share:.0%}")
+    for metric, (name, sign) in NO_WORSE.items():
+        moved = change(start, agents, metric)
+        met = None if moved is None else (moved["high"] >= 0 if sign > 0 else moved["low"] <= 0)
+        yield Target(f"{name} no worse", met, shown(moved))
+
+
+def relative(start: System, agents: System, metric: str) -> Interval | None:
+    """The difference as a share of the start's mean; None where that is 0."""
+    moved, before = change(start, agents, metric), start.point(metric)
+    return None if moved is None or not before else {name: number / before for name, number in moved.items()}
+
+
+def shown(found: Interval | None) -> str:
+    return "-" if found is None else f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+
+
+def percent(found: Interval | None) -> str:
+    return "-" if found is None else f"{found['mean']:+.0%} [{found['low']:+.0%}, {found['high']:+.0%}]"

@@ -1,0 +1,35 @@
+"""What is estimated from what was measured: seconds of a step, and the tokens that fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlhf_dialog.commands.dailydialog.estimate import step_seconds, tokens_for
+from rlhf_dialog.commands.dailydialog.jobs import Ended
+from rlhf_dialog.commands.dailydialog.sizes import FULL, SHORT
+
+
+def test_seconds_of_a_step_are_those_between_lines():
+    lines = [
+        (0.0, "reads"),
+        (10.0, "step 4 of 20: loss 6.8"),
+        (18.0, "step 8 of 20: loss 6.5, 2 s left"),
+        (19.0, "saved"),
+    ]
+    assert step_seconds(Ended(0, 0.0, 30.0, lines)) == 2.0
+    members = [(time + 100 * m, f"member {m} of 2, {line}") for m in (1, 2) for time, line in lines[1:3]]
+    assert step_seconds(Ended(0, 0.0, 30.0, members)) == 2.0
+    assert step_seconds(Ended(0, 0.0, 30.0, lines[:2])) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("speed", "tokens"),
+    [
+        (100.0, 210_000),  # 100 * 2400 / 1.1 = 218,181
+        (10.0, 40_000),  # at least
+        (1000.0, 330_000),  # at most
+    ],
+)
+def test_tokens_are_what_the_minutes_allow(speed, tokens):
+    assert tokens_for(SHORT, speed) == tokens
+    assert tokens_for(replace(SHORT, minutes=None), speed) == tokens_for(FULL, speed) == 330_000

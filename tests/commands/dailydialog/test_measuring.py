@@ -1,0 +1,55 @@
+"""Which rows are measured, and that the test split waits for `chosen.json`."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from rlhf_dialog.commands.dailydialog import measuring, record
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.errors import UserError
+
+
+@pytest.fixture
+def scene(tmp_path):
+    made = Scene(tmp_path / "data", tmp_path / "work", "short", None, print)
+    for stage in measuring.MEASURED:
+        record.begin(made.folder(stage), {"stage": stage})
+        record.end(made.folder(stage))
+    return made
+
+
+def test_start_and_agents_have_four_draws_and_others_one(scene):
+    names = [row["name"] for row in measuring.all_rows(scene, 4, measuring.COUNTS, True)]
+    assert len(set(names)) == len(names)
+    draws = Counter(name.rpartition("_")[0] for name in names)
+    assert {name: draws[name] for name in ("start", "rloo_0", "rloo_2", "gae_0", "dpo", "sft_on_best")} == {
+        **dict.fromkeys(("start", "rloo_0", "rloo_2", "gae_0"), 4),
+        **dict.fromkeys(("dpo", "sft_on_best"), 1),
+    }
+    assert {"best_of_2", "best_of_8", "one_bias_0", "one_bias_2", "true_replies"} <= set(names)
+
+
+def test_test_is_not_read_before_something_was_chosen(scene, monkeypatch):
+    monkeypatch.setattr(Scene, "run", lambda *_, **__: pytest.fail("the test split was read"))
+    with pytest.raises(UserError, match=r"chosen\.json: is not there"):
+        measuring.test(scene)
+    chosen = scene.work / measuring.CHOSEN
+    chosen.write_text(json.dumps({"configuration": "of something else", "validation": {}}))
+    with pytest.raises(UserError, match="is of other models"):
+        measuring.test(scene)
+
+
+def test_it_is_read_for_what_was_chosen(scene, monkeypatch):
+    jobs = []
+    monkeypatch.setattr(Scene, "run", lambda _, some, side_by_side: jobs.extend(some))
+    chosen = {"configuration": measuring.configuration(scene), "validation": {}}
+    (scene.work / measuring.CHOSEN).write_text(json.dumps(chosen))
+    measuring.test(scene)
+    plans = [json.loads((scene.folder("test") / f"{job.name}.json").read_text()) for job in jobs]
+    assert [(plan["temperature"], plan["split"], plan["prompts"]) for plan in plans] == [
+        (1.0, "test", 1500),
+        (0.7, "test", 1500),
+    ]
+    assert len(plans[0]["relevance"]) == 2
+    assert plans[0]["encoder"] is None

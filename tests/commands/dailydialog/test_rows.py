@@ -1,0 +1,132 @@
+"""The rows of a table: the numbers of `evaluate`, the distance from the start by hand, and what is kept."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import yaml
+
+from rlhf_dialog.commands import evaluate
+from rlhf_dialog.commands.dailydialog import rows
+from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from rlhf_dialog.commands.dailydialog.rows import Plan, Table
+from rlhf_dialog.commands.dailydialog.systems import System
+from rlhf_dialog.data.dialogue import Dialogue
+
+REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    for name, seed in (("start", 0), ("agent", 1)):
+        tiny.gpt2(seed=seed).save_pretrained(root / name)
+        tiny.byte_tokenizer().save_pretrained(root / name)
+    data = str(tiny.write_data(root / "data", 6))
+    config = {"model_path": str(root / "start"), "env": {"args": {"data_path": data}}, "reward_class": REWARD}
+    (root / "reward.yaml").write_text(yaml.safe_dump({**config, "max_new_tokens": 7}))
+    return root
+
+
+def plan(world, folder, some, **changes):
+    given = {
+        "data": str(world / "data"),
+        "split": "validation",
+        "prompts": None,
+        "seed": 0,
+        "temperature": 0.7,
+        "config": str(world / "reward.yaml"),
+        "start": str(world / "start"),
+        "folder": str(folder),
+        "bias_prompts": 4,
+        "rows": some,
+    }
+    return Plan(**given | changes)
+
+
+def row(world, name, seed=0):
+    return {"name": f"{name}_{seed}", "kind": "model", "model": str(world / name), "seed": seed}
+
+
+@pytest.fixture(scope="module")
+def made(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    some = [
+        *(row(world, "start", seed) for seed in (0, 1)),
+        row(world, "agent"),
+        {"name": "best_of_2", "kind": "best", "count": 2},
+        {**row(world, "agent"), "name": "one_bias_0", "kind": "bias"},
+        {"name": "true_replies", "kind": "said"},
+    ]
+    path = folder / "plan.json"
+    path.write_text(plan(world, folder, some).model_dump_json())
+    rows.main(path)
+    return folder
+
+
+def test_a_row_has_the_numbers_of_evaluate(world, made, tmp_path):
+    words = ["--agent", world / "agent", "--baseline", world / "start", "--config", world / "reward.yaml"]
+    words += ["--temperature", "0.7", "--best_of", "2", "--output", tmp_path / "evaluation.json"]
+    # an agent without settings of its own gets those of the YAML here, and in evaluate those of its folder
+    for name in ("agent", "start"):
+        (world / name / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 7}')
+    assert evaluate.main([str(word) for word in words]) == 0
+    wanted = json.loads((tmp_path / "evaluation.json").read_text())
+    pairs = {"start_0": "before", "agent_0": "after"}
+    for name, system in pairs.items():
+        of_row = System.read(name, made, [[name]])
+        for metric in ("score", "copied_two", "mean_words", "meteor_margin", "distinct_2", "sacrebleu", "truncated"):
+            assert of_row.interval(metric) == pytest.approx(wanted[system][metric], abs=1e-9), (name, metric)
+    best = System.read("best", made, [["best_of_2"]]).point("score")
+    assert best == pytest.approx(wanted["sweep"]["before, best of 2"]["score"]["mean"], abs=1e-9)
+    true = System.read("true", made, [["true_replies"]]).point("mean_words")
+    assert true == pytest.approx(wanted["baselines"]["true_replies"]["mean_words"]["mean"], abs=1e-9)
+
+
+def test_the_distance_from_the_start_by_hand(world, made):
+    table = Table(plan(world, made, []))
+    replies, kl = RowFile(made, "agent_0").replies(), RowFile(made, "agent_0").read()["kl"]
+    assert np.abs(RowFile(made, "start_1").read()["kl"]).max() < 1e-5
+    assert RowFile(made, "best_of_2").read()["kl"] == pytest.approx(np.log(2) - 0.5)
+    for number, prompt in list(enumerate(table.prompts))[:3]:
+        sums = []
+        for name in ("agent", "start"):
+            agent = rows.ChatAgent.load(world / name)
+            ids = agent.encoder.encode_prompt(prompt.prompt_turns)
+            reply = agent.encoder.encode_reply(replies[number]["response"])
+            total = 0.0
+            for token in reply[:-1] if replies[number]["truncated"] else reply:
+                with torch.no_grad():
+                    logits = agent.policy.lm(torch.tensor([ids])).logits[0, -1] / 0.7
+                total, ids = total + logits.log_softmax(-1)[token].item(), [*ids, token]
+            sums.append(total)
+        assert kl[number] == pytest.approx(sums[0] - sums[1], abs=1e-4)
+
+
+def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):
+    def fails(*_, **__):
+        raise AssertionError("it was made again")
+
+    again = Table(plan(world, made, [row(world, "agent")]))
+    monkeypatch.setattr(rows.replies, "generate_replies", fails)
+    again.make(again.plan.rows[0])
+    (made / "agent_0.npz").rename(made / "aside.npz")
+    again.make(again.plan.rows[0])  # measured from the replies that were kept
+    first, second = (RowFile(made, name).read() for name in ("aside", "agent_0"))
+    assert {name for name in first if not np.array_equal(first[name], second[name])} <= {
+        "about:seconds",
+        "about:drawing",
+    }
+
+
+def test_prompts_are_those_of_whole_dialogues():
+    prompts = [Dialogue([f"{i} {j}"], meta={"dialogue": i}) for i in range(20) for j in range(3)]
+    some = rows.whole_dialogues(prompts, 20, 0)
+    taken = {prompt.meta["dialogue"] for prompt in some}
+    assert len(some) == 18
+    assert len(taken) == 6
+    assert some == [prompt for prompt in prompts if prompt.meta["dialogue"] in taken]
+    assert rows.whole_dialogues(prompts, None, 0) == prompts
+    assert {p.meta["dialogue"] for p in rows.whole_dialogues(prompts, 20, 1)} != taken

@@ -1,0 +1,53 @@
+"""Every size: its keys are those of the configurations, and its agents have names of their own."""
+
+import pytest
+
+from rlhf_dialog.commands.dailydialog import sizes, training
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.commands.dailydialog.sizes import SIZES
+from rlhf_dialog.config.loading import load_config, load_settings, override_all, read_yaml, shipped
+from rlhf_dialog.training.supervised.settings import IntentConfig, RelevanceConfig, SFTConfig
+
+SCHEMAS = {"train-sft": SFTConfig, "train-relevance-model": RelevanceConfig, "train-intent-classifier": IntentConfig}
+PLAN = {"use_amp": False, "epochs": 2, "tokens": 100_000}
+
+
+@pytest.fixture(params=SIZES)
+def scene(request, tmp_path):
+    (tmp_path / "fetched/smollm2").mkdir(parents=True)
+    made = Scene(tmp_path / "data", tmp_path / "work", request.param, tmp_path / "fetched", print)
+    made.plan = PLAN
+    return made
+
+
+def test_the_keys_of_supervised_stages_are_known(scene):
+    for stage, (command, yaml, _) in training.SUPERVISED.items():
+        keys = training.supervised_keys(scene, stage)
+        settings = load_settings(SCHEMAS[command], shipped("configs") / yaml, dict(keys))
+        assert {key: getattr(settings, key) for key in keys} == keys
+    assert training.supervised_keys(scene, "sft")["patience"] is None
+    if scene.size_name != "tiny":
+        assert training.supervised_keys(scene, "sft")["epochs"] == 2
+
+
+def test_the_keys_of_ppo_are_known(scene, tmp_path):
+    names = [agent.folder for agent in scene.size.agents]
+    assert len(set(names)) == len(names)
+    for agent in scene.size.agents:
+        job = training.ppo_job(scene, agent)
+        config = load_config(scene.folder("ppo") / f"{agent.folder}.yaml")
+        assert (config.seed, config.total_time_steps, job.tokens) == (agent.seed, 100_000, 100_000)
+        relevance = config.reward_class.args["parts"][0]["args"]["model"]
+        assert relevance == str(tmp_path / "work/relevance/model")
+        shipped_reward = read_yaml(shipped("configs") / sizes.PPO)["reward_class"]
+        override_all(shipped_reward, {"args.parts.0.args.model": relevance})
+        assert config.reward_class.args == shipped_reward["args"]
+        start = tmp_path / "fetched/smollm2" if agent.start else tmp_path / "work/sft/model"
+        assert config.model_path == str(start)
+        assert config.advantage_estimator == ("rloo" if agent.name.startswith("rloo") else agent.name)
+
+
+def test_full_has_what_short_has_and_more():
+    assert {agent.folder for agent in sizes.SHORT.agents} < {agent.folder for agent in sizes.FULL.agents}
+    assert [agent.folder for agent in sizes.SHORT.agents] == ["rloo_0", "rloo_1", "rloo_2", "gae_0"]
+    assert (sizes.SHORT.test_prompts, sizes.FULL.test_prompts, sizes.FULL.tokens) == (1500, None, 330_000)

@@ -1,0 +1,124 @@
+"""`rlhf-dialog dailydialog` at its smallest size: every stage to the table, and the same table after kills."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from processes import start_python
+
+from rlhf_dialog.commands import write_dialogues
+from rlhf_dialog.commands.dailydialog.stages import NAMES
+
+pytestmark = pytest.mark.whole_run
+LONGEST = 1800  # seconds
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "data"
+    assert write_dialogues.main(["--output", str(folder), "--num_dialogues", "300"]) == 0
+    return folder
+
+
+def start(data, work):
+    words = ["dailydialog", "--data_path", data, "--work", work, "--size", "tiny", "--fetched", work / "none"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return start_python("-m", "rlhf_dialog", *map(str, words), **pipes)
+
+
+def ended(process):
+    text = process.communicate(timeout=LONGEST)[0]
+    assert process.returncode == 0, text
+    return text
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run that was left alone, and what it has said."""
+    work = tmp_path_factory.mktemp("whole") / "work"
+    return work, ended(start(data, work))
+
+
+def table_of(work):
+    """The tables of results.md without what a clock has measured."""
+    text = (work / "results.md").read_text(encoding="utf-8").split("## What was trained")[0]
+    return re.sub(r"\| \d+ \|$", "|", text, flags=re.MULTILINE)
+
+
+def test_every_stage_ends_and_the_table_has_every_row(whole):
+    work, said = whole
+    assert all((work / name / "done.json").is_file() for name in NAMES)
+    assert f"rlhf-dialog blind --replies {work}/table/replies.jsonl" in said
+    table = (work / "results.md").read_text(encoding="utf-8")
+    assert table.splitlines()[2].startswith("**At temperature 1 ")
+    rows = (
+        "SFT",
+        "PPO, rloo",
+        "PPO, gae",
+        "SFT, best of 2",
+        "SFT, best of 8",
+        "SFT on best of 4",
+        "DPO",
+        "SFT, one bias",
+    )
+    for row in (*rows, "true replies", "nearest train reply"):
+        assert len(re.findall(rf"^\| {re.escape(row)} \|", table, re.MULTILINE)) == 4, row  # two temperatures, legacy
+    for column in (
+        "R@1 convolution",
+        "R@10 bag",
+        "act F1",
+        "METEOR margin",
+        "KL a reply",
+        "copied, two turns",
+        "seconds",
+    ):
+        assert f"| {column} |" in table
+    assert "nats a word" in table
+    chosen = json.loads((work / "chosen.json").read_text())
+    assert chosen["validation"]["1"]["SFT"]["relevance_r10"] is not None
+    assert (work / "chosen.json").stat().st_mtime <= min(p.stat().st_mtime for p in (work / "test").rglob("*.npz"))
+
+
+def test_the_table_holds_no_text_of_the_data(whole, data):
+    table = (whole[0] / "results.md").read_text(encoding="utf-8")
+    turns = {turn.strip() for path in data.rglob("dialogues_t*.txt") for turn in path.read_text().split("__eou__")}
+    assert len(turns) > 100
+    assert [turn for turn in turns if len(turn.split()) > 2 and turn in table] == []
+
+
+def test_a_second_call_does_nothing(whole, data):
+    said = ended(start(data, whole[0]))
+    assert said.count("done before, skipped") == len(NAMES)
+
+
+def test_a_run_that_is_killed_has_the_same_table(whole, data, tmp_path):
+    work = tmp_path / "work"
+    shutil.copytree(whole[0] / "estimate", work / "estimate")
+    moments = {
+        "inside of a supervised stage": lambda: "step" in (work / "sft/log.txt").read_text(),
+        "between two stages": lambda: (work / "relevance/done.json").exists(),
+        "inside of PPO": lambda: any((work / "ppo").glob("*/checkpoints/iter_*")),
+        "among the draws": lambda: any((work / "best_of_4").glob("chunks/*.jsonl")),
+        "among the rows": lambda: any((work / "test").glob("at_*/*.npz")),
+    }
+    for name, has_come in moments.items():
+        process, since = start(data, work), time.monotonic()
+        while not reached(has_come):
+            assert process.poll() is None, (name, process.communicate()[0])
+            assert time.monotonic() - since < LONGEST, name
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    ended(start(data, work))
+    assert table_of(work) == table_of(whole[0])
+
+
+def reached(has_come):
+    try:
+        return has_come()
+    except OSError:
+        return False
