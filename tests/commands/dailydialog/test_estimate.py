@@ -33,3 +33,15 @@ def test_seconds_of_a_step_are_those_between_lines():
 def test_tokens_are_what_the_minutes_allow(speed, tokens):
     assert tokens_for(SHORT, speed) == tokens
     assert tokens_for(replace(SHORT, minutes=None), speed) == tokens_for(FULL, speed) == 330_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "use_amp", "epochs"),
+    [({"avx2"}, False, 2), ({"avx512_bf16"}, True, 2), ({"avx512_bf16", "amx_bf16"}, True, 3)],
+)
+def test_a_third_epoch_where_the_processor_multiplies_bfloat16_fast(flags, use_amp, epochs, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.distributed.machine.processor", lambda: ("a processor", flags))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fast = estimate.has_bfloat16("amx_bf16")
+    assert estimate.has_bfloat16("avx512_bf16", "amx_bf16") is use_amp
+    assert (estimate.EPOCHS_FAST if fast else estimate.EPOCHS) == epochs

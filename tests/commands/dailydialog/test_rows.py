@@ -68,7 +68,7 @@ def made(world, tmp_path_factory):
 
 def test_a_row_has_the_numbers_of_evaluate(world, made, tmp_path):
     words = ["--agent", world / "agent", "--baseline", world / "start", "--config", world / "reward.yaml"]
-    words += ["--temperature", "0.7", "--best_of", "2", "--output", tmp_path / "evaluation.json"]
+    words += ["--temperature", "0.7", "--baselines", "--output", tmp_path / "evaluation.json"]
     # an agent without settings of its own gets those of the YAML here, and in evaluate those of its folder
     for name in ("agent", "start"):
         (world / name / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 7}')
@@ -91,18 +91,16 @@ def test_the_distance_from_the_start_by_hand(world, made):
     assert np.abs(RowFile(made, "start_1").read()["kl"]).max() < 1e-5
     assert RowFile(made, "best_of_2").read()["kl"] == pytest.approx(np.log(2) - 0.5)
     for number, prompt in list(enumerate(table.prompts))[:3]:
-        sums = []
-        for name in ("agent", "start"):
-            agent = rows.ChatAgent.load(world / name)
-            ids = agent.encoder.encode_prompt(prompt.prompt_turns)
-            reply = agent.encoder.encode_reply(replies[number]["response"])
-            total = 0.0
-            for token in reply[:-1] if replies[number]["truncated"] else reply:
-                with torch.no_grad():
-                    logits = agent.policy.lm(torch.tensor([ids])).logits[0, -1] / 0.7
-                total, ids = total + logits.log_softmax(-1)[token].item(), [*ids, token]
-            sums.append(total)
-        assert kl[number] == pytest.approx(sums[0] - sums[1], abs=1e-4)
+        agent, start = (rows.ChatAgent.load(world / name) for name in ("agent", "start"))
+        ids, total = agent.encoder.encode_prompt(prompt.prompt_turns), 0.0
+        reply = agent.encoder.encode_reply(replies[number]["response"])
+        for token in reply[:-1] if replies[number]["truncated"] else reply:
+            with torch.no_grad():
+                ours, theirs = (
+                    (one.policy.lm(torch.tensor([ids])).logits[0, -1] / 0.7).log_softmax(-1) for one in (agent, start)
+                )
+            total, ids = total + float((ours.exp() * (ours - theirs)).sum()), [*ids, token]
+        assert kl[number] == pytest.approx(total, abs=1e-4)
 
 
 def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):

@@ -37,10 +37,10 @@ def test_the_keys_of_ppo_are_known(scene, tmp_path):
         job = training.ppo_job(scene, agent)
         config = load_config(scene.folder("ppo") / f"{agent.folder}.yaml")
         assert (config.seed, config.total_time_steps, job.tokens) == (agent.seed, 100_000, 100_000)
-        relevance = config.reward_class.args["parts"][0]["args"]["model"]
-        assert relevance == str(tmp_path / "work/relevance/model")
         shipped_reward = read_yaml(shipped("configs") / sizes.PPO)["reward_class"]
-        override_all(shipped_reward, {"args.parts.0.args.model": relevance})
+        stages = ("relevance", "relevance_order", "sft")
+        paths = {f"args.parts.{i}.args.model": str(tmp_path / f"work/{stage}/model") for i, stage in enumerate(stages)}
+        override_all(shipped_reward, paths)
         assert config.reward_class.args == shipped_reward["args"]
         start = tmp_path / "fetched/smollm2" if agent.start else tmp_path / "work/sft/model"
         assert config.model_path == str(start)
