@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_dialog.commands.dailydialog import estimate
 from rlhf_dialog.commands.dailydialog.estimate import step_seconds, tokens_for
 from rlhf_dialog.commands.dailydialog.jobs import Ended
 from rlhf_dialog.commands.dailydialog.sizes import FULL, SHORT
