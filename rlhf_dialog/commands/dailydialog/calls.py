@@ -49,10 +49,14 @@ def write_yaml(path: Path, config: str, keys: Keys) -> dict[str, Any]:
     return tree
 
 
-def audit(config: Path, judges: list[str], likelihood: Path, folder: Path, words: tuple[str, ...]) -> Job:
-    """An audit of the reward of a YAML; exit code 1 says that a hole was found, which is a result."""
+def audit(config: Path, judges: list[str], likelihood: Path | None, folder: Path, words: tuple[str, ...]) -> Job:
+    """An audit of the reward of a YAML; exit code 1 says that a hole was found, which is a result.
+
+    likelihood: a language model that is not in the reward, if there is one.
+    """
     output = folder / "audit.json"
-    options = [*(word for judge in judges for word in ("--judge", judge)), "--likelihood", str(likelihood)]
+    options = [word for judge in judges for word in ("--judge", judge)]
+    options += ["--likelihood", str(likelihood)] if likelihood else []
     words_ = [*COMMAND, "audit", "--config", str(config), *options, "--output", str(output), *words]
     return Job("audit", words_, folder / "log.txt", output, codes=(0, 1))
 

@@ -93,6 +93,7 @@ SHORT = Size(
     pretrained_prompts=200,
     draws=4,
     bias_prompts=256,
+    audit=("--max_prompts", "50"),
     small={"sft": {"evals": 4}},
 )
 FULL = Size(
@@ -107,6 +108,7 @@ FULL = Size(
     pretrained_prompts=200,
     draws=4,
     bias_prompts=256,
+    audit=("--max_prompts", "50"),
     small={"sft": {"evals": 4}},
 )
 _SHALLOW: Keys = {"vocab_size": 400, "use_amp": False, "epochs": 1}

@@ -58,7 +58,7 @@ STAGES = (
         "audit",
         "look for holes of the reward",
         (*REWARD, "judge_convolution", "act_judge"),
-        lambda scene: {"words": list(scene.size.audit)},
+        lambda scene: {"words": list(scene.size.audit), **scene.judges()},
         training.audit_reward,
     ),
     Stage(

@@ -112,7 +112,7 @@ def audit_reward(scene: Scene) -> None:
     folder, judge = scene.folder("audit"), str(scene.model("act_judge"))
     relevance = json.dumps({"id": "RelevanceReward", "args": {"model": str(scene.model("judge_convolution"))}})
     config, judges = reward_config(scene, folder), [judge, relevance]
-    scene.run([calls.audit(config, judges, scene.model("sft"), folder, scene.size.audit)])
+    scene.run([calls.audit(config, judges, scene.pretrained(sizes.SMOLLM2), folder, scene.size.audit)])
 
 
 def draws_settings(scene: Scene) -> dict[str, Any]:
