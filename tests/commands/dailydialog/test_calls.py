@@ -1,6 +1,5 @@
 """How other commands are called."""
 
-import pytest
 import yaml
 
 from rlhf_dialog.commands.dailydialog import calls, sizes
@@ -39,7 +38,6 @@ def test_an_audit_that_finds_a_hole_is_no_failure(tmp_path):
     assert [job.words[i + 1] for i, word in enumerate(job.words) if word == "--judge"] == ["x", "y"]
 
 
-@pytest.mark.skipif(bool(calls.RESUME_SUPERVISED), reason="a killed training goes on")
 def test_what_a_killed_training_left_is_removed(tmp_path):
     (tmp_path / ".model.77.partial").mkdir()
     (tmp_path / "model").mkdir()
