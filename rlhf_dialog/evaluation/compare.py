@@ -105,7 +105,7 @@ class Comparison:
             }
         if swept or with_sweep or best_of or bias_prompts or system_prompts:
             swept |= self._sweep(ours) if with_sweep else {}
-            swept |= self._best_of(best_of, measured if positions else {})
+            swept |= self._best_of(best_of, measured, bool(bias_prompts))
             if bias_prompts:
                 swept |= self._one_bias(bias_prompts, measured)
             swept |= self._prompted(system_prompts)
@@ -170,7 +170,8 @@ class Comparison:
         if agent.encoder.tokenizer.get_vocab() != start.encoder.tokenizer.get_vocab():
             logger.warning("no KL: the two agents have different tokenizers")
             return []
-        kl = divergence.kl_by_token(agent, start, self.drawn["after"][0], self.batch_size)
+        temperature = 1.0 if self.sampling.greedy else self.sampling.temperature
+        kl = divergence.kl_by_token(agent, start, self.drawn["after"][0], self.batch_size, temperature)
         measured["after"].per_prompt["kl_reply"] = np.nansum(kl, axis=1)
         measured["before"].per_prompt["kl_reply"] = np.zeros(len(self.prompts))
         return divergence.by_position(kl)
@@ -205,16 +206,16 @@ class Comparison:
             rows[match.title] = measure.measure(match.answers, self.judges)
         return rows
 
-    def _best_of(self, counts: Sequence[int], with_kl: dict[str, Measured]) -> dict[str, Measured]:
+    def _best_of(self, counts: Sequence[int], measured: dict[str, Measured], blind: bool) -> dict[str, Measured]:
         """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`.
 
-        `with_kl`: the numbers of the systems with their `kl_reply`; then no part of the reward that reads references chooses.
+        `measured`: the numbers of the systems; `blind`: no part of the reward that reads references chooses.
         """
         if not counts:
             return {}
         assert self.judges.scorer is not None
         scorer = self.judges.scorer
-        if with_kl:
+        if blind:
             reward = WithoutNeeds(scorer.reward)
             if not reward.parts:
                 logger.warning("no rows of the best of several replies: every part of the reward reads the reference")
@@ -228,9 +229,8 @@ class Comparison:
                 with self._timed(title):
                     drawn = self._drawn(agent, system, count)
                     rows[title] = measure.measure(measure.best_of(drawn, self.judges, scorer), self.judges)
-                if with_kl:
-                    bound = divergence.kl_of_best_of(count)
-                    rows[title].per_prompt["kl_reply"] = with_kl[system].per_prompt["kl_reply"] + bound
+                if (moved := measured[system].per_prompt.get("kl_reply")) is not None:
+                    rows[title].per_prompt["kl_reply"] = moved + divergence.kl_of_best_of(count)
         return rows
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
