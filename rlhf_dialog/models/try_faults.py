@@ -13,6 +13,7 @@ REMEDIES = {
     "dtype": "Let precision in the YAML set the type of both, and take casts and autocast out of the model",
     "positions": "Let the model use the position_ids that it gets, in every call",
     "attention mask": "Let the model use the attention_mask that it gets, and hide no token by its id",
+    "packing": "Let the model mix no tokens but by its attention, or set packing: false",
 }
 
 

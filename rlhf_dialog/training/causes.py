@@ -220,7 +220,7 @@ CAUSES = (
     Cause("dtype", dtype, try_faults.REMEDIES["dtype"]),
     Cause("positions", positions, try_faults.REMEDIES["positions"]),
     Cause("attention mask", masks, try_faults.REMEDIES["attention mask"]),
-    Cause("packing", packing, "Set packing: false"),
+    Cause("packing", packing, try_faults.REMEDIES["packing"]),
 )
 
 

@@ -5,7 +5,8 @@ and with the largest activations, in 32 bits as in 16. So a run has no fixed tol
 rollout a second time, with the frozen reference, in two batch shapes: the rows together, and each row alone with its own
 beginning behind it once more, by the library's own attention. (Many kernels round a row alike beside any others, but not a
 longer one.) `checks` compares with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does
-not raise the measure.
+not raise the measure. Rows that change each other would, in policy and reference alike: so each row is computed alone as it is,
+too, and the run ends where rows together are further from that than rounding, as between the two ways alone, explains.
 """
 
 import logging
@@ -33,6 +34,7 @@ LEAST_IN_16_BITS = (
     0.015,
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
+LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = (
@@ -67,7 +69,8 @@ def check_type(reference: Policy, num_bits: int) -> None:
 def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tensor:
     """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode: it would pass for noise.
+    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode, and when its rows change each
+    other: both would pass for noise.
     """
     if any(module.training for module in reference.modules()):
         raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
@@ -77,15 +80,34 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
         return rollout.ref_logprobs.new_empty(0)
     with no_draws(f"{DRAWS}. {REMEDIES['dropout']}"):
         together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
-        alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
+        alone, longer = (
+            torch.cat([_logprobs(reference, rollout, slice(row, row + 1), temperature, more) for row in rows])
+            for more in (0, 1)
+        )
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
-    return torch.maximum((together - torch.cat(alone)).abs(), rounding)
+    _check_leak(reference, together - alone, torch.maximum((alone - longer).abs(), rounding))
+    return torch.maximum((together - longer).abs(), rounding)
 
 
-def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, is_longer: bool = False) -> Tensor:
+def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
+    """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
+    is_coarse = reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
+    least = LEAST_IN_16_BITS if is_coarse else LEAST_IN_32_BITS
+    mean, largest = (max(x, y) for x, y in zip((rounding.mean().item(), rounding.max().item()), least, strict=True))
+    if changes.abs().mean() > LEAK * mean and changes.abs().max() > LEAK * largest:
+        raise RunStopped(
+            f"the reference gives the same responses other log-probabilities when other rows are computed beside them, by "
+            f"{changes.abs().mean():.2g} nats in the mean, and rounding explains {mean:.1g}. Cause (packing): rows of a batch "
+            f"change each other. {REMEDIES['packing']}"
+        )
+
+
+def _logprobs(
+    reference: Policy, rollout: Rollout, rows: slice, temperature: float, times_more: int | None = None
+) -> Tensor:
     """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them.
 
-    `is_longer`: of one row, by the library's own attention, with its first tokens behind it, as far as the model has positions.
+    `times_more`: of one row, by the library's own attention; 1: with its first tokens behind it, as far as positions go.
     """
     prompt_mask, mask = (x[rows] for x in rollout.masks_on_host)
     start, width = int(prompt_mask.any(dim=0).int().argmax()), int(last_token(mask).max()) + 1
@@ -93,12 +115,12 @@ def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: flo
     response_ids, mask = rollout.response_ids[rows, :width], mask[:, :width]
     packed = pack(prompt_ids, prompt_mask, response_ids, mask)
     targets, support = packed.targets, None if rollout.support is None else packed.gather(rollout.support[rows, :width])
-    if is_longer:
+    if times_more:
         positions = num_positions(reference.lm)
         more = packed.ids[: max(0, positions - len(packed.ids) - 1) if positions else None].unsqueeze(0)
         mask = torch.cat([mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
         packed = pack(prompt_ids, prompt_mask, torch.cat([response_ids, more], dim=1), mask)
-    features, _ = reference.features(packed, padded=is_longer)
+    features, _ = reference.features(packed, padded=times_more is not None)
     return reference.predict(features[: len(targets)], targets, temperature, support, with_entropy=False)[0]
 
 

@@ -19,6 +19,7 @@ from trainers import Places
 from transformers import GPT2LMHeadModel
 
 from rlhf_dialog.distributed.random_states import random_states
+from rlhf_dialog.models.try_faults import REMEDIES
 from rlhf_dialog.training import causes, diagnosis
 from rlhf_dialog.training.diagnosis import Diagnosis, Findings
 
@@ -127,6 +128,6 @@ def test_a_fault_of_one_rank_is_named_on_all():
 
 def test_a_cause_must_explain_the_difference_of_every_rank():
     one, two = Findings(True, True, {"packing": "P", "dtype": "D"}), Findings(True, True, {"packing": "Q"})
-    assert diagnosis.verdict([Findings(), one, two]) == "Cause (packing): P. Set packing: false"
+    assert diagnosis.verdict([Findings(), one, two]) == f"Cause (packing): P. {REMEDIES['packing']}"
     assert diagnosis.verdict([one, Findings()]).startswith("Cause (dtype): D. ")
     assert "None of the known causes" in diagnosis.verdict([one, Findings(True)])

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 from deep import deep_lm
-from faulty import DrawsItself, Drops, stopped, trainer_on
+from faulty import DrawsItself, Drops, Leaks, stopped, trainer_on
 from pretended_gpu import pretended_gpu
 from trainers import Places, make_trainer, settings
 from transformers import GPT2LMHeadModel
@@ -243,3 +243,11 @@ def test_a_reference_in_16_bits_does_not_pass_for_noise(keys):
     trainer = trainer_on(GPT2LMHeadModel, **keys)
     trainer.models.ref_policy.use_amp = True
     assert stopped(trainer).startswith("the reference computes in 16 bits, but the run in 32 (autocast)")
+
+
+def test_rows_that_change_each_other_in_policy_and_reference_alike_do_not_pass_for_noise():
+    message = stopped(trainer_on(Leaks))
+    assert "other log-probabilities when other rows are computed beside them" in message
+    assert "Cause (packing): rows of a batch change each other." in message
+    assert message.endswith("or set packing: false")
+    trainer_on(Leaks, packing=False).step()  # its rows are padded, and do not mix
