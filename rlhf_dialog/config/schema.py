@@ -158,6 +158,7 @@ class PPOKeys(Settings):
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
+    critic_warmup: int = Field(0, ge=0, description="first iterations in which a separate critic learns alone")
     opti_eps: float = Field(1e-5, gt=0, le=10**6, description="epsilon of Adam")
     weight_decay: float = Field(0.0, ge=0, le=10**6, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")

@@ -64,7 +64,7 @@ class PPOUpdate:
         """
         self.iteration, self.clock, self.noise, self.overflows = iteration, clock, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
-        self._set_learning_rates(lr_scale)
+        self._set_learning_rates(lr_scale, is_warming=iteration <= self.config.critic_warmup)
         self.warm_up_ddp(rollout)
         counts = self.world.gather(len(rollout))
         num_minibatches = min(self.num_minibatches, sum(counts))
@@ -82,8 +82,8 @@ class PPOUpdate:
         overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
         return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
 
-    def _set_learning_rates(self, scale: float) -> None:
-        for name, lr in (("policy", self.config.lr), ("critic", self.config.critic_lr)):
+    def _set_learning_rates(self, scale: float, is_warming: bool) -> None:
+        for name, lr in (("policy", 0.0 if is_warming else self.config.lr), ("critic", self.config.critic_lr)):
             if name in self.engines:
                 self.engines[name].set_lr(lr * scale)
 

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_dialog.config.checks import folder_name, repository_name, tree_problem
 from rlhf_dialog.config.loading import dump_yaml, load_config, parse_arguments
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 
 
@@ -193,3 +194,11 @@ def test_a_saved_configuration_with_another_end_loads_again(tmp_path):
         dump_yaml(load_config(tmp_path / "a.yaml", {"total_episodes": 9})), encoding="utf-8"
     )
     assert load_config(tmp_path / "b.yaml").total_episodes == 9
+
+
+@pytest.mark.parametrize("keys", [{"use_share_model": True}, {"advantage_estimator": "rloo"}, {"use_lora": True}])
+def test_only_a_separate_critic_learns_alone(keys):
+    given = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
+    assert Config(**given, critic_warmup=3).critic_warmup == 3
+    with pytest.raises(ValueError, match="critic_warmup: only a separate critic learns alone"):
+        Config(**given, **keys, critic_warmup=3)

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from itertools import pairwise
 
 import plain
 import pytest
@@ -321,6 +322,19 @@ def test_linear_learning_rate_decay(decay):
         used.append([trainer.optimizers[name].param_groups[0]["lr"] for name in ("policy", "critic")])
     shares = [1, 0.75, 0.5, 0.25] if decay else [1] * 4
     assert used == [pytest.approx([4e-3 * share, 8e-3 * share]) for share in shares]
+
+
+def test_in_the_warmup_the_critic_learns_alone():
+    trainer = make_trainer(use_share_model=False, critic_warmup=2, max_iterations=3, weight_decay=0.1)
+    modules = (trainer.models.policy, trainer.models.critic)
+    seen = [[parameters(module) for module in modules]]
+    for _ in trainer.train():
+        seen.append([parameters(module) for module in modules])
+    moved = [
+        [any(not torch.equal(x[name], y[name]) for name in x) for x, y in zip(a, b, strict=True)]
+        for a, b in pairwise(seen)
+    ]
+    assert moved == [[False, True], [False, True], [True, True]]
 
 
 def test_optimizer_settings():

@@ -17,6 +17,7 @@ from rlhf_dialog.commands.dailydialog.sizes import (
     COUNTS,
     DPO,
     MINILM,
+    RLOO,
     SAID,
     SMOLLM2,
     START,
@@ -70,7 +71,7 @@ def all_rows(scene: Scene, draws: int, counts: tuple[int, ...], with_said: bool)
         + agent_rows(scene, draws)
         + [{"name": f"{BEST}_{n}", "kind": "best", "count": n} for n in counts]
     )
-    biased = [agent for agent in scene.size.agents if agent.name == "rloo" and with_said]
+    biased = [agent for agent in scene.size.agents if agent.name == RLOO and with_said]
     rows += [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in biased]
     said = [{"name": name, "kind": "said"} for name in SAID] if with_said else []
     return rows + trained_rows(scene) + said

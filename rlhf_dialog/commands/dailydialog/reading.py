@@ -5,7 +5,18 @@ from pathlib import Path
 
 from rlhf_dialog.commands.dailydialog.numbers import RowFile
 from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, DPO, SAID, SMOLLM2, START, TEMPERATURES
+from rlhf_dialog.commands.dailydialog.sizes import (
+    BEST,
+    BEST_SFT,
+    BIAS,
+    COUNTS,
+    DPO,
+    RLOO,
+    SAID,
+    SMOLLM2,
+    START,
+    TEMPERATURES,
+)
 from rlhf_dialog.commands.dailydialog.systems import System
 
 WITH_INTERVAL = {
@@ -30,7 +41,7 @@ POINTS = {
     "copy_price": "copy price",
     "length_hold": "length hold",
 }
-RLOO, UNTRAINED = "rloo", (*SAID, SMOLLM2)
+UNTRAINED = (*SAID, SMOLLM2)
 TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rloo", BIAS: "SFT, one bias"}
 
 

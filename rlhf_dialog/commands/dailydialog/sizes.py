@@ -30,6 +30,7 @@ SAID = (
     "long_constant_reply",
 )
 START, BEST_SFT, DPO, BIAS, BEST = "start", "sft_on_best", "dpo", "one_bias", "best_of"
+RLOO = "rloo"  # the estimator with three seeds
 CHOSEN = "chosen.json"
 
 
@@ -69,7 +70,7 @@ class Size:
 def agents_of(estimators: tuple[str, ...]) -> tuple[Agent, ...]:
     """Three seeds of rloo, and seed 0 of the others."""
     return (
-        *(Agent("rloo", seed) for seed in (0, 1, 2)),
+        *(Agent(RLOO, seed) for seed in (0, 1, 2)),
         *(Agent(name, 0, keys=ESTIMATORS[name]) for name in estimators),
     )
 
@@ -80,6 +81,7 @@ ESTIMATORS: dict[str, Keys] = {
         "num_responses_per_prompt": None,
         "gae_lambda": 1.0,  # the score comes at the end, and a new critic should not decide alone
         "critic_lr": 1e-3,
+        "critic_warmup": 3,
     },
     "grpo": {"advantage_estimator": "grpo"},
     "reinforce_pp": {"advantage_estimator": "reinforce_pp", "num_responses_per_prompt": None},
@@ -114,7 +116,7 @@ FULL = Size(
 _SHALLOW: Keys = {"vocab_size": 400, "use_amp": False, "epochs": 1}
 _NARROW: Keys = {**_SHALLOW, "hidden_size": 8, "batch_size": 32}
 TINY = Size(
-    agents=(Agent("rloo", 0), Agent("rloo", 1), Agent("gae", 0, keys=ESTIMATORS["gae"])),
+    agents=(Agent(RLOO, 0), Agent(RLOO, 1), Agent("gae", 0, keys=ESTIMATORS["gae"])),
     minutes=None,
     tokens=600,
     test_prompts=60,
