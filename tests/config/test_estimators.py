@@ -58,21 +58,6 @@ def test_no_other_file_knows_an_estimator_by_its_name():
         "config/schema.py": ["gae"],  # the default
         "training/advantages.py": list(ADVANTAGES),  # the functions
         "night/preference_night.py": ["rloo"],  # what a night sets
-        "dailydialog/sizes.py": [
-            "rloo",
-            "gae",
-            "grpo",
-            "reinforce_pp",
-            "gae",
-            "grpo",
-            "reinforce_pp",
-            "gae",
-            "gae",
-            "gae",
-            "grpo",
-            "reinforce_pp",
-            "gae",
-        ],  # what it compares
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 
