@@ -24,7 +24,7 @@ def write(scene: Scene) -> None:
     """Write DIR/results.md, and the replies for a blind reading."""
     tables = {t: systems(scene, "test", t) for t in TEMPERATURES}
     few = {one.title: one for one in pretrained(scene)}
-    lines = ["# DailyDialog: results", "", *verdict(tables)]
+    lines = ["# DailyDialog: results", "", *verdict(tables, few)]
     for temperature, rows in tables.items():
         lines += [
             "",
@@ -40,15 +40,18 @@ def write(scene: Scene) -> None:
     write_replies(scene)
 
 
-def all_targets(rows: dict[str, System]) -> list[Target]:
-    """Those of PPO with rloo against the SFT model."""
-    asked = [rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, BIAS)]
-    return list(targets(*asked))
+def all_targets(rows: dict[str, System], few: dict[str, System]) -> list[Target]:
+    """Those of PPO with rloo against the SFT model. few: what a pretrained language model has read."""
+    start, agents, best, on_best, bias = (
+        rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, BIAS)
+    )
+    read = (few[start.title], few[agents.title]) if {start.title, agents.title} <= few.keys() else None
+    return list(targets(start, agents, best, on_best, bias, read))
 
 
-def verdict(tables: dict[float, dict[str, System]]) -> Iterator[str]:
+def verdict(tables: dict[float, dict[str, System]], few: dict[str, System]) -> Iterator[str]:
     """How many targets are met, then each of them."""
-    reached = {t: all_targets(rows) for t, rows in tables.items()}
+    reached = {t: all_targets(rows, few if t < 1 else {}) for t, rows in tables.items()}
     for temperature, some in reached.items():
         rows = tables[temperature]
         numbers = [rows[title_of(name)].point("relevance_r10") or 0.0 for name in (START, RLOO)]
@@ -129,8 +132,8 @@ def notes(scene: Scene) -> Iterator[str]:
     yield ""
     yield (
         "R@k: the reply's own prompt is among the first k of 100, by a judge that learned from the other half of the "
-        "dialogues. KL a reply: the agent's log-probability less the SFT's, at the temperature of the row; of the best of n "
-        "log n - (n - 1) / n, a bound. Seconds: to draw and measure a row once."
+        "dialogues. KL a reply: the exact KL divergence from the SFT model before each token, summed, at the temperature of the "
+        "row; of the best of n log n - (n - 1) / n, a bound. Seconds: to draw and measure a row once."
     )
 
 

@@ -8,6 +8,7 @@ from rlhf_dialog.evaluation.intervals import Interval
 
 JUDGES = {"relevance": "convolution", "relevance_2": "bag"}  # metric: the judge in words
 R10, R10_LOW, R1, MOST_OF_GAIN = 0.25, 0.15, 0.40, 1 / 3
+ENCODER, MUTUAL = "encoder_similarity", "mutual_information"  # judges that never saw the data
 NO_WORSE = {"judge_macro_f1": ("act F1", 1), "copied_two": ("copies of two turns", -1), "truncated": ("truncation", -1)}
 
 
@@ -24,8 +25,18 @@ class Target:
         return "not measured" if self.met is None else "met" if self.met else "missed"
 
 
-def targets(start: System, agents: System, best: System, on_best: System, bias: System) -> Iterator[Target]:
-    """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean."""
+def targets(
+    start: System,
+    agents: System,
+    best: System,
+    on_best: System,
+    bias: System,
+    read: tuple[System, System] | None = None,
+) -> Iterator[Target]:
+    """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean.
+
+    read: start and agents as far as a pretrained language model has read them at this temperature.
+    """
     from rlhf_dialog.evaluation.one_bias import share_of_gain  # which imports torch
 
     for metric, judge in JUDGES.items():
@@ -37,9 +48,11 @@ def targets(start: System, agents: System, best: System, on_best: System, bias: 
         yield Target(f"R@1 +{R1:.0%} by the {judge}", None if r1 is None else r1["mean"] >= R1, percent(r1))
     for system in (best, on_best):
         for metric, judge in JUDGES.items():
-            ahead = change(system, agents, f"{metric}_r10")
-            met = None if ahead is None else ahead["low"] > 0
-            yield Target(f"R@10 above that of {system.title} by the {judge}", met, shown(ahead))
+            name = f"R@10 above that of {system.title} by the {judge}"
+            yield above_zero(name, change(system, agents, f"{metric}_r10"))
+    yield above_zero("MiniLM's similarity rises", change(start, agents, ENCODER))
+    yield above_zero(f"MiniLM's similarity above that of {best.title}", change(best, agents, ENCODER))
+    yield above_zero("SmolLM2's mutual information rises", change(*read, MUTUAL) if read else None)
     for metric, judge in JUDGES.items():
         points = [one.point(f"{metric}_r10") for one in (bias, agents, start)]
         share = None if None in points else share_of_gain(*(point or 0.0 for point in points))
@@ -49,6 +62,11 @@ def targets(start: System, agents: System, best: System, on_best: System, bias: 
         moved = change(start, agents, metric)
         met = None if moved is None else (moved["high"] >= 0 if sign > 0 else moved["low"] <= 0)
         yield Target(f"{name} no worse", met, shown(moved))
+
+
+def above_zero(name: str, moved: Interval | None) -> Target:
+    """Met where the whole interval is above 0."""
+    return Target(name, None if moved is None else moved["low"] > 0, shown(moved))
 
 
 def relative(start: System, agents: System, metric: str) -> Interval | None:

@@ -9,11 +9,12 @@ from rlhf_dialog.commands.dailydialog.targets import relative, targets
 N = 400
 
 
-def system(title, r10, r1=0.1, copied=0.02, truncated=0.0, seeds=1):
+def system(title, r10, r1=0.1, copied=0.02, truncated=0.0, seeds=1, near=None):
     """A system whose replies have exactly these shares, each prompt a dialogue by itself."""
     numbers = {f"{judge}_r10": shares(r10) for judge in ("relevance", "relevance_2")}
     numbers |= {f"{judge}_r1": shares(r1) for judge in ("relevance", "relevance_2")}
     numbers |= {"copied_two": shares(copied), "truncated": shares(truncated), "dialogues": np.arange(N)}
+    numbers |= {} if near is None else {"encoder_similarity": shares(near), "mutual_information": shares(near)}
     acts = np.tile(np.array([[1.0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]]), (N, 1))
     return System(title, [[numbers | {"pooled:judge_macro_f1": acts, "about:seconds": np.asarray(1.0)}]] * seeds)
 
@@ -23,15 +24,26 @@ def shares(share):
     return (np.arange(N) < round(share * N)).astype(float)
 
 
-def words(start, agents, best, on_best, bias):
-    return {target.name: target.word for target in targets(start, agents, best, on_best, bias)}
+def words(start, agents, best, on_best, bias, read=None):
+    return {target.name: target.word for target in targets(start, agents, best, on_best, bias, read)}
 
 
 def test_a_large_gain_meets_all():
     start = system("SFT", 0.25, 0.04)
     found = words(start, system("PPO", 0.40, 0.10, seeds=3), system("best", 0.30), system("on best", 0.31), start)
-    assert set(found.values()) == {"met"}
-    assert len(found) == 13
+    of_pretrained = [name for name, word in found.items() if word == "not measured"]
+    assert [name.split("'")[0] for name in of_pretrained] == ["MiniLM", "MiniLM", "SmolLM2"]
+    assert set(found.values()) == {"met", "not measured"}
+    assert len(found) == 16
+
+
+def test_pretrained_judges_must_see_the_gain_too():
+    start, agents = system("SFT", 0.25, near=0.2), system("PPO", 0.40, near=0.4)
+    asked = (start, agents, system("best", 0.30, near=0.5), system("on best", 0.31), start)
+    found = words(*asked, read=(start, agents))
+    own = [found[name] for name in found if "MiniLM" in name or "SmolLM2" in name]
+    assert own == ["met", "missed", "met"]  # the best of two is nearer
+    assert words(*asked, read=(agents, agents))["SmolLM2's mutual information rises"] == "missed"
 
 
 @pytest.mark.parametrize(
