@@ -92,13 +92,15 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
 def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
     """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
     is_coarse = reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
+    sizes = [x.double() for part in (changes.abs(), rounding) for x in (part.mean(), part.max())]
+    mean, largest, *explained = torch.stack(sizes).tolist()  # the host waits once
     least = LEAST_IN_16_BITS if is_coarse else LEAST_IN_32_BITS
-    mean, largest = (max(x, y) for x, y in zip((rounding.mean().item(), rounding.max().item()), least, strict=True))
-    if changes.abs().mean() > LEAK * mean and changes.abs().max() > LEAK * largest:
+    explained = [max(x, y) for x, y in zip(explained, least, strict=True)]
+    if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
         raise RunStopped(
-            f"the reference gives the same responses other log-probabilities when other rows are computed beside them, by "
-            f"{changes.abs().mean():.2g} nats in the mean, and rounding explains {mean:.1g}. Cause (packing): rows of a batch "
-            f"change each other. {REMEDIES['packing']}"
+            "the reference gives the same responses other log-probabilities when other rows are computed beside them, by "
+            f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
+            f"each other. {REMEDIES['packing']}"
         )
 
 

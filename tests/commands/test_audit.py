@@ -95,7 +95,7 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert {name: settings["budget"][name] for name in ("prompts", "rounds", "candidates")} == {
         **{"prompts": 10, "rounds": 4, "candidates": 20}
     }
-    assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 80)
+    assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 1 + 2 * 80)
     assert (settings["seed"], settings["max_new_tokens"], settings["turn_separator"]) == (3, 24, "<EOU>")
     assert settings["reward_class"] == {"id": "Planted", "args": {}}
     _, changed = audited(tmp_path, data, own, "--seed", "3", empty=1.5)

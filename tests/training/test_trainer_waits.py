@@ -129,7 +129,8 @@ def check(path, **keys):
         more = many[name]["waits"] - few[name]["waits"]
         assert more.total() / microbatches <= AT_MOST, (name, more)
         assert many[name]["launches"] > few[name]["launches"] > 0
-    assert 0 < waits <= 30 + 8  # the first iteration in 16 bits: the library waits in each row that measures the noise
+    # the first iteration in 16 bits: the library waits in each row that measures the noise, which is computed alone twice
+    assert 0 < waits <= 30 + 2 * 8
     return metrics
 
 
