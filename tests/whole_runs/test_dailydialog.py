@@ -13,7 +13,7 @@ from processes import start_python
 from rlhf_dialog.commands import write_dialogues
 from rlhf_dialog.commands.dailydialog.stages import NAMES
 
-pytestmark = pytest.mark.whole_run
+pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
 LONGEST = 1800  # seconds
 
 
