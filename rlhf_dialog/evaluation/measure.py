@@ -139,10 +139,17 @@ def best_of(drawn: Sequence[Replies], judges: Judges, scorer: Scorer) -> Replies
 
     Raises RewardError when the reward fails.
     """
-    totals = []
-    for replies in drawn:
-        begin_scoring(scorer.reward, judges.purpose, judges.iteration)
-        totals.append(_of_reward(replies.dialogues, scorer)["score"])
+    return highest(drawn, [scores_of(replies, judges, scorer) for replies in drawn])
+
+
+def scores_of(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
+    """(B,): the score of each reply. Raises RewardError when the reward fails."""
+    begin_scoring(scorer.reward, judges.purpose, judges.iteration)
+    return _of_reward(replies.dialogues, scorer)["score"]
+
+
+def highest(drawn: Sequence[Replies], totals: Sequence[Array]) -> Replies:
+    """Of several replies to each prompt the one with the highest of `totals`, (B,) for each of `drawn`; ties: the first."""
     scores = np.nan_to_num(np.stack(totals), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     pairs = [(drawn[i], row) for row, i in enumerate(scores.argmax(axis=0).tolist())]
     return Replies([some.dialogues[row] for some, row in pairs], [some.num_tokens[row] for some, row in pairs])

@@ -40,13 +40,16 @@ class EncoderSimilarity(BaseReward):
         self.encoder = load_pretrained(AutoModel, str(model), KEY).eval().requires_grad_(False)
         if self.tokenizer.pad_token is None:
             raise UserError(f"{KEY}: the tokenizer in '{model}' has no padding token, which a sentence encoder's has")
+        self.known: dict[str, Any] = {}  # the vectors of the last call, which often asked about the same turns
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One cosine for each dialogue."""
         pairs = [(dialogue.turns_before[-1].strip(), dialogue.response.strip()) for dialogue in dialogues]
-        texts = sorted({text for pair in pairs if all(pair) for text in pair}, key=len)
+        texts = {text for pair in pairs if all(pair) for text in pair}
+        unknown = sorted(texts - self.known.keys(), key=len)
         with self.at_work():
-            vectors = dict(zip(texts, self._vectors(texts), strict=True))
+            found = self.known | dict(zip(unknown, self._vectors(unknown), strict=True))
+        self.known = vectors = {text: found[text] for text in texts}
         return [float(vectors[turn] @ vectors[reply]) if turn and reply else 0.0 for turn, reply in pairs]
 
     def _vectors(self, texts: list[str]) -> list[Any]:
@@ -62,7 +65,7 @@ class EncoderSimilarity(BaseReward):
                 states = self.encoder(**rows).last_hidden_state.float()
             kept = rows["attention_mask"].unsqueeze(-1)
             means = (states * kept).sum(1) / kept.sum(1).clamp(min=1)
-            vectors.extend(torch.nn.functional.normalize(means, dim=-1))
+            vectors.extend(torch.nn.functional.normalize(means, dim=-1).cpu())
         return vectors
 
     def frozen_models(self) -> dict[str, Any]:

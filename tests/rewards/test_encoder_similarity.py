@@ -43,6 +43,17 @@ def test_it_is_the_cosine_of_the_mean_states(folder):
     assert max(wanted[0], wanted[1], wanted[3]) < 0.9999
 
 
+def test_texts_of_the_last_call_are_not_read_again(folder, monkeypatch):
+    judge = EncoderSimilarity(str(folder))
+    first, read, vectors = judge(DIALOGUES), [], judge._vectors
+    monkeypatch.setattr(judge, "_vectors", lambda texts: read.extend(texts) or vectors(texts))
+    more = [*DIALOGUES, Dialogue(["Hello .", TURN], response="Over there .")]
+    assert judge(more)[:-1] == first
+    assert read == ["Over there ."]
+    judge([Dialogue(["Good bye ."], response="Bye .")])
+    assert set(judge.known) == {"Good bye .", "Bye ."}  # no more than one call is kept
+
+
 def test_an_empty_text_is_near_to_nothing(folder):
     judge = EncoderSimilarity(str(folder))
     assert judge([Dialogue(["Hello ."], response=" "), Dialogue([" "], response="Hello .")]) == [0, 0]

@@ -40,6 +40,12 @@ def ppo(name: str, config: str, keys: Keys, folder: Path) -> Job:
     return Job(name, words, folder / f"{name}.log", folder / name / "agent", tokens=tokens)
 
 
+def export(run: Path, iteration: int, output: Path) -> Job:
+    """A checkpoint of a run as an agent."""
+    words = [*COMMAND, "export", "--run", str(run), "--checkpoint", str(iteration), "--output", str(output)]
+    return Job(f"{run.name} at iteration {iteration}", words, output.parent / "log.txt", output)
+
+
 def write_yaml(path: Path, config: str, keys: Keys) -> dict[str, Any]:
     """Write a shipped YAML with other values of these keys, of which null is the default; returns it."""
     tree = read_yaml(shipped("configs") / config)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog import calls
+from rlhf_dialog.commands.dailydialog import calls, curve
 from rlhf_dialog.commands.dailydialog.jobs import Job
 from rlhf_dialog.commands.dailydialog.reading import validation_table
 from rlhf_dialog.commands.dailydialog.record import done, hash_of
@@ -107,14 +107,26 @@ def job_of(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str, A
 
 def validate(scene: Scene) -> None:
     """The rows of validation, then `chosen.json`: what was chosen before the test split is read."""
+    scene.run(curve.exports(scene))
     rows, size = (
         all_rows(scene, 1, COUNTS[:1], False),
         {"split": "validation", "prompts": scene.size.validation_prompts},
     )
-    jobs = [job_of(scene, "validation", f"at_{t:g}", rows, size | {"temperature": t}) for t in TEMPERATURES]
+    more = {curve.TEMPERATURE: curve_rows(scene)}
+    jobs = [
+        job_of(scene, "validation", f"at_{t:g}", rows + more.get(t, []), size | {"temperature": t})
+        for t in TEMPERATURES
+    ]
     scene.run(jobs, side_by_side=True)
     chosen = {"configuration": configuration(scene), "validation": validation_table(scene)}
     replace_json(scene.work / CHOSEN, chosen)
+
+
+def curve_rows(scene: Scene) -> Rows:
+    """The checkpoints of a curve."""
+    config = str(scene.folder("ppo") / f"{curve.first_agent(scene).folder}.yaml")
+    numbers = curve.iterations(scene)
+    return [model_row(curve.row_name(one), curve.agent_folder(scene, one), config=config) for one in numbers]
 
 
 def configuration(scene: Scene) -> str:

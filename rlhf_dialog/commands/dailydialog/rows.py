@@ -74,6 +74,7 @@ class Table:
         self.prompts = whole_dialogues(self.some_prompts(plan.split), plan.prompts, plan.seed)
         self.folder = Path(plan.folder)
         self.loaded: tuple[str, ChatAgent] | None = None
+        self.scores: list[measure.Array] = []  # of the draws of the start, from which the best are chosen
 
     def some_prompts(self, split: str) -> list[Dialogue]:
         config = self.config
@@ -111,7 +112,7 @@ class Table:
         answers, agent = self.answers(row)
         drawn = time.monotonic() - began
         measured = measure.measure(answers, self.judges)
-        if agent is not None:
+        if agent is not None and row.seed == 0:
             measured.per_prompt["kl"] = self.kl(agent, answers)
         if row.kind == "best":  # of independent draws
             measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count))
@@ -123,8 +124,7 @@ class Table:
             agent = self.agent(row)
             return self.kept(row.name, lambda: self.generate(agent, row.seed)), agent
         if row.kind == "best":
-            draws = [self.kept(f"start_{i}", lambda i=i: self.generate(self.start, i)) for i in range(row.count)]  # type: ignore[misc]
-            return self.kept(row.name, lambda: measure.best_of(draws, self.judges, self.chooser)), None
+            return self.kept(row.name, lambda: self.best_of(row.count)), None
         if row.kind == "bias":
             return self.kept(row.name, lambda: self.biased(self.agent(row), row.seed)), None
         training = [one for one in self.some_prompts("train") if one.reference]
@@ -158,6 +158,13 @@ class Table:
         ]
         return Replies(said, [one["tokens"] for one in stored])
 
+    def best_of(self, count: int) -> Replies:
+        """Of the first draws of the start the best one by the `chooser`; a draw is scored once for all counts."""
+        draws = [self.kept(f"start_{i}", lambda i=i: self.generate(self.start, i)) for i in range(count)]  # type: ignore[misc]
+        for some in draws[len(self.scores) :]:
+            self.scores.append(measure.scores_of(some, self.judges, self.chooser))
+        return measure.highest(draws, self.scores[:count])
+
     def biased(self, agent: ChatAgent, seed: int) -> Replies:
         """The start with the agent's one bias, at the scale with the best score on validation prompts."""
         size, sampling = self.plan.bias_prompts, self.sampling(self.start)
@@ -176,6 +183,8 @@ class Table:
 
     def kl(self, agent: ChatAgent, answers: Replies) -> measure.Array:
         """The KL of each reply from the start in nats, at the temperature of the row; NaN where the two have different tokens."""
+        if agent is self.start:
+            return np.zeros(len(self.prompts))
         if agent.encoder.tokenizer.get_vocab() != self.start.encoder.tokenizer.get_vocab():
             return np.full(len(self.prompts), np.nan)
         return np.nansum(kl_by_token(agent, self.start, answers, BATCH, self.plan.temperature), axis=1)

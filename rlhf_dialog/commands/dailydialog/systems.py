@@ -42,8 +42,8 @@ class System:
         return None
 
     def _mean(self, key: str) -> Array:
-        """The means over draws, (S, N) or (S, N, k)."""
-        return np.stack([np.mean([arrays[key] for arrays in draws], axis=0) for draws in self.seeds])
+        """The means over the draws that have it, (S, N) or (S, N, k)."""
+        return np.stack([np.mean([arrays[key] for arrays in draws if key in arrays], axis=0) for draws in self.seeds])
 
     def interval(self, metric: str) -> Interval | None:
         statistic = self.statistic(metric)

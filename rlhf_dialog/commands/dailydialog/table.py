@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_file
+from rlhf_dialog.commands.dailydialog import curve
 from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
 from rlhf_dialog.commands.dailydialog.record import done
 from rlhf_dialog.commands.dailydialog.scene import Scene
@@ -35,7 +36,7 @@ def write(scene: Scene) -> None:
     lines += ["", "## METEOR, ROUGE and BLEU", ""]
     for temperature, rows in tables.items():
         lines += [f"Temperature {temperature:g}:", "", *markdown(rows, {}, LEGACY, {}, "{:.3f}"), ""]
-    lines += [*trained(scene), "", *audited(scene), "", *notes(scene)]
+    lines += [*curve.markdown(scene), "", *trained(scene), "", *audited(scene), "", *notes(scene)]
     replace_file(scene.work / RESULTS, "\n".join(lines) + "\n")
     write_replies(scene)
 
@@ -133,7 +134,7 @@ def notes(scene: Scene) -> Iterator[str]:
     yield (
         "R@k: the reply's own prompt is among the first k of 100, by a judge that learned from the other half of the "
         "dialogues. KL a reply: the exact KL divergence from the SFT model before each token, summed, at the temperature of the "
-        "row; of the best of n log n - (n - 1) / n, a bound. Seconds: to draw and measure a row once."
+        "row, in the first draw; of the best of n log n - (n - 1) / n, a bound. Seconds: to draw and measure a row once."
     )
 
 

@@ -26,6 +26,7 @@ STAGE_OF = {  # a model in the YAML of PPO: the stage that makes it
 }
 SLOW_AMP = ("sft", "act_judge")  # their YAMLs have use_amp, which is slow without instructions for bfloat16
 DRAWS = 4  # to each training prompt
+KEPT = 1000  # checkpoints of the first run of PPO: all, of which some become points of a curve
 LOW_RATE = 1e-4  # of training on draws, a tenth of the SFT's
 
 
@@ -71,6 +72,7 @@ def ppo_keys(scene: Scene, agent: Agent) -> Keys:
         "total_time_steps": scene.plan["tokens"],
         "sample_interval": 0,
         "save_interval": 2,
+        "keep_checkpoints": KEPT if agent == scene.size.agents[0] else 2,
     }
     if "num_responses_per_prompt" in agent.keys:  # of small sizes those of groups
         return keys | scene.small("ppo") | agent.keys

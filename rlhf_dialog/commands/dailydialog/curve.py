@@ -1,0 +1,69 @@
+"""R@10 on validation against generated tokens: checkpoints of the first run of PPO, each measured like an agent."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_dialog.commands.dailydialog import calls
+from rlhf_dialog.commands.dailydialog.jobs import Job
+from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.commands.dailydialog.sizes import START, Agent
+from rlhf_dialog.commands.dailydialog.systems import System
+from rlhf_dialog.runs.checkpoint import checkpoints_of, iteration_of
+from rlhf_dialog.runs.tracking import read_metrics
+
+POINTS = 4  # checkpoints, beside the SFT model and the agent of the end
+TEMPERATURE = 1.0
+RECALLS = {"relevance_r10": "R@10 convolution", "relevance_2_r10": "R@10 bag"}
+
+
+def first_agent(scene: Scene) -> Agent:
+    return scene.size.agents[0]
+
+
+def run_folder(scene: Scene) -> Path:
+    return scene.folder("ppo") / first_agent(scene).folder
+
+
+def iterations(scene: Scene) -> list[int]:
+    """At most POINTS iterations with a checkpoint, about equally far from each other, without the last one."""
+    found = [iteration_of(path) for path in checkpoints_of(run_folder(scene) / "checkpoints")]
+    before = found[:-1]
+    if len(before) <= POINTS:
+        return before
+    return [before[round(i * len(before) / (POINTS + 1)) - 1] for i in range(1, POINTS + 1)]
+
+
+def agent_folder(scene: Scene, iteration: int) -> Path:
+    return scene.folder("validation") / "curve" / f"{iteration:06}"
+
+
+def row_name(iteration: int) -> str:
+    return f"curve_{iteration:06}"
+
+
+def exports(scene: Scene) -> list[Job]:
+    """What writes the checkpoints as agents."""
+    return [calls.export(run_folder(scene), number, agent_folder(scene, number)) for number in iterations(scene)]
+
+
+def curve(scene: Scene) -> Iterator[tuple[int, dict[str, float | None]]]:
+    """Generated tokens, and the recalls there; the first point is the SFT model, the last one the agent of the end."""
+    agent, folder = first_agent(scene), scene.folder("validation") / f"at_{TEMPERATURE:g}"
+    steps = {int(one["iteration"]): int(one["time_steps"]) for one in read_metrics(run_folder(scene) / "metrics.jsonl")}
+    names = {0: f"{START}_0"} | {steps[number]: f"{row_name(number)}_0" for number in iterations(scene)}
+    names[max(steps.values())] = f"{agent.folder}_0"
+    for tokens, name in names.items():
+        if RowFile(folder, name).is_there():
+            system = System.read(name, folder, [[name]])
+            yield tokens, {metric: system.point(metric) for metric in RECALLS}
+
+
+def markdown(scene: Scene) -> Iterator[str]:
+    """The curve as a table."""
+    yield from ("## R@10 on validation against tokens", "")
+    yield f"{first_agent(scene).folder}, temperature {TEMPERATURE:g}, {scene.size.validation_prompts} prompts."
+    yield from ("", f"| generated tokens | {' | '.join(RECALLS.values())} |", "|---" * (len(RECALLS) + 1) + "|")
+    for tokens, points in curve(scene):
+        cells = " | ".join("-" if point is None else f"{point:.3f}" for point in points.values())
+        yield f"| {tokens:,} | {cells} |"

@@ -1,0 +1,47 @@
+"""A curve has the SFT model, checkpoints of the first run about equally far apart, and the agent of the end."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlhf_dialog.commands.dailydialog import curve
+from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from rlhf_dialog.commands.dailydialog.scene import Scene
+from rlhf_dialog.evaluation.measure import Measured
+
+
+@pytest.fixture
+def scene(tmp_path):
+    made = Scene(tmp_path / "data", tmp_path / "work", "short", None, print)
+    for number in range(2, 34, 2):
+        (tmp_path / f"work/ppo/rloo_0/checkpoints/iter_{number:06}").mkdir(parents=True)
+    lines = [json.dumps({"iteration": i, "time_steps": 100 * i}) for i in range(1, 33)]
+    (tmp_path / "work/ppo/rloo_0/metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return made
+
+
+def test_checkpoints_are_equally_far_apart(scene):
+    assert curve.iterations(scene) == [6, 12, 18, 24]  # of 2, 4 .. 30; 32 is the agent of the end
+    assert [job.words[-3] for job in curve.exports(scene)] == ["6", "12", "18", "24"]
+
+
+@pytest.mark.parametrize(("kept", "wanted"), [(0, []), (1, []), (2, [2]), (4, [2, 4, 6])])
+def test_a_run_with_few_checkpoints(scene, kept, wanted):
+    for path in sorted((scene.folder("ppo") / "rloo_0/checkpoints").iterdir())[kept:]:
+        path.rmdir()
+    assert curve.iterations(scene) == wanted
+
+
+def test_the_points_of_the_curve(scene):
+    values = {"start_0": 0.25, "curve_000012_0": 0.5, "rloo_0_0": 0.75}
+    folder = scene.folder("validation") / "at_1"
+    folder.mkdir(parents=True)
+    for name, value in values.items():
+        RowFile(folder, name).write(Measured({"relevance_r10": np.full(3, value)}, dialogues=np.arange(3)), {})
+    assert list(curve.curve(scene)) == [
+        (0, {"relevance_r10": 0.25, "relevance_2_r10": None}),
+        (1200, {"relevance_r10": 0.5, "relevance_2_r10": None}),
+        (3200, {"relevance_r10": 0.75, "relevance_2_r10": None}),
+    ]
+    assert list(curve.markdown(scene))[-1] == "| 3,200 | 0.750 | - |"
