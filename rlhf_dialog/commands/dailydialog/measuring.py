@@ -16,6 +16,7 @@ from rlhf_dialog.commands.dailydialog.sizes import (
     CHOSEN,
     COUNTS,
     DPO,
+    MATCHED,
     MINILM,
     RLOO,
     SAID,
@@ -73,6 +74,8 @@ def all_rows(scene: Scene, draws: int, counts: tuple[int, ...], with_said: bool)
     )
     biased = [agent for agent in scene.size.agents if agent.name == RLOO and with_said]
     rows += [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in biased]
+    like = [f"{agent.folder}_0" for agent in scene.size.agents if agent.name == RLOO]
+    rows += [{"name": MATCHED, "kind": "matched", "like": like}] if with_said else []
     said = [{"name": name, "kind": "said"} for name in SAID] if with_said else []
     return rows + trained_rows(scene) + said
 

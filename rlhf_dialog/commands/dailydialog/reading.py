@@ -11,6 +11,7 @@ from rlhf_dialog.commands.dailydialog.sizes import (
     BIAS,
     COUNTS,
     DPO,
+    MATCHED,
     RLOO,
     SAID,
     SMOLLM2,
@@ -43,6 +44,7 @@ POINTS = {
 }
 UNTRAINED = (*SAID, SMOLLM2)
 TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rloo", BIAS: "SFT, one bias"}
+TITLES[MATCHED] = "SFT, distinct-2 of PPO"
 
 
 def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
@@ -54,6 +56,7 @@ def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
         names.setdefault(agent.name, []).append(_draws(agent.folder, draws))
     names |= {f"{BEST}_{count}": [[f"{BEST}_{count}"]] for count in COUNTS}
     names |= {one: [[f"{one}_0"]] for one in (BEST_SFT, DPO)}
+    names[MATCHED] = [[MATCHED]]
     names[BIAS] = [[f"{BIAS}_{agent.seed}"] for agent in scene.size.agents if agent.name == RLOO]
     names |= {name: [[name]] for name in SAID}
     found = {name: _read(name, folder, rows) for name, rows in names.items()}

@@ -17,12 +17,13 @@ from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from rlhf_dialog.commands.dailydialog.numbers import BLOCK, RowFile
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, one_bias, replies
+from rlhf_dialog.evaluation.compare import Comparison
 from rlhf_dialog.evaluation.divergence import kl_by_token, kl_of_best_of
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
@@ -37,7 +38,8 @@ BATCH = 64
 
 class Row(BaseModel):
     """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start; the start with the one
-    `bias` of a model; or replies that were `said` without a model, by their name in `baseline_replies`."""
+    `bias` of a model; the start at the temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; or
+    replies that were `said` without a model, by their name in `baseline_replies`."""
 
     name: str
     kind: str
@@ -45,6 +47,7 @@ class Row(BaseModel):
     config: str = ""
     seed: int = 0
     count: int = 1
+    like: list[str] = []
 
 
 class Plan(BaseModel):
@@ -104,12 +107,14 @@ class Table:
         return judges
 
     def make(self, row: Row) -> None:
-        """Answer and measure, unless the row is there."""
+        """Answer and measure, unless the row is there, or there is no such temperature."""
         file = RowFile(self.folder, row.name)
         if file.is_there():
             return
         began = time.monotonic()
         answers, agent = self.answers(row)
+        if answers is None:
+            return
         drawn = time.monotonic() - began
         measured = measure.measure(answers, self.judges)
         if agent is not None and row.seed == 0:
@@ -118,13 +123,15 @@ class Table:
             measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count))
         file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
 
-    def answers(self, row: Row) -> tuple[Replies, ChatAgent | None]:
+    def answers(self, row: Row) -> tuple[Replies | None, ChatAgent | None]:
         """The replies, and the agent of which the start's distance is measured."""
         if row.kind == "model":
             agent = self.agent(row)
             return self.kept(row.name, lambda: self.generate(agent, row.seed)), agent
         if row.kind == "best":
             return self.kept(row.name, lambda: self.best_of(row.count)), None
+        if row.kind == "matched":
+            return self.stored(row.name) or self.matched(row), None
         if row.kind == "bias":
             return self.kept(row.name, lambda: self.biased(self.agent(row), row.seed)), None
         training = [one for one in self.some_prompts("train") if one.reference]
@@ -147,16 +154,19 @@ class Table:
 
     def kept(self, name: str, write: Callable[[], Replies]) -> Replies:
         """The replies of this name that are in the folder, else those that `write` gives, which are kept."""
-        file = RowFile(self.folder, name)
-        stored = file.replies()
+        stored = self.stored(name)
         if stored is None:
-            answers = write()
-            file.keep(answers)
-            return answers
-        said = [
-            prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, stored, strict=True)
-        ]
-        return Replies(said, [one["tokens"] for one in stored])
+            stored = write()
+            RowFile(self.folder, name).keep(stored)
+        return stored
+
+    def stored(self, name: str) -> Replies | None:
+        """The replies of this name that are in the folder."""
+        rows = RowFile(self.folder, name).replies()
+        if rows is None:
+            return None
+        said = [prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, rows, strict=True)]
+        return Replies(said, [one["tokens"] for one in rows])
 
     def best_of(self, count: int) -> Replies:
         """Of the first draws of the start the best one by the `chooser`; a draw is scored once for all counts."""
@@ -164,6 +174,17 @@ class Table:
         for some in draws[len(self.scores) :]:
             self.scores.append(measure.scores_of(some, self.judges, self.chooser))
         return measure.highest(draws, self.scores[:count])
+
+    def matched(self, row: Row) -> Replies | None:
+        """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""
+        wanted = np.mean([RowFile(self.folder, name).read()[f"{BLOCK}distinct_2"].mean() for name in row.like])
+        comparison = Comparison({"before": self.start}, self.prompts, Judges(), self.sampling(self.start), 0, BATCH)
+        match = comparison.matched(float(wanted))
+        if match is None:
+            return None
+        print(match.title, flush=True)
+        RowFile(self.folder, row.name).keep(match.answers)
+        return match.answers
 
     def biased(self, agent: ChatAgent, seed: int) -> Replies:
         """The start with the agent's one bias, at the scale with the best score on validation prompts."""

@@ -29,7 +29,7 @@ SAID = (
     "constant_reply",
     "long_constant_reply",
 )
-START, BEST_SFT, DPO, BIAS, BEST = "start", "sft_on_best", "dpo", "one_bias", "best_of"
+START, BEST_SFT, DPO, BIAS, BEST, MATCHED = "start", "sft_on_best", "dpo", "one_bias", "best_of", "matched"
 RLOO = "rloo"  # the estimator with three seeds
 CHOSEN = "chosen.json"
 

@@ -1,17 +1,15 @@
 """The table of results: verdict, targets, all rows, what was trained and how long it took. It holds no text of the data."""
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.commands.dailydialog import curve
+from rlhf_dialog.commands.dailydialog import curve, published
 from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
 from rlhf_dialog.commands.dailydialog.record import done
 from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, START, TEMPERATURES
+from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, MATCHED, START, TEMPERATURES
 from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.commands.dailydialog.targets import Target, targets
 from rlhf_dialog.evaluation.intervals import Interval
@@ -36,7 +34,17 @@ def write(scene: Scene) -> None:
     lines += ["", "## METEOR, ROUGE and BLEU", ""]
     for temperature, rows in tables.items():
         lines += [f"Temperature {temperature:g}:", "", *markdown(rows, {}, LEGACY, {}, "{:.3f}"), ""]
-    lines += [*curve.markdown(scene), "", *trained(scene), "", *audited(scene), "", *notes(scene)]
+    lines += [
+        *published.markdown(scene),
+        "",
+        *curve.markdown(scene),
+        "",
+        *trained(scene),
+        "",
+        *audited(scene),
+        "",
+        *notes(scene),
+    ]
     replace_file(scene.work / RESULTS, "\n".join(lines) + "\n")
     write_replies(scene)
 
@@ -47,7 +55,7 @@ def all_targets(rows: dict[str, System], few: dict[str, System]) -> list[Target]
         rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, BIAS)
     )
     read = (few[start.title], few[agents.title]) if {start.title, agents.title} <= few.keys() else None
-    return list(targets(start, agents, best, on_best, bias, read))
+    return list(targets(start, agents, best, on_best, bias, read, rows.get(title_of(MATCHED))))
 
 
 def verdict(tables: dict[float, dict[str, System]], few: dict[str, System]) -> Iterator[str]:
@@ -140,22 +148,13 @@ def notes(scene: Scene) -> Iterator[str]:
 
 def write_replies(scene: Scene) -> None:
     """`replies.jsonl` of SFT model and rloo to the test prompts, at the lower temperature, as `rlhf-dialog blind` reads it."""
-    from rlhf_dialog.commands.dailydialog.rows import Plan, Table
     from rlhf_dialog.evaluation import report
 
-    name = f"at_{min(TEMPERATURES):g}"
-    plan = Plan(**json.loads((scene.folder("test") / f"{name}.json").read_text(encoding="utf-8")))
-    table = Table(plan)
+    table = published.table_of(scene, min(TEMPERATURES))
     first = next(agent for agent in scene.size.agents if agent.name == RLOO)
     names = {"before": f"{START}_0", "after": f"{first.folder}_0"}
-    answers = {key: table.kept(row, lambda: _missing(scene)) for key, row in names.items()}
+    answers = {key: published.stored(table, row) for key, row in names.items()}
     replace_file(replies_path(scene), report.replies_of(table.prompts, answers))
-
-
-def _missing(scene: Scene) -> Any:
-    from rlhf_dialog.errors import UserError
-
-    raise UserError(f"{scene.folder('test')}: has lost replies; begin the stage again with --again test")
 
 
 def replies_path(scene: Scene) -> Path:

@@ -32,17 +32,21 @@ def targets(
     on_best: System,
     bias: System,
     read: tuple[System, System] | None = None,
+    matched: System | None = None,
 ) -> Iterator[Target]:
     """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean.
 
-    read: start and agents as far as a pretrained language model has read them at this temperature.
+    read: start and agents as far as a pretrained language model has read them at this temperature; matched: the start with the
+    agents' distinct-2.
     """
     from rlhf_dialog.evaluation.one_bias import share_of_gain  # which imports torch
 
-    for metric, judge in JUDGES.items():
-        r10 = relative(start, agents, f"{metric}_r10")
-        met = None if r10 is None else r10["mean"] >= R10 and r10["low"] > R10_LOW
-        yield Target(f"R@10 +{R10:.0%} by the {judge}, low end above +{R10_LOW:.0%}", met, percent(r10))
+    for before, beside in ((start, ""), (matched, " at equal distinct-2")):
+        for metric, judge in JUDGES.items():
+            r10 = relative(before, agents, f"{metric}_r10") if before else None
+            met = None if r10 is None else r10["mean"] >= R10 and r10["low"] > R10_LOW
+            name = f"R@10 +{R10:.0%} by the {judge}{beside}, low end above +{R10_LOW:.0%}"
+            yield Target(name, met, percent(r10))
     for metric, judge in JUDGES.items():
         r1 = relative(start, agents, f"{metric}_r1")
         yield Target(f"R@1 +{R1:.0%} by the {judge}", None if r1 is None else r1["mean"] >= R1, percent(r1))

@@ -14,6 +14,7 @@ from rlhf_dialog.commands.dailydialog.numbers import RowFile
 from rlhf_dialog.commands.dailydialog.rows import Plan, Table
 from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.compare import Match
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
 
@@ -102,6 +103,28 @@ def test_the_distance_from_the_start_by_hand(world, made):
                 )
             total, ids = total + float((ours.exp() * (ours - theirs)).sum()), [*ids, token]
         assert kl[number] == pytest.approx(total, abs=1e-4)
+
+
+def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
+    table, asked = Table(plan(world, made, [])), []
+
+    def matched(comparison, wanted):
+        asked.append((comparison.systems["before"], comparison.sampling.temperature, wanted))
+        return Match(0.6, wanted, wanted, table.stored("start_1"))
+
+    like = {"name": "matched", "kind": "matched", "like": ["start_0", "agent_0"]}
+    monkeypatch.setattr(rows.Comparison, "matched", matched)
+    table.make(rows.Row(**like))
+    parts = [RowFile(made, name).read()["block:distinct_2"].mean() for name in like["like"]]
+    assert asked == [(table.start, 0.7, pytest.approx(sum(parts) / 2))]
+    RowFile(made, "matched").numbers.unlink()
+    table.make(rows.Row(**like))  # measured from the replies that were kept
+    assert len(asked) == 1
+    ours, theirs = (RowFile(made, name).read()["mean_words"] for name in ("matched", "start_1"))
+    assert np.array_equal(ours, theirs)
+    monkeypatch.setattr(rows.Comparison, "matched", lambda *_: None)
+    table.make(rows.Row(**{**like, "name": "nowhere"}))
+    assert not RowFile(made, "nowhere").is_there()
 
 
 def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):

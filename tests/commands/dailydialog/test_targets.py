@@ -24,8 +24,9 @@ def shares(share):
     return (np.arange(N) < round(share * N)).astype(float)
 
 
-def words(start, agents, best, on_best, bias, read=None):
-    return {target.name: target.word for target in targets(start, agents, best, on_best, bias, read)}
+def words(start, agents, best, on_best, bias, read=None, matched=None):
+    found = targets(start, agents, best, on_best, bias, read, matched or start)
+    return {target.name: target.word for target in found}
 
 
 def test_a_large_gain_meets_all():
@@ -34,7 +35,17 @@ def test_a_large_gain_meets_all():
     of_pretrained = [name for name, word in found.items() if word == "not measured"]
     assert [name.split("'")[0] for name in of_pretrained] == ["MiniLM", "MiniLM", "SmolLM2"]
     assert set(found.values()) == {"met", "not measured"}
-    assert len(found) == 16
+    assert len(found) == 18
+
+
+def test_the_gain_is_needed_at_equal_distinct_2_too():
+    start, agents = system("SFT", 0.25, 0.04), system("PPO", 0.40, 0.10)
+    found = words(start, agents, start, start, start, matched=system("SFT, distinct-2 of PPO", 0.34))
+    missed = [name for name, word in found.items() if word == "missed"]
+    assert [name.split(",")[0] for name in missed] == [
+        "R@10 +25% by the convolution at equal distinct-2",
+        "R@10 +25% by the bag at equal distinct-2",
+    ]
 
 
 def test_pretrained_judges_must_see_the_gain_too():
@@ -51,7 +62,11 @@ def test_pretrained_judges_must_see_the_gain_too():
     [
         (
             {"r10": 0.29},
-            ["R@10 +25 % by the convolution, low end above +15 %", "R@10 +25 % by the bag, low end above +15 %"],
+            [
+                f"R@10 +25 % by the {judge}{beside}, low end above +15 %"
+                for beside in ("", " at equal distinct-2")
+                for judge in ("convolution", "bag")
+            ],
         ),
         ({"r1": 0.05}, ["R@1 +40 % by the convolution", "R@1 +40 % by the bag"]),
         ({"copied": 0.2}, ["copies of two turns no worse"]),
