@@ -65,19 +65,26 @@ def trained_rows(scene: Scene) -> Rows:
     return [model_row(BEST_SFT, scene.model("best_of_4")), model_row(DPO, scene.model("dpo"))]
 
 
-def all_rows(scene: Scene, draws: int, counts: tuple[int, ...], with_said: bool) -> Rows:
+def all_rows(scene: Scene, draws: int, counts: tuple[int, ...], whole: bool) -> Rows:
+    """The rows of a table; without `whole` only what was trained, and the best of several draws of the start."""
     rows = [model_row(START, scene.model("sft"), draw) for draw in range(draws)]
-    rows += (
-        other_starts(scene, draws)
-        + agent_rows(scene, draws)
-        + [{"name": f"{BEST}_{n}", "kind": "best", "count": n} for n in counts]
-    )
-    biased = [agent for agent in scene.size.agents if agent.name == RLOO and with_said]
-    rows += [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in biased]
-    like = [f"{agent.folder}_0" for agent in scene.size.agents if agent.name == RLOO]
-    rows += [{"name": MATCHED, "kind": "matched", "like": like}] if with_said else []
-    said = [{"name": name, "kind": "said"} for name in SAID] if with_said else []
-    return rows + trained_rows(scene) + said
+    rows += other_starts(scene, draws) + agent_rows(scene, draws)
+    rows += [{"name": f"{BEST}_{n}", "kind": "best", "count": n} for n in counts]
+    return rows + (untrained_rows(scene, draws, counts) if whole else []) + trained_rows(scene)
+
+
+def untrained_rows(scene: Scene, draws: int, counts: tuple[int, ...]) -> Rows:
+    """The best of the first agent's draws, what comes near to PPO without training, and replies that no model wrote."""
+    agents = [agent for agent in scene.size.agents if agent.name == RLOO]
+    first, folder = _agent_row(scene, agents[0]), agents[0].folder
+    chosen = [
+        {**first, "name": f"{folder}_{BEST}_{n}", "kind": "best", "count": n, "of": folder}
+        for n in counts
+        if n <= draws
+    ]
+    biased = [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in agents]
+    matched = {"name": MATCHED, "kind": "matched", "like": [f"{agent.folder}_0" for agent in agents]}
+    return [*chosen, *biased, matched, *({"name": name, "kind": "said"} for name in SAID)]
 
 
 def _agent_row(scene: Scene, agent: Agent) -> dict[str, Any]:

@@ -38,9 +38,11 @@ POINTS = {
     "truncated": "truncated",
     "copied_two": "copied, two turns",
     "score": "reward",
-    "relevance": "relevance",
-    "copy_price": "copy price",
-    "length_hold": "length hold",
+    "relevance": "part: bags",
+    "relevance_2": "part: order",
+    "likelihood_price": "part: word price",
+    "copy_price": "part: copy price",
+    "length_hold": "part: length hold",
 }
 UNTRAINED = (*SAID, SMOLLM2)
 TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rloo", BIAS: "SFT, one bias"}
@@ -55,6 +57,8 @@ def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
     for agent in scene.size.agents:
         names.setdefault(agent.name, []).append(_draws(agent.folder, draws))
     names |= {f"{BEST}_{count}": [[f"{BEST}_{count}"]] for count in COUNTS}
+    first = scene.size.agents[0]
+    names |= {f"{first.name}_{BEST}_{count}": [[f"{first.folder}_{BEST}_{count}"]] for count in COUNTS}
     names |= {one: [[f"{one}_0"]] for one in (BEST_SFT, DPO)}
     names[MATCHED] = [[MATCHED]]
     names[BIAS] = [[f"{BIAS}_{agent.seed}"] for agent in scene.size.agents if agent.name == RLOO]
@@ -84,8 +88,9 @@ def _read(name: str, folder: Path, rows: Sequence[Sequence[str]]) -> System | No
 
 
 def title_of(name: str) -> str:
-    if name.startswith(f"{BEST}_"):
-        return f"SFT, best of {name.rpartition('_')[2]}"
+    if f"{BEST}_" in name:
+        chosen, _, count = name.rpartition(f"{BEST}_")
+        return f"{title_of(chosen.rstrip('_') or START)}, best of {count}"
     return TITLES.get(name, name.replace("_", " ") if name in UNTRAINED else f"PPO, {name}")
 
 

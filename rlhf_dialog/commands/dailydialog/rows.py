@@ -18,6 +18,7 @@ from pydantic import BaseModel
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.dailydialog.numbers import BLOCK, RowFile
+from rlhf_dialog.commands.dailydialog.sizes import START
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -37,9 +38,10 @@ BATCH = 64
 
 
 class Row(BaseModel):
-    """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start; the start with the one
-    `bias` of a model; the start at the temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; or
-    replies that were `said` without a model, by their name in `baseline_replies`."""
+    """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start, or of the model whose rows
+    begin with the name `of`; the start with the one `bias` of a model; the start at the temperature that gives it the mean
+    distinct-2 of other rows, `matched` to `like`; or replies that were `said` without a model, by their name in
+    `baseline_replies`."""
 
     name: str
     kind: str
@@ -47,6 +49,7 @@ class Row(BaseModel):
     config: str = ""
     seed: int = 0
     count: int = 1
+    of: str = START
     like: list[str] = []
 
 
@@ -77,7 +80,7 @@ class Table:
         self.prompts = whole_dialogues(self.some_prompts(plan.split), plan.prompts, plan.seed)
         self.folder = Path(plan.folder)
         self.loaded: tuple[str, ChatAgent] | None = None
-        self.scores: list[measure.Array] = []  # of the draws of the start, from which the best are chosen
+        self.scores: dict[str, list[measure.Array]] = {}  # of the draws of a model, from which the best are chosen
 
     def some_prompts(self, split: str) -> list[Dialogue]:
         config = self.config
@@ -120,7 +123,8 @@ class Table:
         if agent is not None and row.seed == 0:
             measured.per_prompt["kl"] = self.kl(agent, answers)
         if row.kind == "best":  # of independent draws
-            measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count))
+            moved = 0.0 if row.of == START else RowFile(self.folder, f"{row.of}_0").read()["kl"]
+            measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count)) + moved
         file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
 
     def answers(self, row: Row) -> tuple[Replies | None, ChatAgent | None]:
@@ -129,7 +133,7 @@ class Table:
             agent = self.agent(row)
             return self.kept(row.name, lambda: self.generate(agent, row.seed)), agent
         if row.kind == "best":
-            return self.kept(row.name, lambda: self.best_of(row.count)), None
+            return self.kept(row.name, lambda: self.best_of(row)), None
         if row.kind == "matched":
             return self.stored(row.name) or self.matched(row), None
         if row.kind == "bias":
@@ -168,12 +172,13 @@ class Table:
         said = [prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, rows, strict=True)]
         return Replies(said, [one["tokens"] for one in rows])
 
-    def best_of(self, count: int) -> Replies:
-        """Of the first draws of the start the best one by the `chooser`; a draw is scored once for all counts."""
-        draws = [self.kept(f"start_{i}", lambda i=i: self.generate(self.start, i)) for i in range(count)]  # type: ignore[misc]
-        for some in draws[len(self.scores) :]:
-            self.scores.append(measure.scores_of(some, self.judges, self.chooser))
-        return measure.highest(draws, self.scores[:count])
+    def best_of(self, row: Row) -> Replies:
+        """Of the first draws of a model the best one by the `chooser`; a draw is scored once for all counts."""
+        agent, scores = self.agent(row) if row.model else self.start, self.scores.setdefault(row.of, [])
+        draws = [self.kept(f"{row.of}_{i}", lambda i=i: self.generate(agent, i)) for i in range(row.count)]  # type: ignore[misc]
+        for some in draws[len(scores) :]:
+            scores.append(measure.scores_of(some, self.judges, self.chooser))
+        return measure.highest(draws, scores[: row.count])
 
     def matched(self, row: Row) -> Replies | None:
         """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.commands.dailydialog import curve, published
+from rlhf_dialog.commands.dailydialog import choosing, curve, published
 from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
 from rlhf_dialog.commands.dailydialog.record import done
 from rlhf_dialog.commands.dailydialog.scene import Scene
@@ -30,7 +30,12 @@ def write(scene: Scene) -> None:
             f"## Temperature {temperature:g}",
             "",
             *markdown(rows, WITH_INTERVAL, POINTS, few if temperature < 1 else {}),
+            "",
+            f"![The score and the judges against KL a reply]({picture_name(temperature)})",
+            "",
+            *choosing.sentences(rows),
         ]
+        choosing.draw(rows, scene.work / picture_name(temperature))
     lines += ["", "## METEOR, ROUGE and BLEU", ""]
     for temperature, rows in tables.items():
         lines += [f"Temperature {temperature:g}:", "", *markdown(rows, {}, LEGACY, {}, "{:.3f}"), ""]
@@ -47,6 +52,10 @@ def write(scene: Scene) -> None:
     ]
     replace_file(scene.work / RESULTS, "\n".join(lines) + "\n")
     write_replies(scene)
+
+
+def picture_name(temperature: float) -> str:
+    return f"frontier_{temperature:g}.png"
 
 
 def all_targets(rows: dict[str, System], few: dict[str, System]) -> list[Target]:

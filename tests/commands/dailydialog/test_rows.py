@@ -105,6 +105,19 @@ def test_the_distance_from_the_start_by_hand(world, made):
         assert kl[number] == pytest.approx(total, abs=1e-4)
 
 
+def test_the_best_of_draws_of_an_agent(world, made):
+    table = Table(plan(world, made, []))
+    asked = {**row(world, "agent"), "name": "agent_best_of_2", "kind": "best", "count": 2, "of": "agent"}
+    table.make(rows.Row(**row(world, "agent", 1)))
+    table.make(rows.Row(**asked))
+    one, other, best = (RowFile(made, name).read() for name in ("agent_0", "agent_1", "agent_best_of_2"))
+    by_hand = [(2 * some["meteor"], some["copy_price"]) for some in (one, other)]
+    # METEOR reads the reference, so the price alone chooses
+    chosen = np.where(by_hand[1][1] > by_hand[0][1], other["mean_words"], one["mean_words"])
+    assert np.array_equal(best["mean_words"], chosen)
+    assert best["kl"] == pytest.approx(one["kl"] + np.log(2) - 0.5)
+
+
 def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     table, asked = Table(plan(world, made, [])), []
 
