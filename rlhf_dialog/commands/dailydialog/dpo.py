@@ -52,8 +52,10 @@ def train(plan: Plan) -> None:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.trainer_utils import get_last_checkpoint
+    from transformers.utils.logging import disable_progress_bar
     from trl import DPOConfig, DPOTrainer
 
+    disable_progress_bar()  # its 100 % of a checkpoint would pass for that of the training
     tokenizer, whole = (AutoTokenizer.from_pretrained(plan.model) for _ in range(2))
     tokenizer.eos_token = plan.separator  # which ends a reply here; TRL would add another end token
 
