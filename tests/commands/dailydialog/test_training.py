@@ -34,3 +34,13 @@ def test_bfloat16_is_what_was_estimated(tmp_path):
     assert training.supervised_keys(short, "sft")["use_amp"] is True
     assert "use_amp" not in training.supervised_keys(short, "relevance")
     assert training.supervised_keys(scene(tmp_path), "sft")["use_amp"] is False  # tiny asks for float32
+
+
+def test_runs_with_a_critic_begin_first_and_the_first_run_keeps_its_checkpoints(tmp_path, monkeypatch):
+    jobs = []
+    monkeypatch.setattr(Scene, "run", lambda _, some, side_by_side: jobs.extend(some))
+    made = scene(tmp_path, "short")
+    training.train_ppo(made)
+    assert [job.name for job in jobs] == ["gae_0", "rloo_0", "rloo_1", "rloo_2"]
+    kept = [training.ppo_keys(made, agent)["keep_checkpoints"] > 50 for agent in made.size.agents]
+    assert kept == [True, False, False, False]
