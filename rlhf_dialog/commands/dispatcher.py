@@ -36,6 +36,9 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies", MEASURE
     ),
     "audit": Command("rlhf_dialog.commands.audit", "find the holes of a reward before training", MEASURE),
+    "blind": Command(
+        "rlhf_dialog.commands.blind", "let readers judge pairs of replies, and count their verdicts", MEASURE
+    ),
     "dailydialog": Command(
         "rlhf_dialog.commands.dailydialog.command",
         "train and measure on DailyDialog, from its path to a table of results",
