@@ -15,6 +15,7 @@ from rlhf_dialog.commands.dailydialog.stages import NAMES
 
 pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
 LONGEST = 1800  # seconds
+PUBLISHED = "## Beside what was published"  # what follows has speeds
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def whole(data, tmp_path_factory):
 
 def table_of(work):
     """The tables of results.md without what a clock has measured."""
-    text = (work / "results.md").read_text(encoding="utf-8").split("## What was trained")[0]
+    text = (work / "results.md").read_text(encoding="utf-8").split(PUBLISHED)[0]
     return re.sub(r"\| \d+ \|$", "|", text, flags=re.MULTILINE)
 
 
@@ -64,9 +65,11 @@ def test_every_stage_ends_and_the_table_has_every_row(whole):
         "SFT on best of 4",
         "DPO",
         "SFT, one bias",
+        "PPO, rloo, best of 2",
     )
     for row in (*rows, "true replies", "nearest train reply"):
-        assert len(re.findall(rf"^\| {re.escape(row)} \|", table, re.MULTILINE)) == 4, row  # two temperatures, legacy
+        found = re.findall(rf"^\| {re.escape(row)} \|", table.split(PUBLISHED)[0], re.MULTILINE)
+        assert len(found) == 4, row  # two temperatures, legacy
     for column in (
         "R@1 convolution",
         "R@10 bag",
@@ -78,6 +81,10 @@ def test_every_stage_ends_and_the_table_has_every_row(whole):
     ):
         assert f"| {column} |" in table
     assert "nats a word" in table
+    assert re.search(r"^\| OpenRL, PPO \| 13\.2 \|", table, re.MULTILINE)
+    curve = table.split("## R@10 on validation against tokens")[1].split("## ")[0]
+    assert len(re.findall(r"^\| [\d,]+ \|", curve, re.MULTILINE)) >= 3
+    assert all((work / f"frontier_{t}.png").is_file() for t in ("1", "0.7"))
     chosen = json.loads((work / "chosen.json").read_text())
     assert chosen["validation"]["1"]["SFT"]["relevance_r10"] is not None
     assert (work / "chosen.json").stat().st_mtime <= min(p.stat().st_mtime for p in (work / "test").rglob("*.npz"))
