@@ -32,7 +32,7 @@ from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 Check = tuple[str, bool, str]
 NUM_PROMPTS, NUM_SCALING = 400, 100

@@ -15,7 +15,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.plot import plot
 from rlhf_dialog.rewards import BaseReward
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 SFT = Path("runs/quickstart_sft")
 KINDS = {

@@ -230,7 +230,7 @@ class Comparison:
                     drawn = self._drawn(agent, system, count)
                     rows[title] = measure.measure(measure.best_of(drawn, self.judges, scorer), self.judges)
                 if (moved := measured[system].per_prompt.get("kl_reply")) is not None:
-                    rows[title].per_prompt["kl_reply"] = moved + divergence.kl_of_best_of(count)
+                    rows[title].per_prompt["kl_reply"] = moved + frontier.kl_of_best_of(count)
         return rows
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:

@@ -1,7 +1,5 @@
 """How far an agent has moved from its start, reply by reply. B replies of T tokens at most."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -63,19 +61,3 @@ def by_position(kl: Array) -> list[dict[str, float]]:
     return [
         {"kl": float(np.nanmean(kl[:, i])), "replies": int(count)} for i, count in enumerate(counts.tolist()) if count
     ]
-
-
-def kl_of_best_of(n: float) -> float:
-    """log n - (n - 1) / n: an upper bound of the KL in nats of the best of n samples (Beirami et al. 2024, arXiv 2401.01879)."""
-    return math.log(n) - (n - 1) / n
-
-
-def best_of_with_kl(kl: float) -> float:
-    """The n, not a whole number, whose `kl_of_best_of` is `kl`; 1 for a `kl` of at most 0."""
-    low, high = 1.0, 2.0
-    while kl_of_best_of(high) < kl:
-        low, high = high, high * 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if kl_of_best_of(middle) < kl else (low, middle)
-    return low

@@ -6,8 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.evaluation.divergence import best_of_with_kl
-
 Curve = list[dict[str, float]]  # n (replies of which the best was taken), kl (nats a reply), and every measure
 COLORS = {"before": "#0072B2", "after": "#D55E00"}
 STYLES = {"before": "o-", "after": "s--"}
@@ -60,6 +58,22 @@ def equal_n(curve: Curve, metric: str, value: float) -> float:
             share = (value - low[metric]) / (high[metric] - low[metric])
             return float(low["n"] * (high["n"] / low["n"]) ** share)
     return math.inf if value > max(point[metric] for point in curve) else float(curve[0]["n"])
+
+
+def kl_of_best_of(n: float) -> float:
+    """log n - (n - 1) / n: an upper bound of the KL in nats of the best of n samples (Beirami et al. 2024, arXiv 2401.01879)."""
+    return math.log(n) - (n - 1) / n
+
+
+def best_of_with_kl(kl: float) -> float:
+    """The n, not a whole number, whose `kl_of_best_of` is `kl`; 1 for a `kl` of at most 0."""
+    low, high = 1.0, 2.0
+    while kl_of_best_of(high) < kl:
+        low, high = high, high * 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kl_of_best_of(middle) < kl else (low, middle)
+    return low
 
 
 def plot_frontier(curves: dict[str, Curve], output: Path) -> None:

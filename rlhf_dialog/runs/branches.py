@@ -18,7 +18,7 @@ from rlhf_dialog.runs.checkpoint import (
     usable_best,
 )
 from rlhf_dialog.runs.ledger import LEDGER, cut_ledger, end_of
-from rlhf_dialog.runs.tracking import cut_metrics, first_fault, last_iteration
+from rlhf_dialog.runs.metrics_file import cut_metrics, first_fault, last_iteration
 
 logger = logging.getLogger(__name__)
 ABANDONED = "abandoned"  # in checkpoints/

@@ -13,7 +13,7 @@ from rlhf_dialog.atomic_files import mend_swaps, remove_whole
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.branches import ABANDONED, check_metrics, chosen_checkpoint
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, newest_checkpoint
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run

@@ -14,7 +14,7 @@ from rlhf_dialog.publishing.package import package_of, read_run
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.identity import sha256_of
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.verification import sha256_of_file, versions
 
 logger = logging.getLogger(__name__)

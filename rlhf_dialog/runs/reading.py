@@ -12,7 +12,7 @@ from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
 from rlhf_dialog.own_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.ledger import LEDGER, Row, newest_rows
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 TURNS = 3  # of a prompt that are shown
 

@@ -35,8 +35,8 @@ from rlhf_dialog.runs.checkpoint import (
 )
 from rlhf_dialog.runs.guarding import RunGuard
 from rlhf_dialog.runs.ledger import LEDGER, cut_ledger
+from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.start import Start
-from rlhf_dialog.runs.tracking import cut_metrics
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.runs.verification import changed_versions, verify

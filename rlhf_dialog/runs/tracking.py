@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import lines_of
@@ -96,77 +95,6 @@ def as_numbers(metrics: dict[str, Any]) -> tuple[Metrics, dict[str, Any]]:
         except Exception:  # a type of the user's own may raise any
             others[name] = value
     return numbers, others
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without a last line that a kill left incomplete.
-
-    Raises UserError with the first line that is not of this program, or not of the next iteration.
-    """
-    rows, fault = _scan(path)
-    if fault:
-        raise _damaged(path, len(rows), fault)
-    return rows
-
-
-def _scan(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The lines of iterations 1, 2, 3 ..., and what is wrong with the line after them; empty if nothing is."""
-    *lines, last = path.read_bytes().split(b"\n")
-    while lines and not (lines[-1] + last).strip():
-        lines.pop()  # empty lines at the end
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        row = _row(line)
-        if row is None:
-            return rows, f"line {number} is not a line of metrics"
-        if row["iteration"] != number:
-            return rows, f"line {number} is of iteration {row['iteration']}, not {number}"
-        rows.append(row)
-    row = _row(last)
-    return ([*rows, row] if row and row["iteration"] == len(rows) + 1 else rows), ""
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
-    try:
-        row = json.loads(line.decode("utf-8"))
-        is_whole = type(row["iteration"]) is int and all(map(_is_value, row.values()))
-        return row if is_whole else None
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return None
-
-
-def _is_value(value: object) -> bool:
-    """Whether it is null, or a number that fits a float."""
-    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
-
-
-def _damaged(path: Path, whole: int, fault: str) -> UserError:
-    older = f", or go back to a checkpoint up to iteration {whole} with --resume_from" if whole else ""
-    return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy{older}")
-
-
-def last_iteration(path: Path) -> int:
-    """The last iteration of a metrics.jsonl before any gap or damaged line, counted from 1; 0 if there is no such file."""
-    return len(_scan(path)[0]) if path.is_file() else 0
-
-
-def first_fault(path: Path) -> str:
-    """What is wrong with the line after `last_iteration`, such as `line 7 is not a line of metrics`; empty if nothing is."""
-    return _scan(path)[1] if path.is_file() else ""
-
-
-def cut_metrics(path: Path, iteration: int) -> None:
-    """Remove the lines after `iteration`, atomically, since a resumed run will write them again.
-
-    Raises UserError when one of the lines up to it is damaged or missing.
-    """
-    if not path.exists():
-        return
-    rows, fault = _scan(path)
-    if len(rows) < iteration:
-        raise _damaged(path, len(rows), fault or f"line {len(rows) + 1} is missing")
-    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))
 
 
 class TensorBoardTracker:

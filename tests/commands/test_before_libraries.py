@@ -39,6 +39,7 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "plot-run": ["--run", NOWHERE],
     "report": [NOWHERE],
     "audit": ["--config", "run.yaml"],
+    "blind": ["--replies", NOWHERE, "--output", "reading"],
     "dailydialog": ["--data_path", NOWHERE, "--work", "w"],
     "export": ["--run", NOWHERE, "--output", "o"],
     "push-to-hub": ["--agent", NOWHERE, "--repo", "polite", "--dry_run"],

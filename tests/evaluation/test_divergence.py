@@ -6,7 +6,7 @@ import torch
 from byte_agents import PROMPTS, agent_of
 from tiny import gpt2
 
-from rlhf_dialog.evaluation.divergence import best_of_with_kl, by_position, kl_by_token, kl_of_best_of
+from rlhf_dialog.evaluation.divergence import by_position, kl_by_token
 from rlhf_dialog.evaluation.replies import generate_replies
 
 
@@ -41,11 +41,3 @@ def test_the_kl_by_position_is_the_mean_of_those_that_reach_it():
         {"kl": 1.5, "replies": 2},
         {"kl": 3.0, "replies": 1},
     ]
-
-
-def test_the_kl_of_the_best_of_n():
-    """log 2 - 1/2, log 4 - 3/4; and back."""
-    assert kl_of_best_of(1) == 0
-    assert [kl_of_best_of(n) for n in (2, 4)] == pytest.approx([0.693147 - 0.5, 1.386294 - 0.75], abs=1e-6)
-    assert [best_of_with_kl(kl) for kl in (0.193147, 0.636294)] == pytest.approx([2, 4], abs=1e-4)
-    assert best_of_with_kl(0) == best_of_with_kl(-0.1) == pytest.approx(1)

@@ -10,7 +10,7 @@ from rlhf_dialog.commands.dailydialog.scene import Scene
 from rlhf_dialog.commands.dailydialog.sizes import START, Agent
 from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.runs.checkpoint import checkpoints_of, iteration_of
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 POINTS = 4  # checkpoints, beside the SFT model and the agent of the end
 TEMPERATURE = 1.0

@@ -17,6 +17,7 @@ from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene
 from rlhf_dialog.commands.dailydialog.sizes import FEWEST, STEP, Agent, Keys, Size
 from rlhf_dialog.config.loading import read_yaml, shipped
 from rlhf_dialog.own_files import read_json
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 STEPS = re.compile(r"step (\d+) of (\d+): loss")
 SEQUENCES = re.compile(r"are learned in (\d+) sequences")
@@ -100,8 +101,6 @@ def step_seconds(ended: Ended) -> float:
 
 def measured_ppo(scene: Scene) -> dict[str, float]:
     """Tokens a second of a run, two of which are measured side by side, with random weights of the same size."""
-    from rlhf_dialog.runs.tracking import read_metrics  # which imports torch
-
     folder, work = scene.folder(ESTIMATE) / "ppo", scene.folder(ESTIMATE)
     small: Keys = {"max_iterations": 2, "rollout_batch_size": 128, "eval_interval": 0} | scene.small("ppo")
     runs = []

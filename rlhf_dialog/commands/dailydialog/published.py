@@ -11,7 +11,7 @@ from rlhf_dialog.commands.dailydialog.reading import title_of
 from rlhf_dialog.commands.dailydialog.scene import Scene
 from rlhf_dialog.commands.dailydialog.sizes import RLOO, START
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics
 
 if TYPE_CHECKING:
     from rlhf_dialog.commands.dailydialog.rows import Table

@@ -25,7 +25,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, one_bias, replies
 from rlhf_dialog.evaluation.compare import Comparison
-from rlhf_dialog.evaluation.divergence import kl_by_token, kl_of_best_of
+from rlhf_dialog.evaluation.divergence import kl_by_token
+from rlhf_dialog.evaluation.frontier import kl_of_best_of
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent

@@ -70,7 +70,7 @@ def _numbers(found: list[Played]) -> dict[str, list[float]]:
 
 def _training(folder: Path) -> dict[str, Any]:
     """What the run beside the agent says of its dialogues and iterations; None where nothing is known."""
-    from rlhf_dialog.runs.tracking import read_metrics
+    from rlhf_dialog.runs.metrics_file import read_metrics
 
     path, row = folder.resolve().parent / "metrics.jsonl", dict[str, Any]()
     if path.is_file():
