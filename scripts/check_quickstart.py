@@ -33,11 +33,13 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.terminal import Console
 
 Check = tuple[str, bool, str]
 NUM_PROMPTS, NUM_SCALING = 400, 100
 TEMPERATURES = {"1": 1.0, "0.7": 0.7, "greedy": 0.0}
 BEST_OF, DRAWS, COMMONEST = 4, 8, 200
+REFERENCES_RATE = 1e-3  # less than half of the SFT's
 MOST_OF_GAIN, UNSEEN_GAIN, LOST_SENTENCES = 0.4, 0.8, 0.05
 SFT, AGENT, BIAS, BEST, NEAREST = (
     "SFT",
@@ -47,6 +49,8 @@ SFT, AGENT, BIAS, BEST, NEAREST = (
     "nearest training reply",
 )
 BAN, ATTENTIVE, TRUE = "SFT, best ban of a beginning", "nearest attentive reply", "true replies"
+REFERENCES = "SFT on the same references"
+ON_REFERENCES = Path("runs/quickstart_sft_references")
 Rows = dict[str, dict[str, list[float]]]  # by system and temperature: N numbers of each measure
 
 
@@ -101,10 +105,30 @@ def check_seeds(work: Path, seeds: int) -> list[Check]:
         if not stored.is_file():
             config = yaml.safe_load((folder / quickstart.RUN / "config.yaml").read_text(encoding="utf-8"))
             desk = Desk(folder, folder / quickstart.RUN / "agent", config, str(quickstart.PREFERENCE))
-            replace_json(stored, desk.rows())
+            train_on_references(folder, seed)
+            replace_json(stored, desk.rows() | desk.rows_of(REFERENCES, ChatAgent.load(folder / ON_REFERENCES)))
         every.append(json.loads(stored.read_text(encoding="utf-8")))
     print(markdown(every))
     return table_checks(every, by_interval=True)
+
+
+def train_on_references(folder: Path, seed: int) -> None:
+    """Train the SFT model with one pass over as many true replies as PPO's reward has read.
+
+    Raises UserError when that ends with an error.
+    """
+    config = yaml.safe_load((folder / quickstart.RUN / "config.yaml").read_text(encoding="utf-8"))
+    episodes = read_metrics(folder / quickstart.RUN / "metrics.jsonl")[-1]["episodes"]
+    number = round(episodes / config["num_responses_per_prompt"])
+    stage = quickstart.Stage(
+        REFERENCES,
+        f"-m rlhf_dialog train-sft --config sft_quickstart.yaml --model_path {quickstart.SFT} --data_path {quickstart.DATA} "
+        f"--output {ON_REFERENCES} --max_train_prompts {number} --epochs 1 --learning_rate {REFERENCES_RATE}",
+        (Path("configs/sft_quickstart.yaml"), quickstart.SFT, quickstart.DATA),
+        ON_REFERENCES,
+    )
+    if quickstart.run_stage(stage.with_seed(seed), folder, Console(highlight=False)):
+        raise UserError(f"{folder}: {REFERENCES} ended with an error; run this again to go on")
 
 
 @dataclass
@@ -159,6 +183,10 @@ class Desk:
             if name == "1":
                 found[f"{BAN}, {name}"] = self.measured(self.best_ban(draws))
         return found
+
+    def rows_of(self, system: str, agent: ChatAgent) -> Rows:
+        """Another agent at every temperature."""
+        return {f"{system}, {name}": self.measured(self.replies(agent, self.sampling(name))) for name in TEMPERATURES}
 
     def said(self, texts: list[str]) -> list[Dialogue]:
         return [prompt.said(text) for prompt, text in zip(self.prompts, texts, strict=True)]

@@ -19,12 +19,13 @@ HIGHEST_FLOOR = -1.0  # above it, the mean of a constant response could be above
 
 @RewardFactory.register("RelevanceReward")
 class RelevanceReward(BaseReward):
-    """log(exp s / mean(exp s, exp s_1 .. exp s_n)) in nats, at least `floor`: the InfoNCE margin of the response's own prompt.
+    """log(exp s / mean(exp s, exp s_1 .. exp s_n)) in nats, from `floor` to `ceiling`: the InfoNCE margin of the own prompt.
 
     s is the model's score of the response with its own prompt, s_i with the i-th of the n prompts of a bank that is stored with
     the model, so that a score depends on no other response. At most log(n + 1); the mean over the model's members. A prompt that
     is itself in the bank is left out there. The mean of one and the same response over prompts like those of the bank is at
-    most 0, because the mean of exp(margin) is 1, and with a floor of at most -1 no floor lifts it above 0.
+    most 0, because the mean of exp(margin) is 1, and with a floor of at most -1 no floor lifts it above 0. A ceiling near what
+    true replies have takes away what a search gains by more words of the prompt.
 
     `model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
     bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.
@@ -36,7 +37,9 @@ class RelevanceReward(BaseReward):
 
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
-    def __init__(self, model: str, floor: float | None = -3.0, bank_size: int | None = None):
+    def __init__(
+        self, model: str, floor: float | None = -3.0, bank_size: int | None = None, ceiling: float | None = None
+    ):
         from rlhf_dialog.models.relevance_folder import load_relevance
 
         if floor is not None and not (_is_number(floor) and floor <= HIGHEST_FLOOR):
@@ -46,16 +49,21 @@ class RelevanceReward(BaseReward):
             )
         if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
             raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
+        if ceiling is not None and not (_is_number(ceiling) and ceiling > 0):
+            raise UserError(
+                f"reward_class.args.ceiling: {ceiling!r} must be a number above 0: nats, such as 1; or null for none"
+            )
         self.model = load_relevance(str(model), KEY)
         self.floor = -math.inf if floor is None else float(floor)
+        self.ceiling = math.inf if ceiling is None else float(ceiling)
         self.bank = self.model.bank[:bank_size]
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """The margin of each dialogue in nats, from `floor` to log(n + 1)."""
-        return [max(margin, self.floor) for margin in self.margins(dialogues)]
+        """The margin of each dialogue in nats, from `floor` to the smaller one of `ceiling` and log(n + 1)."""
+        return [min(max(margin, self.floor), self.ceiling) for margin in self.margins(dialogues)]
 
     def margins(self, dialogues: list[Dialogue]) -> list[float]:
-        """The margins without the floor."""
+        """The margins without floor and ceiling."""
         import torch
 
         contexts, size = [dialogue.turns_before for dialogue in dialogues], self.model.sizes.context_size

@@ -55,6 +55,9 @@ def test_it_is_floored_and_bounded(folder, reward):
     assert min(free) < -1.25
     assert floored == [max(margin, -1.25) for margin in free]
     assert max(free) <= math.log(len(BANK) + 1)
+    between = RelevanceReward(folder, floor=-1.25, ceiling=0.5)(dialogues)
+    assert max(free) > 0.5
+    assert between == [min(margin, 0.5) for margin in floored]
 
 
 @pytest.mark.parametrize("floor", [None, -1.0, -3.0])
@@ -109,6 +112,8 @@ def test_what_it_holds(folder, reward):
         ({"floor": -0.5}, r"args\.floor: -0\.5 must be a number of at most -1"),
         ({"floor": "low"}, r"args\.floor"),
         ({"bank_size": 0}, r"args\.bank_size"),
+        ({"ceiling": 0}, r"args\.ceiling: 0 must be a number above 0"),
+        ({"ceiling": True}, r"args\.ceiling"),
         ({}, "wrong arguments"),
     ],
 )

@@ -120,6 +120,8 @@ def trained(scene: Scene) -> Iterator[str]:
     words = read_json(scene.folder("sft") / "words.json")
     yield from ("## What was trained", "")
     yield f"- SFT: {plan['epochs']} epochs; validation loss {words['nats_a_word']:.3f} nats a word."
+    if beside := words.get("pretrained"):
+        yield f"- SmolLM2, which never saw the data: {beside['nats_a_word']:.3f} nats a word ({beside['prompts']} prompts)."
     yield f"- PPO: {plan['tokens']:,} generated tokens in each run; runs: {', '.join(a.folder for a in scene.size.agents)}."
     counts = read_json(scene.folder("best_of_4") / "drawn.json")
     yield f"- Draws: {counts['tokens']:,} tokens, {counts['best']:,} best replies, {counts['pairs']:,} pairs."

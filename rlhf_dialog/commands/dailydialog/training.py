@@ -56,8 +56,10 @@ def train_supervised(scene: Scene, stage: str) -> None:
     calls.clear_partial(folder)
     scene.run([supervised_job(scene, stage, folder, supervised_keys(scene, stage))])
     if stage == "sft":
-        plan = folder / "words.plan.json"
-        replace_json(plan, {"model": str(scene.model("sft")), "output": str(folder / "words.json")})
+        plan, beside = folder / "words.plan.json", scene.pretrained(sizes.SMOLLM2)
+        given = {"model": str(scene.model("sft")), "output": str(folder / "words.json")}
+        pretrained = {"pretrained": beside and str(beside), "prompts": scene.size.pretrained_prompts}
+        replace_json(plan, given | pretrained)
         scene.run([calls.program("words", plan, folder / "words.log", folder / "words.json")])
 
 

@@ -1,12 +1,15 @@
 """The loss in nats a word, by one forward pass for each token."""
 
+import json
+
 import pytest
 import tiny
 import torch
 
-from rlhf_dialog.commands.dailydialog.words import nats_a_word
+from rlhf_dialog.commands.dailydialog.words import READ, main, nats_a_word
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.evaluation.replies import pick_prompts
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 
 
 def test_nats_a_word_by_hand(tmp_path):
@@ -14,13 +17,10 @@ def test_nats_a_word_by_hand(tmp_path):
     tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
     data = str(tiny.write_data(tmp_path / "data", 4))
     keys = {"context_size": 5, "min_context_size": 1, "max_prompt_length": 96, "turn_separator": "<EOU>", "seed": 0}
-    found = nats_a_word(tmp_path / "model", data, keys | {"max_eval_prompts": 2})
-    agent, nats, words = ChatAgent.load(tmp_path / "model"), 0.0, 0
-    agent.encoder.max_prompt_length = 96
-    prompts = [one for one in load_prompts(data, "validation")]
-    from rlhf_dialog.evaluation.replies import pick_prompts
-
-    for prompt in pick_prompts(prompts, 2, 0):
+    settings = AgentSettings(**{name: keys[name] for name in READ})
+    agent, nats, words = ChatAgent.load(tmp_path / "model", settings=settings), 0.0, 0
+    found = nats_a_word(agent, data, keys | {"max_eval_prompts": 2})
+    for prompt in pick_prompts(load_prompts(data, "validation"), 2, 0):
         ids = agent.encoder.encode_prompt(prompt.prompt_turns)
         words += len(prompt.reference.split()) + 1
         for token in agent.encoder.encode_reply(prompt.reference):
@@ -29,3 +29,23 @@ def test_nats_a_word_by_hand(tmp_path):
             ids = [*ids, token]
     assert found["words"] == words
     assert found["nats_a_word"] == pytest.approx(nats / words, rel=1e-4)
+
+
+def test_a_pretrained_model_stands_beside_it(tmp_path):
+    """Here it is a copy that reads fewer prompts, so only their number and their loss differ."""
+    for name in ("sft", "pretrained"):
+        tiny.gpt2().save_pretrained(tmp_path / name)
+        tiny.byte_tokenizer().save_pretrained(tmp_path / name)
+    data = str(tiny.write_data(tmp_path / "data", 4))
+    keys = {"context_size": 5, "min_context_size": 1, "max_prompt_length": 96, "turn_separator": "<EOU>", "seed": 0}
+    config = keys | {"max_eval_prompts": 3, "data_path": data}
+    (tmp_path / "sft" / "training.json").write_text(json.dumps({"config": config}), encoding="utf-8")
+    plan = {"model": str(tmp_path / "sft"), "output": str(tmp_path / "words.json"), "prompts": 2}
+    for beside in (None, str(tmp_path / "pretrained")):
+        (tmp_path / "plan.json").write_text(json.dumps(plan | {"pretrained": beside}), encoding="utf-8")
+        main(tmp_path / "plan.json")
+        found = json.loads((tmp_path / "words.json").read_text(encoding="utf-8"))
+        assert found["prompts"] == 3
+        assert ("pretrained" in found) == bool(beside)
+    few = nats_a_word(ChatAgent.load(tmp_path / "pretrained"), data, config | {"max_eval_prompts": 2})
+    assert found["pretrained"] == pytest.approx(few)
