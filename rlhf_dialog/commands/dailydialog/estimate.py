@@ -5,7 +5,8 @@ Each estimate is a measured speed times the amount of work, plus what the measur
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.dailydialog import calls, measuring, training
 from rlhf_dialog.commands.dailydialog.jobs import Ended
 from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
-from rlhf_dialog.commands.dailydialog.sizes import FEWEST, STEP, Agent, Keys, Size
+from rlhf_dialog.commands.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
 from rlhf_dialog.config.loading import read_yaml, shipped
 from rlhf_dialog.own_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics
@@ -28,6 +29,10 @@ EPOCHS, EPOCHS_FAST = (
 TOKENS_A_REPLY = 13.0
 DPO_COST = 3.0  # of a pair, in examples of the SFT: two models read two replies each, and one learns
 AUDITED = 10_000  # replies that an audit asks about, in prompts of a row
+RESPONSES, RESPONSES_OF_LARGE = (
+    128,
+    16,
+)  # of an iteration of PPO that is measured, from the SFT model and from another start
 SLACK = 1.1  # validations and checkpoints
 
 
@@ -39,14 +44,19 @@ def estimate(scene: Scene) -> None:
     plan: dict[str, Any] = {"use_amp": use_amp, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
     scene.plan = plan
     trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in training.SUPERVISED}
-    speed = kept(scene, "ppo", partial(measured_ppo, scene))["speed"]
-    plan["tokens"] = tokens_for(scene.size, speed)
+    agents = {agent.name: agent for agent in scene.size.agents}
+    speeds = {
+        name: kept(scene, f"ppo_{name}", partial(measured_ppo, scene, one))["speed"] for name, one in agents.items()
+    }
+    plan["tokens"] = tokens_for(scene.size, speeds[RLOO])
     seconds = {stage: one["seconds"] for stage, one in trainings.items()}
-    seconds["ppo"] = SLACK * _waves(len(scene.size.agents)) * plan["tokens"] / speed
+    seconds["ppo"] = SLACK * side_by_side([plan["tokens"] / speeds[agent.name] for agent in scene.size.agents])
     row = kept(scene, "rows", partial(measuring.measured_speed, scene))
-    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row)
+    slower = {agent.name: speeds[RLOO] / speeds[agent.name] for agent in scene.size.agents if agent.start}
+    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row, sum(slower.values()))
     plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
-    plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": round(speed, 1)}
+    rounded = {name: round(speed, 1) for name, speed in speeds.items()}
+    plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": rounded}
     replace_json(scene.folder(ESTIMATE) / "estimate.json", plan)
 
 
@@ -99,32 +109,43 @@ def step_seconds(ended: Ended) -> float:
     return sum(b[0] - a[0] for a, b in pairs) / count if count else 0.0
 
 
-def measured_ppo(scene: Scene) -> dict[str, float]:
-    """Tokens a second of a run, two of which are measured side by side, with random weights of the same size."""
-    folder, work = scene.folder(ESTIMATE) / "ppo", scene.folder(ESTIMATE)
-    small: Keys = {"max_iterations": 2, "rollout_batch_size": 128, "eval_interval": 0} | scene.small("ppo")
+def measured_ppo(scene: Scene, agent: Agent) -> dict[str, float]:
+    """Tokens a second of a run of this kind, two of which are measured side by side; an SFT model has random weights."""
+    folder, work = scene.folder(ESTIMATE) / f"ppo_{agent.name}", scene.folder(ESTIMATE)
+    responses = RESPONSES_OF_LARGE if agent.start else RESPONSES
+    small: Keys = {"max_iterations": 2, "rollout_batch_size": responses, "eval_interval": 0} | scene.small("ppo")
     runs = []
-    for agent in (Agent("measured", seed) for seed in range(min(SIDE_BY_SIDE, cores()))):
-        keys = training.ppo_keys(scene, agent) | training.ppo_paths(scene, agent, work) | small
-        runs.append(calls.ppo(agent.folder, agent.yaml, keys | {"total_time_steps": None}, folder))
+    for seed in range(min(SIDE_BY_SIDE, cores())):
+        one = replace(agent, name=f"measured_{agent.name}", seed=seed)
+        keys = training.ppo_keys(scene, one) | training.ppo_paths(scene, one, work) | small
+        runs.append(calls.ppo(one.folder, one.yaml, keys | {"total_time_steps": None}, folder))
     scene.run(runs, side_by_side=True)
     last = [read_metrics(folder / job.name / "metrics.jsonl")[-1]["FPS"] for job in runs]
     return {"speed": float(min(last))}
 
 
-def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float]) -> dict[str, float]:
-    """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables."""
+def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float], slower: float = 0.0) -> dict[str, float]:
+    """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables.
+
+    slower: how many times as long the agents of other starts take for a token, added up; their starts take as long.
+    """
     whole, drawing = row["seconds"] / row["prompts"], row["drawing"] / row["prompts"]
     examples = scene.plan["tokens"] / TOKENS_A_REPLY / training.DRAWS
     seconds = {"audit": AUDITED * whole, "best_of_4": examples * (training.DRAWS * drawing + of_example)}
     seconds |= {"dpo": DPO_COST * examples * of_example, "table": 30.0}
     at_once = min(SIDE_BY_SIDE, cores())
-    return seconds | {stage: count * whole / at_once for stage, count in measuring.amounts(scene).items()}
+    larger = {stage: 2 * slower * drawing * count for stage, count in measuring.draws_of_an_agent(scene).items()}
+    counts = measuring.amounts(scene)
+    return seconds | {stage: (count * whole + larger[stage]) / at_once for stage, count in counts.items()}
 
 
 def _sequences(ended: Ended) -> int:
     return next(int(match[1]) for _, line in ended.lines if (match := SEQUENCES.search(line)))
 
 
-def _waves(jobs: int) -> int:
-    return -(-jobs // min(SIDE_BY_SIDE, cores()))
+def side_by_side(seconds: Sequence[float]) -> float:
+    """How long jobs of these seconds take, of which as many run at once as there is room for, in their order."""
+    ends = [0.0] * min(SIDE_BY_SIDE, cores())
+    for one in seconds:
+        ends[ends.index(min(ends))] += one
+    return max(ends)

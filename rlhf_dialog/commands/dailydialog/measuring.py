@@ -31,6 +31,7 @@ from rlhf_dialog.own_files import read_json
 
 MEASURED = ("sft", "ppo", "best_of_4", "dpo")  # the stages whose models are measured
 Rows = list[dict[str, Any]]
+ALL = 7000  # prompts of a split, about
 
 
 def model_row(name: str, model: Path, draw: int = 0, config: str = "") -> dict[str, Any]:
@@ -188,13 +189,20 @@ def measured_speed(scene: Scene) -> dict[str, float]:
 
 
 def amounts(scene: Scene) -> dict[str, int]:
-    """Rows times prompts of the stages that measure; all prompts of a split count as 7,000."""
+    """Rows times prompts of the stages that measure; all prompts of a split count as ALL."""
     size = scene.size
     validation = len(all_rows(scene, 1, COUNTS[:1], False)) * size.validation_prompts
     return {
         "validation": len(TEMPERATURES) * validation,
-        "test": len(TEMPERATURES) * len(all_rows(scene, size.draws, COUNTS, True)) * (size.test_prompts or 7000),
+        "test": len(TEMPERATURES) * len(all_rows(scene, size.draws, COUNTS, True)) * (size.test_prompts or ALL),
     }
+
+
+def draws_of_an_agent(scene: Scene) -> dict[str, int]:
+    """Draws times prompts of one agent in the stages that measure."""
+    size = scene.size
+    counts = {"validation": size.validation_prompts, "test": size.draws * (size.test_prompts or ALL)}
+    return {stage: len(TEMPERATURES) * count for stage, count in counts.items()}
 
 
 def _text(path: Path | None) -> str | None:

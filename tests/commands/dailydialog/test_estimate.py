@@ -7,6 +7,7 @@ import pytest
 from rlhf_dialog.commands.dailydialog import estimate
 from rlhf_dialog.commands.dailydialog.estimate import step_seconds, tokens_for
 from rlhf_dialog.commands.dailydialog.jobs import Ended
+from rlhf_dialog.commands.dailydialog.scene import Scene
 from rlhf_dialog.commands.dailydialog.sizes import FULL, SHORT
 
 
@@ -47,3 +48,24 @@ def test_a_third_epoch_where_the_processor_multiplies_bfloat16_fast(flags, use_a
     fast = estimate.has_bfloat16("amx_bf16")
     assert estimate.has_bfloat16("avx512_bf16", "amx_bf16") is use_amp
     assert (estimate.EPOCHS_FAST if fast else estimate.EPOCHS) == epochs
+
+
+@pytest.mark.parametrize(
+    ("cores", "seconds", "last"),
+    [(2, [3.0, 3.0, 3.0], 6.0), (2, [9.0, 3.0, 3.0, 3.0], 9.0), (2, [1.0, 1.0, 9.0], 10.0), (1, [1.0, 2.0], 3.0)],
+)
+def test_runs_side_by_side_end_with_the_last_one(cores, seconds, last, monkeypatch):
+    monkeypatch.setattr(estimate, "cores", lambda: cores)
+    assert estimate.side_by_side(seconds) == last
+
+
+def test_rows_of_a_larger_start_take_as_much_longer_as_its_tokens(tmp_path, monkeypatch):
+    """Of 7,000 prompts four draws at two temperatures, of an agent and its start, on two cores: half of the seconds each."""
+    monkeypatch.setattr(estimate, "cores", lambda: 2)
+    scene = Scene(tmp_path, tmp_path, "full", tmp_path, lambda _: None)
+    scene.plan = {"tokens": 330_000}
+    row = {"seconds": 2.0, "drawing": 1.0, "prompts": 100.0}
+    same, slow = (estimate.seconds_of_draws(scene, 0.1, row, slower) for slower in (0.0, 20.0))
+    assert slow["test"] - same["test"] == pytest.approx(20 * 2 * 7000 * 4 * 2 * 0.01 / 2)
+    assert slow["validation"] - same["validation"] == pytest.approx(20 * 2 * 500 * 2 * 0.01 / 2)
+    assert {name for name in same if same[name] != slow[name]} == {"test", "validation"}
