@@ -101,7 +101,7 @@ def check_seeds(work: Path, seeds: int) -> list[Check]:
         folder = work / str(seed)
         if quickstart.run(folder, seed):
             raise UserError(f"{folder}: the quickstart with seed {seed} ended with an error; run this again to go on")
-        stored = folder / "table.json"
+        stored = folder / quickstart.RUN / "table.json"  # goes with a run that is begun again
         if not stored.is_file():
             config = yaml.safe_load((folder / quickstart.RUN / "config.yaml").read_text(encoding="utf-8"))
             desk = Desk(folder, folder / quickstart.RUN / "agent", config, str(quickstart.PREFERENCE))

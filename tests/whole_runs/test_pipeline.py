@@ -1,6 +1,7 @@
 """The quickstart in small: its own configurations, one stage after the other, with a few steps each."""
 
 import json
+import shutil
 
 import pytest
 from processes import ROOT, load_script
@@ -88,3 +89,12 @@ def test_the_run_can_be_plotted_and_checked(pipeline, capsys):
     assert (pipeline / "runs/quickstart/plot.png").stat().st_size > 10_000
     assert load_script("scripts/check_quickstart.py").main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
     assert "pass" in capsys.readouterr().out
+
+
+def test_the_sft_model_learns_as_many_references_as_the_reward_has_read(pipeline, tmp_path):
+    """Two iterations of eight responses, eight to a prompt: two references."""
+    shutil.copytree(pipeline / "runs", tmp_path / "runs")
+    load_script("scripts/check_quickstart.py").train_on_references(tmp_path, seed=0)
+    made = json.loads((tmp_path / "runs/quickstart_sft_references/training.json").read_text(encoding="utf-8"))["config"]
+    assert made["max_train_prompts"] == 2
+    assert (made["model_path"], made["data_path"]) == ("runs/quickstart_sft", "runs/quickstart_data")
