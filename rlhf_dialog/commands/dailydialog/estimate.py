@@ -48,9 +48,10 @@ def estimate(scene: Scene) -> None:
     speeds = {
         name: kept(scene, f"ppo_{name}", partial(measured_ppo, scene, one))["speed"] for name, one in agents.items()
     }
-    plan["tokens"] = tokens_for(scene.size, speeds[RLOO])
+    of_token = SLACK * side_by_side([1 / speeds[agent.name] for agent in training.in_turn(scene.size)])
+    plan["tokens"] = tokens_for(scene.size, of_token)
     seconds = {stage: one["seconds"] for stage, one in trainings.items()}
-    seconds["ppo"] = SLACK * side_by_side([plan["tokens"] / speeds[agent.name] for agent in scene.size.agents])
+    seconds["ppo"] = plan["tokens"] * of_token
     row = kept(scene, "rows", partial(measuring.measured_speed, scene))
     slower = {agent.name: speeds[RLOO] / speeds[agent.name] for agent in scene.size.agents if agent.start}
     seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row, sum(slower.values()))
@@ -78,11 +79,14 @@ def has_bfloat16(*instructions: str) -> bool:
     return torch.cuda.is_available() or not processor()[1].isdisjoint(instructions)
 
 
-def tokens_for(size: Size, speed: float) -> int:
-    """Tokens of a run of PPO: all, or what the minutes allow, in steps of 10,000 and at least 40,000."""
+def tokens_for(size: Size, of_token: float) -> int:
+    """Tokens of each run of PPO: all, or what the minutes allow, in steps of 10,000 and at least 40,000.
+
+    of_token: the seconds of all runs together for one token of each.
+    """
     if size.minutes is None:
         return size.tokens
-    allowed = int(speed * size.minutes * 60 / SLACK) // STEP * STEP
+    allowed = int(size.minutes * 60 / of_token) // STEP * STEP
     return min(max(allowed, FEWEST), size.tokens)
 
 

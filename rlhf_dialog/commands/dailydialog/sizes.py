@@ -54,7 +54,7 @@ class Size:
     """How large everything is; `small`: what is changed in the YAML of each stage, beside what the stage itself decides."""
 
     agents: tuple[Agent, ...]
-    minutes: float | None  # of two runs of PPO side by side, which decide their tokens; None: all tokens
+    minutes: float | None  # of all runs of PPO, two side by side, which decide their tokens; None: all tokens
     tokens: int  # of a run of PPO, at most
     test_prompts: int | None  # of whole dialogues; None: all
     validation_prompts: int

@@ -8,7 +8,7 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.dailydialog import calls, sizes
 from rlhf_dialog.commands.dailydialog.jobs import Job
 from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import Agent, Keys
+from rlhf_dialog.commands.dailydialog.sizes import Agent, Keys, Size
 from rlhf_dialog.config.loading import read_yaml, shipped
 
 SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML, what is changed there
@@ -100,9 +100,13 @@ def ppo_job(scene: Scene, agent: Agent) -> Job:
 
 
 def train_ppo(scene: Scene) -> None:
-    """All runs of PPO, two side by side; those with a critic, which take longer, begin first."""
-    agents = sorted(scene.size.agents, key=lambda agent: "critic_lr" not in agent.keys)
-    scene.run([ppo_job(scene, agent) for agent in agents], side_by_side=True)
+    """All runs of PPO, two side by side."""
+    scene.run([ppo_job(scene, agent) for agent in in_turn(scene.size)], side_by_side=True)
+
+
+def in_turn(size: Size) -> list[Agent]:
+    """The runs of PPO as they begin: those of another start and those with a critic take longest, and come first."""
+    return sorted(size.agents, key=lambda agent: (agent.start is None, "critic_lr" not in agent.keys))
 
 
 def reward_config(scene: Scene, folder: Path, models: Path | None = None) -> Path:

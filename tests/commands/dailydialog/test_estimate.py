@@ -9,6 +9,7 @@ from rlhf_dialog.commands.dailydialog.estimate import step_seconds, tokens_for
 from rlhf_dialog.commands.dailydialog.jobs import Ended
 from rlhf_dialog.commands.dailydialog.scene import Scene
 from rlhf_dialog.commands.dailydialog.sizes import FULL, SHORT
+from rlhf_dialog.commands.dailydialog.training import in_turn
 
 
 def test_seconds_of_a_step_are_those_between_lines():
@@ -25,17 +26,22 @@ def test_seconds_of_a_step_are_those_between_lines():
 
 
 @pytest.mark.parametrize(
-    ("speed", "tokens"),
+    ("of_token", "tokens"),
     [
-        (90.0, 190_000),  # 90 * 2400 / 1.1 = 196,363
-        (10.0, 40_000),  # at least
-        (1000.0, 200_000),  # at most
+        (0.0122, 190_000),  # 2,400 / 0.0122 = 196,721
+        (0.1, 40_000),  # at least
+        (0.001, 200_000),  # at most
     ],
 )
-def test_tokens_are_what_the_minutes_allow(speed, tokens):
-    assert tokens_for(SHORT, speed) == tokens
-    assert tokens_for(replace(SHORT, minutes=None), speed) == 200_000
-    assert tokens_for(FULL, speed) == 330_000
+def test_tokens_are_what_the_minutes_allow(of_token, tokens):
+    assert tokens_for(SHORT, of_token) == tokens
+    assert tokens_for(replace(SHORT, minutes=None), of_token) == 200_000
+    assert tokens_for(FULL, of_token) == 330_000
+
+
+def test_the_longest_runs_begin_first():
+    assert [agent.folder for agent in in_turn(SHORT)] == ["gae_0", "rloo_0", "rloo_1", "rloo_2"]
+    assert [agent.folder for agent in in_turn(FULL)][:2] == ["rloo_smollm2_0", "gae_0"]
 
 
 @pytest.mark.parametrize(
