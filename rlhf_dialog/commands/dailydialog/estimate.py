@@ -29,10 +29,8 @@ EPOCHS, EPOCHS_FAST = (
 TOKENS_A_REPLY = 13.0
 DPO_COST = 3.0  # of a pair, in examples of the SFT: two models read two replies each, and one learns
 AUDITED = 10_000  # replies that an audit asks about, in prompts of a row
-RESPONSES, RESPONSES_OF_LARGE = (
-    128,
-    16,
-)  # of an iteration of PPO that is measured, from the SFT model and from another start
+RESPONSES = 128  # of an iteration of PPO that is measured
+RESPONSES_OF_LARGE = 16  # the same from another start than the SFT model
 SLACK = 1.1  # validations and checkpoints
 
 
@@ -53,8 +51,8 @@ def estimate(scene: Scene) -> None:
     seconds = {stage: one["seconds"] for stage, one in trainings.items()}
     seconds["ppo"] = plan["tokens"] * of_token
     row = kept(scene, "rows", partial(measuring.measured_speed, scene))
-    slower = {agent.name: speeds[RLOO] / speeds[agent.name] for agent in scene.size.agents if agent.start}
-    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row, sum(slower.values()))
+    slower = sum(speeds[RLOO] / speeds[agent.name] for agent in scene.size.agents if agent.start)
+    seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row, slower)
     plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
     rounded = {name: round(speed, 1) for name, speed in speeds.items()}
     plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": rounded}
@@ -128,7 +126,7 @@ def measured_ppo(scene: Scene, agent: Agent) -> dict[str, float]:
     return {"speed": float(min(last))}
 
 
-def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float], slower: float = 0.0) -> dict[str, float]:
+def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float], slower: float) -> dict[str, float]:
     """The stages that draw replies: for SFT and DPO, for the audit, and for the rows of tables.
 
     slower: how many times as long the agents of other starts take for a token, added up; their starts take as long.
