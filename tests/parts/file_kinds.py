@@ -38,9 +38,9 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
-from rlhf_dialog.task_oriented.runs.scene import scene_of
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.table import Cell, read_cell
+from rlhf_dialog.task_oriented.runs.training_world import scene_of
 from rlhf_dialog.task_oriented.world.action_list import read_actions
 from rlhf_dialog.task_oriented.world.quiz import read_answers
 

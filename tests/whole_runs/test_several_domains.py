@@ -15,8 +15,8 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
-from rlhf_dialog.task_oriented.runs.scene import environment_of
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
+from rlhf_dialog.task_oriented.runs.training_world import environment_of
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 
 SMALL = {

@@ -33,7 +33,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_polic
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compared, measured
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
-from rlhf_dialog.task_oriented.runs.scene import scene_of
+from rlhf_dialog.task_oriented.runs.training_world import scene_of
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)

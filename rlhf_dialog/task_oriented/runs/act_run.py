@@ -16,8 +16,8 @@ from rlhf_dialog.runs.start import Start
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
-from rlhf_dialog.task_oriented.runs.scene import Scene
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.training_world import Scene
 
 
 class ActRun(ABC):

@@ -17,8 +17,8 @@ from rlhf_dialog.runs.tracking import Metrics
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
-from rlhf_dialog.task_oriented.runs.scene import Scene
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.training_world import Scene
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher, given
 
 
@@ -33,7 +33,7 @@ class Counters(BaseModel):
 class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
-    scene: where the teacher talks (`scene.taught_scene`)
+    scene: where the teacher talks (`training_world.taught_scene`)
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
     today: the date, which is kept beside the number of dialogues
 

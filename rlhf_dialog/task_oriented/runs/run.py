@@ -22,12 +22,12 @@ from rlhf_dialog.task_oriented.policies.built_in import handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
+from rlhf_dialog.task_oriented.policies.sampling.reward_noise import misjudged
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
-from rlhf_dialog.task_oriented.policies.sampling.wrong_rewards import misjudged
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.console import PolicyConsole
-from rlhf_dialog.task_oriented.runs.scene import Scene, scene_of
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
 
 logger = logging.getLogger(__name__)
 PLOT = "plot.png"

@@ -26,7 +26,7 @@ from rlhf_dialog.task_oriented.policies.base import Episode, Policy, PolicyFacto
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, numbers_of
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
-from rlhf_dialog.task_oriented.runs.scene import Scene, scene_of
+from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
 
 BASELINES, LANGUAGE_MODEL = ("random", "handcrafted"), "language_model"
 IMITATION = "imitation"  # the network of ppo, fitted to dialogues of the handcrafted policy; it sees no reward

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.world.action_list import ActionList
-from rlhf_dialog.task_oriented.world.spoken_actions import Observation
+from rlhf_dialog.task_oriented.world.action_list_world import Observation
 from rlhf_dialog.task_oriented.world.states import State, Turn
 
 TURNS = 5

@@ -8,8 +8,8 @@ import pytest
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
+from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
 from rlhf_dialog.task_oriented.world.quiz import Quiz, read_answers
-from rlhf_dialog.task_oriented.world.spoken_actions import SpokenActions
 from rlhf_dialog.task_oriented.world.states import State
 from rlhf_dialog.task_oriented.world.users.teacher import Said
 

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.multi_domain.asked import chosen, section, topic, wants_more
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import (
     Fetcher,
     LookupFailed,
@@ -18,6 +17,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import (
     Page,
     normal,
 )
+from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import chosen, section, topic, wants_more
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import AGENT, WIKIPEDIA, MediaWiki
 from rlhf_dialog.terminal import visible
 

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import (
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import (
     NOTHING,
     EnvironmentFailed,
     Make,

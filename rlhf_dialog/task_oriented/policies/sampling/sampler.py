@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, Extras, Policy, choose, stream
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, Make, SideBySide, Turn
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, Make, SideBySide, Turn
 
 logger = logging.getLogger(__name__)
 DAMAGED = "the checkpoint's trainer.json is damaged: sampler.dialogues are not those of this run"

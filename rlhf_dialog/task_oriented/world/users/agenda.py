@@ -6,7 +6,7 @@ from random import Random
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.users.heard import Heard, heard, misheard, unconfirmed
+from rlhf_dialog.task_oriented.world.users.goal_agreement import Heard, heard, misheard, unconfirmed
 from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, ranges_of
 
 Pair = tuple[str, str]

@@ -17,7 +17,7 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, EnvironmentFailed
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 MAKE = partial(ActLevel, small_domain(), 0.3)

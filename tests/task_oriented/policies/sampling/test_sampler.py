@@ -11,7 +11,7 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import SideBySide
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import SideBySide
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 POLICY = RandomPolicy(Setting(2, 3))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.sampling.wrong_rewards import misjudged
+from rlhf_dialog.task_oriented.policies.sampling.reward_noise import misjudged
 
 
 def episode(dialogue=0, success=True, terminated=True):

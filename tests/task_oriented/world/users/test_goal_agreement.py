@@ -3,7 +3,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.users.heard import heard, misheard, unconfirmed
+from rlhf_dialog.task_oriented.world.users.goal_agreement import heard, misheard, unconfirmed
 
 DOMAIN = small_domain()
 GOAL = Goal({"tea": "green", "area": "dontcare"})

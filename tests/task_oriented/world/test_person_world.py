@@ -5,7 +5,7 @@ from persons import typing
 from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.taught import Taught
+from rlhf_dialog.task_oriented.world.person_world import Taught
 
 TEA = small_domain()
 LINES = ["green tea in the north please", "what is the phone number ?"]

@@ -6,7 +6,7 @@ from gymnasium import spaces
 from toy_environments import Broken, Counted
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, EnvironmentFailed, SideBySide
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed, SideBySide
 
 
 def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():

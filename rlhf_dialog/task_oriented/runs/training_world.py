@@ -11,16 +11,16 @@ from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.sampling.own_environments import own_environment, sizes_of
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, quiz_transcript, transcript
+from rlhf_dialog.task_oriented.policies.sampling.user_environments import own_environment, sizes_of
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
+from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.task_oriented.world.person_world import Taught
 from rlhf_dialog.task_oriented.world.quiz import TURNS, Quiz, read_answers
-from rlhf_dialog.task_oriented.world.spoken_actions import SpokenActions
 from rlhf_dialog.task_oriented.world.states import State
-from rlhf_dialog.task_oriented.world.taught import Taught
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from rlhf_dialog.terminal import visible
 

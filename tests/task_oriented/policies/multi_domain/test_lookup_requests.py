@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.task_oriented.policies.multi_domain.asked import chosen, section, topic, wants_more
+from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import chosen, section, topic, wants_more
 
 
 @pytest.mark.parametrize(

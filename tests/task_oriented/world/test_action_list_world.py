@@ -3,7 +3,7 @@
 from persons import typing
 
 from rlhf_dialog.task_oriented.world.action_list import ActionList
-from rlhf_dialog.task_oriented.world.spoken_actions import SpokenActions
+from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
 from rlhf_dialog.task_oriented.world.states import State
 
 ACTIONS = ActionList(

@@ -15,7 +15,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.returned import is_truth
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.foreign_code import TimeLimit, ends_the_process, line_of, outside_libraries, within
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import EnvironmentFailed, Wrapped, raised
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed, Wrapped, raised
 
 
 class OwnEnvironment(Wrapped):

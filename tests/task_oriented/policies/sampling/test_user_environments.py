@@ -8,9 +8,9 @@ from toy_environments import Counted
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.own_environments import OwnEnvironment, own_environment, sizes_of
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
-from rlhf_dialog.task_oriented.policies.sampling.side_by_side import EnvironmentFailed
+from rlhf_dialog.task_oriented.policies.sampling.user_environments import OwnEnvironment, own_environment, sizes_of
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed
 
 POLICY = RandomPolicy(Setting(2, 2))
 
