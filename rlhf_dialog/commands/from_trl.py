@@ -22,7 +22,6 @@ RENAMED = {
     "cliprange": ("clip_param",),
     "cliprange_value": ("value_clip_param",),
     "dataset_name": ("env.args.data_path",),
-    "ds3_gather_for_generation": ("zero3_gather_for_generation",),
     "gradient_checkpointing": ("activation_checkpointing",),
     "lam": ("gae_lambda",),
     "learning_rate": ("lr", "critic_lr"),

@@ -303,20 +303,7 @@ class DeepSpeedKeys(Settings):
     intent_ds_config: str | None = Field(
         None, description="the same for the frozen models of the reward, such as an act classifier"
     )
-    zero3_gather_for_generation: Literal["auto", "true", "false"] = Field(
-        "auto",
-        description="ZeRO stage 3: gather all weights for a rollout; false: one layer at a time; auto: if they fit",
-    )
     local_rank: int = Field(-1, description="set by the launcher; leave it out")
-
-    @field_validator(
-        "zero3_gather_for_generation",
-        mode="before",
-        json_schema_input_type=Literal["auto", "true", "false"] | bool,
-    )
-    @classmethod
-    def _word(cls, value: Any) -> Any:
-        return str(value).lower() if isinstance(value, bool) else value
 
 
 class DoubledKeys(Settings):

@@ -46,7 +46,6 @@ RENAMED = {
     "wandb_entity": "wandb_org",
     "wandb_project": "tracker_project_name project",
     "weight_decay": "l2 actor_weight_decay critic_weight_decay",
-    "zero3_gather_for_generation": "ds3_gather_for_generation",
 }
 OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answers
     "set 'total_episodes' (responses), 'max_iterations' (iterations of 'rollout_batch_size' responses each) or "
@@ -171,8 +170,9 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
         "zero_stage actor_zero_stage critic_zero_stage deepspeed"
     ),
     "set it in the JSON of 'deepspeed_config'": "zpg overlap_comm grad_accum_dtype deepcompile",
-    "set 'zero3_gather_for_generation' for generation at ZeRO stage 3; there is no hybrid engine": (
-        "enable_hybrid_engine inference_tp_size tp_gather_partition_size release_inference_cache unpin_actor_parameters"
+    "ZeRO stage 3 gathers the weights once for each rollout; there is no hybrid engine": (
+        "ds3_gather_for_generation enable_hybrid_engine inference_tp_size tp_gather_partition_size release_inference_cache "
+        "unpin_actor_parameters"
     ),
     "frozen models are not offloaded; set 'use_lora: true' to do without a second model as reference": (
         "ref_reward_offload offload_reference_model offload_reward_model optimize_cuda_cache optimize_device_cache"
@@ -246,4 +246,5 @@ NO_EFFECT = {
     "load_optimizer": "--resume restores the optimizer",
     "model_dir": "set model_path instead",
     "save_dir": "set run_dir and experiment_name instead",
+    "zero3_gather_for_generation": "under ZeRO stage 3 the weights are always gathered for a rollout",
 }

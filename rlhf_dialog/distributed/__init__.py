@@ -32,10 +32,8 @@
   and does not count in `max_skipped_steps`.
 - **Frozen models**: stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is an engine
   without an optimizer; the reference follows a policy of stage 3. With LoRA the reference is the policy, and has no place.
-- **ZeRO-3 in a rollout.** Gathered: DeepSpeed's hooks are off, so each rank calls the models at its own pace. Layer
-  by layer (`lockstep`): before each call the ranks agree on the module; a rank that has ended, has fewer prompts or
-  has failed makes calls that count nowhere. A mixture of experts cannot do this, since its calls differ, and is
-  refused. The classifier is always gathered.
+- **ZeRO-3 in a rollout.** The weights are gathered, and DeepSpeed's hooks are off, so each rank calls the models at
+  its own pace.
 - **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, `policy_rank0.safetensors`
   ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
   name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used: it reads

@@ -288,8 +288,3 @@ def gathered(engine: Any) -> Iterator[None]:
         stack = importlib.import_module("deepspeed.runtime.zero.parameter_offload").FWD_MODULE_STACK
         offload.setup_zero_stage3_hooks()
         stack.pop()
-
-
-def forget_trace(engine: Any) -> None:
-    """Reset DeepSpeed's trace after a pass that did not begin at the engine's own module."""
-    offload_of(engine).get_param_coordinator().reset_step()

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,16 +28,11 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.distributed.lockstep import Lockstep, Unit
-from rlhf_dialog.distributed.memory import forecast
-from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.distributed.memory.model_sizes import num_experts
 from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
-from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, report_emulation, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
@@ -60,26 +55,8 @@ def check_placement(config: Config, device: torch.device) -> None:
         check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
-        if settings.stage == 3 and config.zero3_gather_for_generation == "false":
-            sizes = forecast.read_sizes(config)
-            refuse_experts(config, sizes[0].experts if sizes else 0)
     if asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
-
-
-def refuse_experts(config: Config, experts: int) -> None:
-    """Raises UserError for a mixture of experts in a rollout layer by layer: the ranks would wait for different experts."""
-    if not experts:
-        return
-    why = "which zero3_gather_for_generation: false asks for"
-    remedy = "use true"
-    if config.zero3_gather_for_generation == "auto":
-        why = "and its whole weights, which zero3_gather_for_generation: auto would gather, do not fit in memory"
-        remedy = "use true if you know that they do, a smaller model, or one of the other ways to save memory in docs/SCALING.md"
-    raise UserError(
-        f"model_path: '{config.model_path}' is a mixture of {experts} experts, which cannot write responses layer by layer under "
-        f"ZeRO stage 3, {why}; {remedy}"
-    )
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
@@ -115,10 +92,6 @@ class Placement:
         self.frozen: list[FrozenEngine] = []
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
-        self.gathers = self._decide()
-        if not self.gathers:
-            trunks = [module.lm for _, module in self._shared_out if isinstance(module, Policy)]
-            refuse_experts(config, max((num_experts(lm.config) for lm in trunks), default=0))
         self.reported = False
 
     def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
@@ -222,24 +195,6 @@ class Placement:
         trained = [e for e in self.engines.values() if e.stage == 3]
         return [(e.model, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
 
-    def _decide(self) -> bool:
-        """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says; `auto`: if they fit on all ranks."""
-        wanted = self.config.zero3_gather_for_generation
-        if not self._shared_out or wanted != "auto":
-            return wanted != "false"
-        fits = self._fits()
-        return all(self.world.gather(fits))
-
-    def _fits(self) -> bool:
-        setting = deepspeed_setting(self.config, self.world)
-        sizes = forecast.read_sizes(self.config)
-        free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
-        if sizes is None or free is None:
-            return True
-        whole = forecast.forecast(*sizes, replace(setting, gather_for_generation=True))
-        more = max(whole.of(phase) for phase in forecast.IN_ROLLOUT) - whole.always
-        return more * (1 if setting.on_cuda else self.world.size) <= free
-
     @contextmanager
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
@@ -250,15 +205,14 @@ class Placement:
             return
         start = time.perf_counter()
         with ExitStack() as stack:
-            whole = [engine for engine, module in shared if self.gathers or not isinstance(module, Policy | Critic)]
-            for engine in whole:
+            for engine, _ in shared:
                 stack.enter_context(deepspeed_engine.gathered(engine))
             waited = time.perf_counter() - start
-            steps = None if self.gathers else Lockstep(self.world, self._units())
-            if steps is not None:
-                stack.enter_context(steps.together())
             yield
-        self._report(waited, time.perf_counter() - start, steps)
+        if not self.reported:
+            self.reported = True
+            text = "ZeRO stage 3: the weights are gathered once per rollout: %.2f s of the %.2f s of the first one"
+            logger.info(text, waited, time.perf_counter() - start)
         self._send_back()
 
     @contextmanager
@@ -273,29 +227,6 @@ class Placement:
     def _send_back(self) -> None:
         for module in self.waiting:
             module.to("cpu")
-
-    def _report(self, waited: float, seconds: float, steps: Lockstep | None) -> None:
-        """Log once how the weights reach the rollout, and how long the first rollout took."""
-        if self.reported:
-            return
-        self.reported = True
-        if steps is None:
-            text = f"gathered once per rollout: {waited:.2f} s of the {seconds:.2f} s of the first one"
-        else:
-            text = (
-                f"fetched layer by layer during the rollout: the first one took {seconds:.2f} s with {steps.passes} passes, "
-                f"{steps.blank_passes} of them only to keep step with other processes; if the whole weights fit in memory, "
-                "zero3_gather_for_generation: true is faster"
-            )
-        logger.info("ZeRO stage 3: the weights are %s", text)
-
-    def _units(self) -> list[Unit]:
-        units = []
-        for engine, module in self._shared_out:
-            if isinstance(module, Policy | Critic):
-                ended = lambda engine=engine: deepspeed_engine.forget_trace(engine)  # noqa: E731
-                units += [Unit(part, blank, ended) for part, blank in _callable_modules(module, self.world.device)]
-        return units
 
     @contextmanager
     def whole_weights(self) -> Iterator[None]:
@@ -312,22 +243,6 @@ class Placement:
             for engine in self.engines.values():
                 stack.enter_context(engine.writable())
             yield
-
-
-def _callable_modules(module: Policy | Critic, device: torch.device) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
-    """The modules of a model that a rollout calls, each with a function that calls it on one token."""
-    one = torch.zeros(1, 1, dtype=torch.long, device=device)
-    if isinstance(module, Critic):
-        yield module, lambda: module(pack(one, one == 0, one, one == 0))
-        return
-    if module.has_plain_head:
-        head: Any = module.lm.get_output_embeddings()
-        yield module.lm.base_model, lambda: module.lm.base_model(input_ids=one, use_cache=False)
-        yield head, lambda: head(torch.zeros(1, head.in_features, device=device, dtype=module.lm.dtype))
-    else:
-        yield module.lm, lambda: module.lm(input_ids=one, use_cache=False)
-    if (values := module.value_head) is not None:
-        yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
 def autocasts(config: Config, settings: EngineSettings) -> bool:
@@ -350,7 +265,6 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
         )
-    setting = replace(setting, gather_for_generation=config.zero3_gather_for_generation == "true")
     wanted = frozen_settings(config, "ref_ds_config")
     if wanted:
         setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]

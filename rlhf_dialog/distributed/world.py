@@ -78,14 +78,6 @@ class World:
         """The sum over all ranks of each number, in float64."""
         return list(numbers) if self.size == 1 else self.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
-    def least(self, number: int) -> int:
-        """The smallest number of all ranks."""
-        if self.size == 1:
-            return number
-        x = torch.tensor(number)
-        dist.all_reduce(x, dist.ReduceOp.MIN)
-        return int(x)
-
     def gather(self, value: T) -> list[T]:
         """The value of every rank, in the order of the ranks."""
         if self.size == 1:

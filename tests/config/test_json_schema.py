@@ -50,7 +50,6 @@ BASE: dict[str, Any] = {
         {},
         {"experiment_name": 2026},
         {"num_responses_per_prompt": None},
-        {"zero3_gather_for_generation": True},
         {"advantage_estimator": "rloo"},
         {"reward_class": {"id": "Mine", "args": {"anything": [1, {"a": None}]}}},
         {"reward_class": {"id": "LengthMatch", "args": None}},

@@ -8,12 +8,11 @@ import torch
 from judges import DEPTHS, DIALOGUES, Halved, Judge, inside, summed
 from ranks import CONFIG
 from torch import nn
-from transformers import MixtralConfig
 from zero_files import config
 
 from rlhf_dialog.distributed import placement
 from rlhf_dialog.distributed.deepspeed_config import EngineSettings, FrozenSettings
-from rlhf_dialog.distributed.placement import Placement, check_placement, refuse_experts
+from rlhf_dialog.distributed.placement import Placement, check_placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import precision
@@ -63,33 +62,6 @@ def test_a_key_for_a_reference_that_is_the_policy_is_noticed(caplog):
     caplog.clear()
     check_placement(config(**keys), torch.device("cpu"))
     assert caplog.text == ""
-
-
-@pytest.fixture
-def mixture(tmp_path):
-    """The config.json of a small Mixtral; no weights."""
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    MixtralConfig(vocab_size=300, num_key_value_heads=2, num_local_experts=4, **sizes).save_pretrained(tmp_path)
-    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
-    return config(tmp_path, model_path=str(tmp_path), deepspeed_config="zero3.json", reward_class={"id": "LengthMatch"})
-
-
-def test_a_mixture_of_experts_layer_by_layer_is_refused_before_it_is_loaded(mixture, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.distributed.deepspeed_engine.load_deepspeed", lambda _: None)
-    check_placement(mixture, torch.device("cpu"))  # auto
-    asked = mixture.model_copy(update={"zero3_gather_for_generation": "false"})
-    with pytest.raises(UserError, match=r"model_path: '.*' is a mixture of 4 experts, .* layer by layer .* use true$"):
-        check_placement(asked, torch.device("cpu"))
-    dense = asked.model_copy(update={"model_path": "no such folder"})
-    check_placement(dense, torch.device("cpu"))  # what loads it says so
-
-
-def test_a_mixture_whose_whole_weights_do_not_fit_is_refused(mixture):
-    with pytest.raises(
-        UserError, match=r"mixture of 8 experts, .* auto would gather, do not fit in memory; use true if"
-    ):
-        refuse_experts(mixture, 8)
-    refuse_experts(mixture, 0)
 
 
 class Carried(nn.Linear):

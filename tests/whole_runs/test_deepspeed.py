@@ -46,7 +46,7 @@ def codes(ended) -> list:
         (2, 2, ["--use_offload", "true"]),
         (2, 3, []),
         (2, 3, ["--use_offload", "true", "--use_share_model", "true"]),
-        (2, 3, ["--zero3_gather_for_generation", "false", "--eval_interval", "1", "--eval_episodes", "3"]),
+        (2, 3, ["--eval_interval", "1", "--eval_episodes", "3"]),
         (1, 2, []),
         (1, 3, []),
     ],
@@ -114,25 +114,11 @@ def test_bf16(ppo, tmp_path):
         assert any(not torch.equal(x, x.bfloat16().float()) for x in saved.values())  # masters, not what computes
 
 
-def test_zero3_runs_alike_gathered_and_layer_by_layer(ppo, tmp_path):
-    """Ranks whose responses end at different lengths: nothing hangs, and the numbers are those of a gathered run."""
-    said = {}
-    for gather in ("true", "false"):
-        keys = [
-            *deepspeed_keys(tmp_path, 3),
-            "--zero3_gather_for_generation",
-            gather,
-            "--experiment_name",
-            f"gather_{gather}",
-        ]
-        more = ["--max_new_tokens", "40", "--max_prompt_length", "60", "--per_device_rollout_size", "2"]
-        ended = ppo(2, *keys, *more, "--max_iterations", "2")
-        assert codes(ended) == [0, 0], ended[0][2]
-        said[gather] = ended[0][2]
-    assert "gathered once per rollout" in said["true"]
-    assert "layer by layer" in said["false"]
-    a, b = (numbers(lines(Path("run_results") / name)) for name in ("gather_true", "gather_false"))
-    assert a[0] == pytest.approx(b[0], rel=1e-4, abs=1e-6)
+def test_zero3_gathers_for_responses_that_end_at_different_lengths(ppo, tmp_path):
+    more = ["--max_new_tokens", "40", "--max_prompt_length", "60", "--per_device_rollout_size", "2"]
+    ended = ppo(2, *deepspeed_keys(tmp_path, 3), *more, "--max_iterations", "2")
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert "gathered once per rollout" in ended[0][2]
     lengths = [len(rows) for rank in (0, 1) for rows in map(json.loads, Path(f"seen{rank}").read_text().splitlines())]
     assert set(lengths) == {3, 4}
 
@@ -160,17 +146,16 @@ def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tm
     assert "is damaged" in first[2]
 
 
-@pytest.mark.parametrize("gather", ["true", "false"])
-def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path, gather):
-    keys = [*deepspeed_keys(tmp_path, 3), "--zero3_gather_for_generation", gather]
+def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path):
+    keys = deepspeed_keys(tmp_path, 3)
     first, second = ppo(2, *keys, "--reward_class.args", json.dumps({"rank": 1, "at": 2}))
     assert (first[0], second[0]) == (2, 2)
     assert "error: rank 1: reward 'moody' raised ZeroDivisionError: a bad day at" in first[2]
 
 
-@pytest.mark.parametrize(("stage", "gather"), [(2, "auto"), (3, "true"), (3, "false")])
-def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage, gather):
-    keys = [*deepspeed_keys(tmp_path, stage), "--zero3_gather_for_generation", gather]
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage):
+    keys = deepspeed_keys(tmp_path, stage)
     bad = json.dumps({"rank": 1, "at": 3, "end": "kill"})
     first, second = ppo(2, *keys, "--save_interval", "1", "--reward_class.args", bad)
     assert second[0] == "gone"
@@ -192,13 +177,13 @@ def test_smoke(ppo, tmp_path):
 
 
 def test_the_reference_of_a_partitioned_policy_is_partitioned(ppo, tmp_path):
-    """Three ranks, gathered and layer by layer; the same numbers as with a whole reference on each of them."""
+    """Three ranks; the same numbers as with a whole reference on each of them."""
     Path("whole.json").write_text('{"zero_optimization": {"stage": 0}}')
     found = []
     for name, more in (
         ("whole", ["--ref_ds_config", "whole.json"]),
         ("follows", []),
-        ("layers", ["--zero3_gather_for_generation", "false", "--eval_interval", "1", "--eval_episodes", "2"]),
+        ("validated", ["--eval_interval", "1", "--eval_episodes", "2"]),
     ):
         ended = ppo(3, *deepspeed_keys(tmp_path, 3), *more, "--max_iterations", "2", "--experiment_name", name)
         assert codes(ended) == [0] * 3, ended[0][2]
@@ -223,7 +208,7 @@ def test_lora_with_a_reference_that_was_to_be_partitioned_saves_its_policy(ppo):
 
 
 def test_frozen_models(ppo, tmp_path):
-    """The reference in an engine of stage 3, gathered and layer by layer; the same numbers as without."""
+    """The reference in an engine of stage 3; the same numbers as without."""
     settings = yaml.safe_load(Path("ppo.yaml").read_text())
     settings["reward_class"] = {
         "id": "NLPReward",
@@ -234,14 +219,12 @@ def test_frozen_models(ppo, tmp_path):
     for name, more in (
         ("plain", ["--reward_class.args.use_deepspeed", "false"]),
         ("gathered", []),
-        ("layers", ["--zero3_gather_for_generation", "false"]),
     ):
         Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
         ended = ppo(2, *more)
         assert codes(ended) == [0, 0], ended[0][2]
         found.append(numbers(lines(Path("run_results") / name)))
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-6)
-    assert found[0][1] == pytest.approx(found[2][1], rel=1e-4, abs=1e-6)
 
 
 class Judge(BaseReward):

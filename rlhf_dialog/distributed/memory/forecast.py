@@ -175,23 +175,18 @@ def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[It
     ]
     if stage == 3:
         live = min(held, MAX_LIVE_PARAMETERS) * width
-        gathers = setting.gather_for_generation
-        in_passes = ("update",) if gathers else ("scoring", "update")
-        items.append(Item(f"gathered parameters of the {name}", live, in_passes))
-        if name == "policy" or gathers:
-            title = "parameters gathered for the rollout" + ("" if name == "policy" else f", of the {name}")
-            items.append(Item(title, held * width, IN_ROLLOUT) if gathers else Item(title, live, ("rollout",)))
+        items.append(Item(f"gathered parameters of the {name}", live, ("update",)))
+        title = "parameters gathered for the rollout" + ("" if name == "policy" else f", of the {name}")
+        items.append(Item(title, held * width, IN_ROLLOUT))
     return items
 
 
 def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Item]:
-    """Weights without gradients, `width` bytes each. A model of the reward is always gathered for a rollout."""
+    """Weights without gradients, `width` bytes each."""
     whole = width * sizes.parameters
     if setting.frozen_stage == 3:
-        gathered = setting.gather_for_generation or phase == "reward"
-        live = whole if gathered else width * min(sizes.parameters, MAX_LIVE_PARAMETERS)
         partition = Item(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
-        return [partition, Item(f"gathered parameters of the {name}", live, IN_ROLLOUT if gathered else (phase,))]
+        return [partition, Item(f"gathered parameters of the {name}", whole, IN_ROLLOUT)]
     weights = Item(f"weights of the {name}", whole, (), setting.frozen_offload)
     return [weights, Item(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts")
 MLP_FLOATS = {"FastGELUActivation": 5, "QuickGELUActivation": 3, "ReLU": 1}  # of I; others: 2; models.py fuses NewGELU
 
 
@@ -37,7 +36,6 @@ class Sizes:
     norm_floats: int = 2
     mlp_floats: int = 2  # of I, kept by an MLP: input and output of a fused activation; see MLP_FLOATS; 4 with a gate
     norm_readers: int = 2  # linear layers that read the two norms of a layer; autocast converts for each of them
-    experts: int = 0  # of a layer, in a mixture of experts
     explicit_attention: bool = False  # the model has no fused attention: the probabilities (H, L, L) are kept
 
 
@@ -67,17 +65,8 @@ def sizes_of(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM
         norm_floats=3 if any(kind.endswith("RMSNorm") and kind != "RMSNorm" for kind in kinds) else 2,
         mlp_floats=4 if gated else max((MLP_FLOATS[kind] for kind in kinds & set(MLP_FLOATS)), default=2),
         norm_readers=(3 if names & {"q_proj", "query"} else 1) + (2 if gated else 1),
-        experts=num_experts(config),
         explicit_attention=not getattr(model, "_supports_sdpa", False),
     )
-
-
-def num_experts(hf_config: Any) -> int:
-    """The experts among which a layer of a mixture chooses, by any of the names that models have for their number; else 0."""
-    text = hf_config.get_text_config()
-    found = [getattr(part, name, None) for part in (text, getattr(text, "ffn_config", None)) for name in EXPERTS]
-    most = max((count for count in found if isinstance(count, int)), default=0)
-    return most if most > 1 else 0
 
 
 def last_name(path: str) -> str:

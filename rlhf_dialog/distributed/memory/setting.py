@@ -38,7 +38,6 @@ class Setting:
     zero_stage: Literal[0, 1, 2, 3] = 0
     offload_optimizer: bool = False  # with stage 1 to 3
     offload_param: bool = False  # with stage 3
-    gather_for_generation: bool = False  # with stage 3: the whole policy is on the device during the rollout
     frozen_stage: Literal[0, 3] = 0  # of the reference
     frozen_offload: bool = False  # it is kept in host memory and moved to the device for scoring
     judge_stage: Literal[0, 3] = 0  # the same for the models of the reward

@@ -9,7 +9,6 @@ import torch
 from known_sizes import BILLION, LLAMA_3_8B, OPT_1B
 from tiny import llama
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     GPT2Config,
     LlamaConfig,
@@ -17,7 +16,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from rlhf_dialog.distributed.memory.model_sizes import kept_bytes, lora_parameters, num_experts, sizes_of
+from rlhf_dialog.distributed.memory.model_sizes import kept_bytes, lora_parameters, sizes_of
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
@@ -164,19 +163,3 @@ def test_activations_by_hand():
     assert kept(explicit, 21, 7) == 21 * 10 * (16_000 + 10 * 7) * 4  # 3 rows x 10 heads x 7 x 7 each
     assert kept(BILLION, 7, 7, checkpointing=True) == 7 * (10 * 1000 + 16_000) * 4
     assert kept_bytes(BILLION, 7, 7) == 7 * 10 * (16_000 + 1000) * 4  # packed: the result twice
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys", "count"),
-    [
-        ("mixtral", {"num_local_experts": 4}, 4),
-        ("qwen3_moe", {"num_experts": 6}, 6),
-        ("deepseek_v3", {"n_routed_experts": 16}, 16),
-        ("dbrx", {"ffn_config": {"moe_num_experts": 5}}, 5),
-        ("qwen3", {}, 0),
-        ("gpt2", {}, 0),
-        ("mixtral", {"num_local_experts": 1}, 0),
-    ],
-)
-def test_mixtures_of_experts_are_known_by_their_configurations(kind, keys, count):
-    assert num_experts(AutoConfig.for_model(kind, **keys)) == count
