@@ -267,11 +267,6 @@ def test_no_module_for_whatever_is_left_over():
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
-def test_files_are_short():
-    lines = {path: len(source.splitlines()) for path, source in SOURCES.items()}
-    assert {path: number for path, number in lines.items() if number > 400} == {}
-
-
 def nodes(kind: type[ast.AST]) -> list[tuple[str, Any]]:
     """Path and node of everything of this kind in the package."""
     return [(path, node) for path in PATHS for node in nodes_of(SOURCES[path]) if isinstance(node, kind)]
@@ -295,21 +290,3 @@ def test_every_folder_says_what_it_is():
         assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), (
             f"{init}: say in a docstring what the folder is"
         )
-
-
-WITHOUT_MIRROR = {
-    "__main__.py": "a call of the dispatcher: commands/test_dispatcher.py starts it as a process",
-    "feedback/__main__.py": "a call of feedback/commands/feedback.py: commands/test_feedback.py starts it as a process",
-    "chat.py": "two lines for old imports of chat: commands/test_chat.py",
-}
-
-
-def mirror(path: str) -> Path:
-    """Where the tests of a module belong."""
-    folder, _, name = path.rpartition("/")
-    return ROOT / "tests" / folder / f"test_{name}"
-
-
-def test_each_module_has_its_mirror():
-    mirrored = [path for path in PATHS if not path.endswith("__init__.py") and path not in WITHOUT_MIRROR]
-    assert [path for path in mirrored if not mirror(path).is_file()] == []
