@@ -17,10 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 58668,
-    "lines of the pipeline": 37958,
-    "lines of tests": 73161,
-    "words of documents": 47689,
+    "lines of the package": 58800,
+    "lines of the pipeline": 38100,
+    "lines of tests": 73700,
+    "words of documents": 47900,
     "functions with more than six parameters": 23,
     "class names used twice": 33,
     "variables whose name says nothing": 320,
