@@ -5,7 +5,7 @@
   plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
   cache.
 - **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
-  (`packed_rows.pack`, `microbatches`), and sent in one copy from pinned memory (`host.send_all`). So the host runs
+  (`packed_rows.pack`, `microbatches`), and sent in one copy from pinned memory (`device_copies.send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
 - **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
   then; what they write is masked at the end, so no token depends on it. Whether all is finite is read at the same time.

@@ -15,8 +15,8 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, without
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.device_copies import fetch, send
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
-from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.host import fetch, send
+from rlhf_dialog.models.device_copies import fetch, send
 from rlhf_dialog.models.packed_rows import leaders, pack_prompts
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, accepted, packs

@@ -20,7 +20,7 @@ from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.dialogue import render_reply, render_target
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.decoding import Decoder, new_decoder
-from rlhf_dialog.models.host import fetch, send, send_all
+from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32, on_support
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, in_chunks

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.host import fetch, send
+from rlhf_dialog.models.device_copies import fetch, send
 from rlhf_dialog.models.masks import last_token
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlhf_dialog.models.host import fetch, send_all
+from rlhf_dialog.models.device_copies import fetch, send_all
 from rlhf_dialog.models.masks import last_token
 
 ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from rlhf_dialog.models.host import send
+from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.packed_rows import Packed, Rows
 
 ROUND_TO = 64

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.host import fetch, send
+from rlhf_dialog.models.device_copies import fetch, send
 
 
 class ResponseBuffer:

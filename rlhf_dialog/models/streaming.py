@@ -12,8 +12,8 @@ from torch import Tensor
 from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.decoding import new_decoder
+from rlhf_dialog.models.device_copies import fetch
 from rlhf_dialog.models.generation import random_numbers, sampling_context, write_tokens
-from rlhf_dialog.models.host import fetch
 from rlhf_dialog.models.response_buffer import ResponseBuffer
 
 

@@ -5,8 +5,8 @@
 - **`kl_estimator` changes the penalty alone.** `objective/kl`, the controller's target and the check of the start are the
   mean log ratio (k1): it is unbiased, and 0 in the sum only when nothing has moved. `whiten_rewards` comes after the
   penalties and before GAE, over all ranks, and leaves the mean as it is, as TRL does (population variance).
-- **`step_on` is `step` on what the caller brings** (`given`): the same update, checks and counters. The responses count as
-  those of the policy as it is now, so a filter, whose kept tokens nobody knows afterwards, is refused.
+- **`step_on` is `step` on what the caller brings** (`external_rollout`): the same update, checks and counters. The
+  responses count as those of the policy as it is now, so a filter, whose kept tokens nobody knows afterwards, is refused.
 - **GAE counts the policy's tokens only.** A mask may have holes, where `episodes` puts the user's turns; the result
   is the same as if these tokens were deleted.
 - **REINFORCE++** uses the discounted sum of the token rewards that follow, whitened over the rollout. **GRPO and

@@ -15,8 +15,8 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, opened
 from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
-from rlhf_dialog.models.host import fetch, send, send_all
 from rlhf_dialog.models.packed_rows import numbers_of
 from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.segments import Segments, Span, segments_of

@@ -11,8 +11,8 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, Limits
 from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.device_copies import fetch, send
 from rlhf_dialog.models.generation import compare_unfiltered
-from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.microbatches import microbatches
 from rlhf_dialog.models.packed_rows import pack

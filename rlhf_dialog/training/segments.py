@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.host import send_all
+from rlhf_dialog.models.device_copies import send_all
 
 
 @dataclass(frozen=True)

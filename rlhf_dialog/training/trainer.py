@@ -32,7 +32,7 @@ from rlhf_dialog.training.checks import check_first_kl, check_numbers, watch_kl,
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.collecting import Collector
 from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
-from rlhf_dialog.training.given import Given, given_rollout
+from rlhf_dialog.training.external_rollout import Given, given_rollout
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
     dialogue_metrics,

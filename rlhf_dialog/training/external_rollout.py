@@ -13,8 +13,8 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import Speaker, collate_replies
+from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.generation import Responses, teacher_forced
-from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.microbatches import microbatches
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
