@@ -8,6 +8,7 @@
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
 #                   gpu where there is one, and after make quickstart those of its run
+# make test-experiments   the tests of experiments/, which reproduce the tables of results: under two minutes
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
@@ -18,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month smollm2 dailydialog test test-whole test-all lint hooks bench docs pins site clean
+.PHONY: quickstart month smollm2 dailydialog test test-whole test-experiments test-all lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -35,7 +36,7 @@ smollm2: .venv/installed-smollm2
 
 SIZE ?= short
 dailydialog: .venv/installed
-	$(BIN)/python scripts/dailydialog.py --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE)
+	$(BIN)/python -m experiments.dailydialog --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE)
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
@@ -43,8 +44,11 @@ test: .venv/installed-dev
 test-whole: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
 
+test-experiments: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments
+
 test-all: .venv/installed-all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "" tests experiments
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

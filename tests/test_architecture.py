@@ -4,12 +4,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from setuptools import find_packages
 
 import rlhf_dialog
 
@@ -270,6 +272,31 @@ def test_no_module_for_whatever_is_left_over():
 def nodes(kind: type[ast.AST]) -> list[tuple[str, Any]]:
     """Path and node of everything of this kind in the package."""
     return [(path, node) for path in PATHS for node in nodes_of(SOURCES[path]) if isinstance(node, kind)]
+
+
+STARTS_THE_BENCHMARKS = "commands/benchmark.py"  # where there is a checkout
+
+
+def outside(source: str) -> set[str]:
+    """The modules of experiments/ and benchmarks/ that the source imports, or whose path is a text in it."""
+    texts = {node.value for node in nodes_of(source) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name in imports(source) | texts if re.fullmatch(r"(experiments|benchmarks)([.:]\w+)*", name)}
+
+
+def test_nothing_in_the_package_imports_experiments_or_benchmarks():
+    files = {path: source for path, source in SOURCES.items() if path != STARTS_THE_BENCHMARKS}
+    assert {path: names for path, source in files.items() if (names := outside(source))} == {}
+    assert outside("import experiments.users\nPLACE = 'benchmarks.gpu:main'") == {
+        "experiments.users",
+        "benchmarks.gpu:main",
+    }
+    assert outside("HINT = 'python -m experiments.smollm2 fetch'") == set()
+
+
+def test_the_wheel_holds_the_package_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = find_packages(str(ROOT), include=project["tool"]["setuptools"]["packages"]["find"]["include"])
+    assert {name.partition(".")[0] for name in packages} == {"rlhf_dialog"}
 
 
 def test_functions_are_short():

@@ -23,6 +23,7 @@ COPIED = (
     "rlhf_dialog",
     "benchmarks",
     "examples",
+    "experiments",
     "tests",
     "docs",
     "scripts",

@@ -13,6 +13,7 @@ FOLDERS = (
     "docs",
     "ds_configs",
     "examples",
+    "experiments",
     "reward_models",
     "rlhf_dialog",
     "scripts",

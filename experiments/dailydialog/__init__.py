@@ -1,4 +1,6 @@
-"""The command `dailydialog`: from a path of DailyDialog to a table of results, in stages that a killed command goes on with.
+"""DailyDialog from its path to a table of results, in stages that a killed command goes on with: `make dailydialog`.
+
+What it measures and how: docs/EVALUATION.md. A few hours on two cores; the results: docs/results/dailydialog.md.
 
 - **`command`** checks, then asks `stages` for each stage in turn; `record` decides whether it is done, and `jobs` runs what it
   consists of, each in a process of its own.

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
+from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.sizes import Keys
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.commands.dailydialog.jobs import Job
-from rlhf_dialog.commands.dailydialog.sizes import Keys
 from rlhf_dialog.config.loading import override_all, read_yaml, shipped
 
 COMMAND = ["-m", "rlhf_dialog"]
@@ -69,7 +69,7 @@ def audit(config: Path, judges: list[str], likelihood: Path | None, folder: Path
 
 def program(name: str, plan: Path, log: Path, output: Path) -> Job:
     """A program of this folder, which reads its plan."""
-    return Job(plan.stem, ["-m", f"rlhf_dialog.commands.dailydialog.{name}", str(plan)], log, output)
+    return Job(plan.stem, ["-m", f"experiments.dailydialog.{name}", str(plan)], log, output)
 
 
 def _word(value: Any) -> str:

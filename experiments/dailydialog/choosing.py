@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_dialog.commands.dailydialog.reading import WITH_INTERVAL, title_of
-from rlhf_dialog.commands.dailydialog.sizes import BEST, COUNTS, RLOO, START
-from rlhf_dialog.commands.dailydialog.systems import System
+from experiments.dailydialog.reading import WITH_INTERVAL, title_of
+from experiments.dailydialog.sizes import BEST, COUNTS, RLOO, START
+from experiments.dailydialog.systems import System
 from rlhf_dialog.evaluation.frontier import Curve, plot_frontier, worth
 
 MEASURES = ("relevance_r10", "relevance_2_r10", "encoder_similarity")  # of the judges that are there, after the score

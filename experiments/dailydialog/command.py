@@ -1,6 +1,6 @@
 """DailyDialog from a path to a table of results: training, judges, PPO of several seeds, and what it is compared with.
 
-python scripts/dailydialog.py --data_path data/dailydialog --work DIR --size short
+python -m experiments.dailydialog --data_path data/dailydialog --work DIR --size short
 
 Everything is written below --work: a folder for each stage, with its logs, and results.md in the end. The same command goes on
 where an earlier one was stopped, however that was. The first stage measures the machine and says how long the others take.
@@ -15,12 +15,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+from experiments.dailydialog.record import forget
+from experiments.dailydialog.scene import ESTIMATE, Scene
+from experiments.dailydialog.sizes import SIZES, SMOLLM2
+from experiments.dailydialog.stages import NAMES, STAGES, after, run_stage
+from experiments.dailydialog.table import RESULTS, blind_command
 from rlhf_dialog.commands.command_line import program
-from rlhf_dialog.commands.dailydialog.record import forget
-from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene
-from rlhf_dialog.commands.dailydialog.sizes import SIZES, SMOLLM2
-from rlhf_dialog.commands.dailydialog.stages import NAMES, STAGES, after, run_stage
-from rlhf_dialog.commands.dailydialog.table import RESULTS, blind_command
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import SignalExit, UserError

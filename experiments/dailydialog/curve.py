@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_dialog.commands.dailydialog import calls
-from rlhf_dialog.commands.dailydialog.jobs import Job
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import START, Agent
-from rlhf_dialog.commands.dailydialog.systems import System
+from experiments.dailydialog import calls
+from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import START, Agent
+from experiments.dailydialog.systems import System
 from rlhf_dialog.runs.checkpoint import checkpoints_of, iteration_of
 from rlhf_dialog.runs.metrics_file import read_metrics
 

@@ -1,6 +1,6 @@
 """DPO (Rafailov et al. 2023, arXiv 2305.18290) by TRL's trainer on ranked draws:
 
-python -m rlhf_dialog.commands.dailydialog.dpo PLAN
+python -m experiments.dailydialog.dpo PLAN
 
 A killed training goes on from its last checkpoint.
 """

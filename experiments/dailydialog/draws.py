@@ -1,4 +1,4 @@
-"""Draws of the SFT model to training prompts, ranked by the reward:  python -m rlhf_dialog.commands.dailydialog.draws PLAN
+"""Draws of the SFT model to training prompts, ranked by the reward:  python -m experiments.dailydialog.draws PLAN
 
 Several replies to each prompt, until together they have as many tokens as one run of PPO generates; the parts of the reward that
 need a reference are left out. A chunk of prompts is a file as soon as it is finished, and is not drawn again. In the end best/
@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from experiments.dailydialog.rows import settings_of
 from rlhf_dialog.atomic_files import replace_json, replace_text
-from rlhf_dialog.commands.dailydialog.rows import settings_of
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts

@@ -11,11 +11,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from experiments.dailydialog import calls, measuring, training
+from experiments.dailydialog.jobs import Ended
+from experiments.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
+from experiments.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog import calls, measuring, training
-from rlhf_dialog.commands.dailydialog.jobs import Ended
-from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
-from rlhf_dialog.commands.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
 from rlhf_dialog.config.loading import read_yaml, shipped
 from rlhf_dialog.own_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics

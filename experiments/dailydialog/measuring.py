@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog import calls, curve
-from rlhf_dialog.commands.dailydialog.jobs import Job
-from rlhf_dialog.commands.dailydialog.reading import validation_table
-from rlhf_dialog.commands.dailydialog.record import done, hash_of
-from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene
-from rlhf_dialog.commands.dailydialog.sizes import (
+from experiments.dailydialog import calls, curve
+from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.reading import validation_table
+from experiments.dailydialog.record import done, hash_of
+from experiments.dailydialog.scene import ESTIMATE, Scene
+from experiments.dailydialog.sizes import (
     BEST,
     BEST_SFT,
     BIAS,
@@ -25,7 +24,8 @@ from rlhf_dialog.commands.dailydialog.sizes import (
     TEMPERATURES,
     Agent,
 )
-from rlhf_dialog.commands.dailydialog.training import reward_config
+from experiments.dailydialog.training import reward_config
+from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import read_json
 
@@ -174,7 +174,7 @@ def pretrained_rows(scene: Scene) -> Rows:
 
 def measured_speed(scene: Scene) -> dict[str, float]:
     """One row of a model with random weights: `seconds` and `drawing` of this number of `prompts`."""
-    from rlhf_dialog.commands.dailydialog.numbers import ABOUT, RowFile
+    from experiments.dailydialog.numbers import ABOUT, RowFile
 
     folder = scene.folder(ESTIMATE)
     changes = {"split": "validation", "prompts": scene.size.measured_prompts, "start": str(folder / "sft/model")}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlhf_dialog.commands.dailydialog.reading import title_of
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import RLOO, START
+from experiments.dailydialog.reading import title_of
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import RLOO, START
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.metrics_file import read_metrics
 
 if TYPE_CHECKING:
-    from rlhf_dialog.commands.dailydialog.rows import Table
+    from experiments.dailydialog.rows import Table
     from rlhf_dialog.evaluation.replies import Replies
 
 COLUMNS = {
@@ -57,7 +57,7 @@ def markdown(scene: Scene) -> Iterator[str]:
 
 def table_of(scene: Scene, temperature: float) -> "Table":
     """The prompts and kept replies of test at this temperature."""
-    from rlhf_dialog.commands.dailydialog.rows import Plan, Table
+    from experiments.dailydialog.rows import Plan, Table
 
     path = scene.folder("test") / f"at_{temperature:g}.json"
     return Table(Plan(**json.loads(path.read_text(encoding="utf-8"))))
@@ -73,7 +73,7 @@ def stored(table: "Table", row: str) -> "Replies":
 
 def legacy(table: "Table", row: str) -> dict[str, float]:
     """The columns of one row, from its replies; the judged acts are those that were measured."""
-    from rlhf_dialog.commands.dailydialog.numbers import RowFile
+    from experiments.dailydialog.numbers import RowFile
     from rlhf_dialog.evaluation.measure import Judges, measure
 
     judged = {"judge_accuracy": np.nanmean(RowFile(table.folder, row).read().get("judge_accuracy", np.nan))}

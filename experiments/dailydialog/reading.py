@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import (
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import (
     BEST,
     BEST_SFT,
     BIAS,
@@ -18,7 +18,7 @@ from rlhf_dialog.commands.dailydialog.sizes import (
     START,
     TEMPERATURES,
 )
-from rlhf_dialog.commands.dailydialog.systems import System
+from experiments.dailydialog.systems import System
 
 WITH_INTERVAL = {
     "relevance_r1": "R@1 convolution",

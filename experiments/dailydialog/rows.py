@@ -1,4 +1,4 @@
-"""The replies of each row of a table, and their numbers:  python -m rlhf_dialog.commands.dailydialog.rows PLAN
+"""The replies of each row of a table, and their numbers:  python -m experiments.dailydialog.rows PLAN
 
 A row is two files as soon as it is finished, NAME.replies.jsonl and NAME.npz, and is not made again. Replies and numbers are
 those that `rlhf-dialog evaluate` has for the same prompts, sampling and seed. N prompts.
@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from experiments.dailydialog.numbers import BLOCK, RowFile
+from experiments.dailydialog.sizes import START
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog.numbers import BLOCK, RowFile
-from rlhf_dialog.commands.dailydialog.sizes import START
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue

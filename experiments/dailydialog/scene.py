@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.commands.dailydialog import jobs
-from rlhf_dialog.commands.dailydialog.jobs import Ended, Job
-from rlhf_dialog.commands.dailydialog.record import done, fingerprint_of, versions
-from rlhf_dialog.commands.dailydialog.sizes import MINILM, SIZES, SMOLLM2, Keys, Size
+from experiments.dailydialog import jobs
+from experiments.dailydialog.jobs import Ended, Job
+from experiments.dailydialog.record import done, fingerprint_of, versions
+from experiments.dailydialog.sizes import MINILM, SIZES, SMOLLM2, Keys, Size
 from rlhf_dialog.own_files import read_json
 
 ESTIMATE = "estimate"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_dialog.commands.dailydialog import measuring, table, training
-from rlhf_dialog.commands.dailydialog.estimate import estimate
-from rlhf_dialog.commands.dailydialog.record import begin, done, end, spend, spent
-from rlhf_dialog.commands.dailydialog.scene import ESTIMATE, Scene, Stopwatch
+from experiments.dailydialog import measuring, table, training
+from experiments.dailydialog.estimate import estimate
+from experiments.dailydialog.record import begin, done, end, spend, spent
+from experiments.dailydialog.scene import ESTIMATE, Scene, Stopwatch
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.commands.dailydialog.numbers import ABOUT, BLOCK, POOLED, UNITS, RowFile
+from experiments.dailydialog.numbers import ABOUT, BLOCK, POOLED, UNITS, RowFile
 from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_of, ratio
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.metrics.overlap import bleu_of

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.dailydialog import choosing, curve, published
+from experiments.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
+from experiments.dailydialog.record import done
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, MATCHED, START, TEMPERATURES
+from experiments.dailydialog.systems import System
+from experiments.dailydialog.targets import Target, targets
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.commands.dailydialog import choosing, curve, published
-from rlhf_dialog.commands.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
-from rlhf_dialog.commands.dailydialog.record import done
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, MATCHED, START, TEMPERATURES
-from rlhf_dialog.commands.dailydialog.systems import System
-from rlhf_dialog.commands.dailydialog.targets import Target, targets
 from rlhf_dialog.evaluation.intervals import Interval
 from rlhf_dialog.own_files import read_json
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhf_dialog.commands.dailydialog.systems import System, change
+from experiments.dailydialog.systems import System, change
 from rlhf_dialog.evaluation.intervals import Interval
 
 JUDGES = {"relevance": "convolution", "relevance_2": "bag"}  # metric: the judge in words

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from experiments.dailydialog import calls, sizes
+from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.dailydialog import calls, sizes
-from rlhf_dialog.commands.dailydialog.jobs import Job
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import Agent, Keys, Size
 from rlhf_dialog.config.loading import read_yaml, shipped
 
 SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML, what is changed there

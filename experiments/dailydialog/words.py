@@ -1,4 +1,4 @@
-"""The validation loss of a model in nats a word:  python -m rlhf_dialog.commands.dailydialog.words PLAN
+"""The validation loss of a model in nats a word:  python -m experiments.dailydialog.words PLAN
 
 A word is what white space separates; the end of a reply is one more. The loss of a reply with its end token is summed over
 its tokens, so models with different tokenizers can be compared. A pretrained chat model beside it, which never saw the data,

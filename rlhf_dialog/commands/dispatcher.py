@@ -39,11 +39,6 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     "blind": Command(
         "rlhf_dialog.commands.blind", "let readers judge pairs of replies, and count their verdicts", MEASURE
     ),
-    "dailydialog": Command(
-        "rlhf_dialog.commands.dailydialog.command",
-        "train and measure on DailyDialog, from its path to a table of results",
-        MEASURE,
-    ),
     "train-sft": Command(
         "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
     ),

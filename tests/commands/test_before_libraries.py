@@ -40,7 +40,6 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "report": [NOWHERE],
     "audit": ["--config", "run.yaml"],
     "blind": ["--replies", NOWHERE, "--output", "reading"],
-    "dailydialog": ["--data_path", NOWHERE, "--work", "w"],
     "export": ["--run", NOWHERE, "--output", "o"],
     "push-to-hub": ["--agent", NOWHERE, "--repo", "polite", "--dry_run"],
     "train-policy": ["--config", "restaurant.yaml", "--domain", NOWHERE],

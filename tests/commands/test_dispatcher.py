@@ -15,7 +15,7 @@ from rlhf_dialog.commands import dispatcher
 
 GROUPS = {
     "start here": ["quickstart", "doctor", "fetch", "train", "chat"],
-    "measure": ["evaluate", "plot-run", "report", "audit", "blind", "dailydialog"],
+    "measure": ["evaluate", "plot-run", "report", "audit", "blind"],
     "teach": [
         *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
         "feedback",

@@ -46,7 +46,6 @@ OPENS_NO_FOUND_FOLDER = {
     "compare-users": "reads talks as text",
     "audit": "the user's own YAML",
     "blind": "reads files of replies and verdicts, which name nothing",
-    "dailydialog": "the user's own data, as text, and what it wrote",
     "feedback status": "reads the store's numbers and texts",
     "feedback rollback": "moves the bot's pointer to a version",
     "feedback forget": "removes rows of the store",

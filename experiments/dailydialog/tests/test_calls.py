@@ -2,7 +2,7 @@
 
 import yaml
 
-from rlhf_dialog.commands.dailydialog import calls, sizes
+from experiments.dailydialog import calls, sizes
 from rlhf_dialog.config.loading import shipped
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rlhf_dialog.commands.dailydialog import choosing
-from rlhf_dialog.commands.dailydialog.systems import System
+from experiments.dailydialog import choosing
+from experiments.dailydialog.systems import System
 
 
 def system(title, kl, r10):

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import command, stages
-from rlhf_dialog.commands.dailydialog.command import DailyDialogOptions, Progress, main
+from experiments.dailydialog import command, stages
+from experiments.dailydialog.command import DailyDialogOptions, Progress, main
 from rlhf_dialog.terminal import Console
 
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from rlhf_dialog.commands.dailydialog import curve
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.scene import Scene
+from experiments.dailydialog import curve
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.scene import Scene
 from rlhf_dialog.evaluation.measure import Measured
 
 

@@ -2,7 +2,7 @@
 
 from tiny import byte_tokenizer
 
-from rlhf_dialog.commands.dailydialog.dpo import texts_of
+from experiments.dailydialog.dpo import texts_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 
 PAIR = {"prompt": ["Hello .", "Is it far ?"], "chosen": "Two streets .", "rejected": "Far ."}

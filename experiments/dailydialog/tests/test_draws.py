@@ -7,7 +7,7 @@ import pytest
 import tiny
 import yaml
 
-from rlhf_dialog.commands.dailydialog import draws
+from experiments.dailydialog import draws
 from rlhf_dialog.data.prompts import load_prompts
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import estimate
-from rlhf_dialog.commands.dailydialog.estimate import step_seconds, tokens_for
-from rlhf_dialog.commands.dailydialog.jobs import Ended
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import FULL, SHORT
-from rlhf_dialog.commands.dailydialog.training import in_turn
+from experiments.dailydialog import estimate
+from experiments.dailydialog.estimate import step_seconds, tokens_for
+from experiments.dailydialog.jobs import Ended
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import FULL, SHORT
+from experiments.dailydialog.training import in_turn
 
 
 def test_seconds_of_a_step_are_those_between_lines():

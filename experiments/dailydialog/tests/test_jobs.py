@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import jobs
-from rlhf_dialog.commands.dailydialog.jobs import Job, run_jobs, share_in
+from experiments.dailydialog import jobs
+from experiments.dailydialog.jobs import Job, run_jobs, share_in
 from rlhf_dialog.errors import UserError
 
 WRITES = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text('x'); print('step 1 of 2: loss 3.0')"
@@ -65,11 +65,11 @@ def test_a_job_ends_with_the_process_that_began_it(tmp_path, kind):
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom rlhf_dialog.commands.command_line import exit_on_sigterm\n"
-        "from rlhf_dialog.commands.dailydialog.jobs import Job, run_jobs\nexit_on_sigterm()\nfolder = Path(sys.argv[1])\n"
+        "from experiments.dailydialog.jobs import Job, run_jobs\nexit_on_sigterm()\nfolder = Path(sys.argv[1])\n"
         "code = 'import os, time, pathlib; pathlib.Path(\"pid\").write_text(str(os.getpid())); time.sleep(600)'\n"
         "run_jobs([Job('one', ['-c', code], folder / 'log', folder / 'out')])\n"
     )
-    root = Path(jobs.__file__).parents[3]
+    root = Path(jobs.__file__).parents[2]
     parent = subprocess.Popen(
         [sys.executable, script, tmp_path], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}
     )

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import measuring, record
-from rlhf_dialog.commands.dailydialog.scene import Scene
+from experiments.dailydialog import measuring, record
+from experiments.dailydialog.scene import Scene
 from rlhf_dialog.errors import UserError
 
 

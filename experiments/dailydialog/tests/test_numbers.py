@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
+from experiments.dailydialog.numbers import RowFile
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Statistic, ratio

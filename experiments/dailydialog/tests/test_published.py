@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from rlhf_dialog.commands.dailydialog import published
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.scene import Scene
+from experiments.dailydialog import published
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.scene import Scene
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.measure import Measured

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.reading import systems, title_of, validation_table
-from rlhf_dialog.commands.dailydialog.scene import Scene
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.reading import systems, title_of, validation_table
+from experiments.dailydialog.scene import Scene
 from rlhf_dialog.evaluation.measure import Measured
 
 

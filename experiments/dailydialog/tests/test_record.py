@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import record
+from experiments.dailydialog import record
 from rlhf_dialog.errors import UserError
 
 DECIDES = {"data": "abc", "settings": {"keys": {"epochs": 2, "seed": 0}}, "versions": {"torch": "2.13"}}

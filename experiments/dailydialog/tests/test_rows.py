@@ -8,11 +8,11 @@ import tiny
 import torch
 import yaml
 
+from experiments.dailydialog import rows
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.rows import Plan, Table
+from experiments.dailydialog.systems import System
 from rlhf_dialog.commands import evaluate
-from rlhf_dialog.commands.dailydialog import rows
-from rlhf_dialog.commands.dailydialog.numbers import RowFile
-from rlhf_dialog.commands.dailydialog.rows import Plan, Table
-from rlhf_dialog.commands.dailydialog.systems import System
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.compare import Match
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import scene as module
-from rlhf_dialog.commands.dailydialog.scene import Scene
+from experiments.dailydialog import scene as module
+from experiments.dailydialog.scene import Scene
 from rlhf_dialog.errors import UserError
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import sizes, training
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import SIZES
+from experiments.dailydialog import sizes, training
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import SIZES
 from rlhf_dialog.config.loading import load_config, load_settings, override_all, read_yaml, shipped
 from rlhf_dialog.training.supervised.settings import IntentConfig, RelevanceConfig, SFTConfig
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlhf_dialog.commands.dailydialog import record, stages
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.stages import NAMES, STAGES, Stage, run_stage
+from experiments.dailydialog import record, stages
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.stages import NAMES, STAGES, Stage, run_stage
 from rlhf_dialog.errors import UserError
 
 

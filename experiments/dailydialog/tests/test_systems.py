@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.commands.dailydialog.systems import System, change
+from experiments.dailydialog.systems import System, change
 from rlhf_dialog.evaluation import intervals
 
 UNITS = np.array([0, 0, 1, 1, 2, 2])

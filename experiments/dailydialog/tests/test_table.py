@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from rlhf_dialog.commands.dailydialog import table
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.systems import System
+from experiments.dailydialog import table
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.systems import System
 
 
 def system(title, **values):

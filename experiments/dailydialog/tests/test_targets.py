@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.commands.dailydialog.systems import System
-from rlhf_dialog.commands.dailydialog.targets import relative, targets
+from experiments.dailydialog.systems import System
+from experiments.dailydialog.targets import relative, targets
 
 N = 400
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from rlhf_dialog.commands.dailydialog import training
-from rlhf_dialog.commands.dailydialog.scene import Scene
-from rlhf_dialog.commands.dailydialog.sizes import TINY
+from experiments.dailydialog import training
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import TINY
 
 
 def scene(work, size="tiny"):

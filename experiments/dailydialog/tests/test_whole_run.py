@@ -1,4 +1,4 @@
-"""`rlhf-dialog dailydialog` at its smallest size: every stage to the table, and the same table after kills."""
+"""`python -m experiments.dailydialog` at its smallest size: every stage to the table, and the same table after kills."""
 
 import json
 import re
@@ -10,8 +10,8 @@ import time
 import pytest
 from processes import start_python
 
+from experiments.dailydialog.stages import NAMES
 from rlhf_dialog.commands import write_dialogues
-from rlhf_dialog.commands.dailydialog.stages import NAMES
 
 pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
 LONGEST = 1800  # seconds
@@ -26,9 +26,9 @@ def data(tmp_path_factory):
 
 
 def start(data, work):
-    words = ["dailydialog", "--data_path", data, "--work", work, "--size", "tiny", "--fetched", work / "none"]
+    words = ["--data_path", data, "--work", work, "--size", "tiny", "--fetched", work / "none"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return start_python("-m", "rlhf_dialog", *map(str, words), **pipes)
+    return start_python("-m", "experiments.dailydialog", *map(str, words), **pipes)
 
 
 def ended(process):

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from rlhf_dialog.commands.dailydialog.words import READ, main, nats_a_word
+from experiments.dailydialog.words import READ, main, nats_a_word
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent

@@ -1,0 +1,6 @@
+"""Offline and with one thread, as in tests/conftest.py; the fixtures are those of tests/parts."""
+
+import offline  # noqa: F401  before torch
+
+# isort: split
+from agents import agent_folder, chat_agent  # noqa: F401
