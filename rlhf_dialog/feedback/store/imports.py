@@ -1,11 +1,10 @@
-"""Feedback from files: our own JSONL, TRL's columns, Open WebUI, Gradio, Argilla. The same file twice adds nothing.
+"""Feedback from files: our own JSONL, TRL's columns, Open WebUI. The same file twice adds nothing.
 
 An imported dialogue has no token ids and no log-probabilities, so nothing takes it for an answer of one of the bot's versions.
 """
 
 import hashlib
 import json
-import math
 import sqlite3
 import time
 from dataclasses import dataclass, field
@@ -15,14 +14,14 @@ from typing import Any
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import argilla, gradio, open_webui, own, trl
+from rlhf_dialog.feedback.store.formats import open_webui, own, trl
 from rlhf_dialog.feedback.store.formats.record import Found, Record
 from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
 from rlhf_dialog.own_files import damage_as_user_error
 
 KNOWN = (
-    "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected), Open WebUI's feedback "
-    "export (JSON), Gradio's flagged CSV, and Argilla's records (fields, responses)"
+    "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected) and Open WebUI's "
+    "feedback export (JSON)"
 )
 
 
@@ -56,42 +55,22 @@ def read_file(path: Path, ignored: tuple[str, ...] = ()) -> Found:
     """The records of a file in a known format, which its columns decide. Raises UserError as `import_file`."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; name a file to import")
-    if path.suffix.lower() == ".csv" and gradio.is_log(gradio.columns_of(path)):
-        return gradio.read(path, ignored)
     placed = load_rows(str(path), "train")
     rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
     with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        found = _read_rows(rows, ignored)
-        for record in found.records:
-            _check(record)
-        return found
+        return _read_rows(rows)
 
 
-def _read_rows(rows: list[tuple[str, Row]], ignored: tuple[str, ...]) -> Found:
+def _read_rows(rows: list[tuple[str, Row]]) -> Found:
     first = rows[0][1]
     if own.is_own(first):
         return own.read(rows)
     if open_webui.is_export(first):
         return open_webui.read(rows)
-    if argilla.is_records(first):
-        return argilla.read(rows, ignored)
     if form := trl.form_of(first):
         return trl.read(rows, form)
     columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
     raise UserError(f"{rows[0][0]}: the columns {columns} are those of no known format; known are {KNOWN}")
-
-
-def _check(record: Record) -> None:
-    """Raises ValueError for what cannot be stored: people that are no texts, times that are no numbers."""
-    people = {"person": record.person} | {
-        f"person of judgement {i}": one.person for i, one in enumerate(record.judgements)
-    }
-    times = [record.started, *(turn.created for turn in record.turns), *(one.created for one in record.judgements)]
-    for name, person in people.items():
-        if not isinstance(person, str | None):
-            raise ValueError(f"{record.where}: {name} is {person!r:.40}, not a text")
-    if wrong := [time for time in times if time is not None and not math.isfinite(time)]:
-        raise ValueError(f"{record.where}: the time {wrong[0]!r:.40} is not a number of seconds")
 
 
 def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: Imported) -> None:
