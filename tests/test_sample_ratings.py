@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_dialog.data.made_up.judge import attends
 from rlhf_dialog.feedback.commands.bot import counts
-from rlhf_dialog.feedback.night.trust import trust_in
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples, training_set
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -42,7 +41,6 @@ def test_they_are_enough_for_a_night_and_count_as_nobody(store):
         {"repetitions"},
     )
     assert training.concerned == [SAMPLES]
-    assert trust_in(examples, settings).people == ()
     assert "samples: 200 of these ratings were made up" in "\n".join(counts(examples, 0))
 
 

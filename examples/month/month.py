@@ -7,7 +7,6 @@ Dialogues and the model that the bot begins with are made on the spot. A month t
 import logging
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,18 +130,12 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
         name: sum(row["promoted"] is value for row in rows) for name, value in (("promoted", True), ("refused", False))
     }
     within = all(row["within_cap"] for row in rows[1:])
-    return {"first": first, "last": last, "gain": last - first, **counts, "troll_within_cap": within, **left_out(rows)}
-
-
-def left_out(rows: Sequence[Row]) -> dict[str, int]:
-    """On how many nights the troll, and on how many somebody else, was left out as contradicting the others."""
-    nights = rows[1:]
-    return {f"{who}_left_out": sum(bool(row[f"{who}_left_out"]) for row in nights) for who in ("troll", "others")}
+    return {"first": first, "last": last, "gain": last - first, **counts, "troll_within_cap": within}
 
 
 def study(config: MonthKeys, console: Console) -> None:
     """The table of what the troll changes: pairs of months of one seed, with and without the troll."""
-    pairs, within, shares, out = [], True, [0.0, 0.0], Counter[str]()
+    pairs, within, shares = [], True, [0.0, 0.0]
     for seed in range(config.seed, config.seed + config.study_seeds):
         lasts = []
         for share in (0.0, config.troll_share):
@@ -157,13 +150,12 @@ def study(config: MonthKeys, console: Console) -> None:
             rows = lived(config.model_copy(update=changed), console).rows
             lasts.append(rows[-1]["liked"])
             within &= all(row["within_cap"] for row in rows[1:])
-            out.update({**left_out(rows), "troll_nights": (len(rows) - 1) * bool(share), "nights": len(rows) - 1})
             shares = [
                 max(shares[0], *(r["troll_training"] for r in rows[1:])),
                 max(shares[1], *(r["troll_gate"] for r in rows[1:])),
             ]
         pairs.append({"seed": seed, "alone": lasts[0], "troll": lasts[1]})
-    table = study_table(pairs) | {"within_cap": within, "largest_training": shares[0], "largest_gate": shares[1], **out}
+    table = study_table(pairs) | {"within_cap": within, "largest_training": shares[0], "largest_gate": shares[1]}
     write_json(Path(f"{config.output}_study") / "study.json", table)
     console.print(markdown(table))
 
@@ -192,7 +184,5 @@ def markdown(table: dict[str, Any]) -> str:
             "",
             f"Largest share of the troll: {table['largest_training']:.1%} of a night's training set, {table['largest_gate']:.1%} "
             f"of the gate's weight; within the cap on every night: {'yes' if table['within_cap'] else 'NO'}",
-            f"Left out as contradicting the others: the troll on {table['troll_left_out']} of {table['troll_nights']} nights, "
-            f"somebody else on {table['others_left_out']} of {table['nights']}",
         ]
     )

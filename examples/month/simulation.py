@@ -203,10 +203,7 @@ def _outcome(bot: Bot) -> Row:
 
 
 def troll_shares(bot: Bot) -> Row:
-    """The troll's share of the coming night's training set and of the gate's weight; whether both are within the cap, exactly.
-
-    And whether the troll is left out, as somebody who contradicts the others, and how many of the others are.
-    """
+    """The troll's share of the coming night's training set and of the gate's weight; whether both are within the cap, exactly."""
     settings = read_settings(bot.settings_path)
     snapshot = take_snapshot(bot, settings)
     store = bot.store()
@@ -223,9 +220,7 @@ def troll_shares(bot: Bot) -> Row:
     totals = {person: weights[person] * count for person, count in heldout.items()}
     cap = settings.person_cap
     within = all(_is_within(some, troll, cap) for some in (rows, totals))
-    left_out = snapshot.trust.left_out
-    found = {"troll_left_out": troll in left_out, "others_left_out": len(left_out - {troll})}
-    return {"troll_training": _share(rows, troll), "troll_gate": _share(totals, troll), "within_cap": within, **found}
+    return {"troll_training": _share(rows, troll), "troll_gate": _share(totals, troll), "within_cap": within}
 
 
 def _is_within(some: dict[str, Any], person: str, cap: float) -> bool:

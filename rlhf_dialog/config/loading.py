@@ -5,8 +5,9 @@ import logging
 import re
 import reprlib
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -179,10 +180,19 @@ def _index(node: list[Any], name: str, key: str) -> int:
     return int(name)
 
 
-def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] | None = None) -> S:
-    """Defaults < file < overrides, validated as `schema`. Raises one UserError that lists every mistake."""
+def load_settings(
+    schema: type[S],
+    path: Path | None,
+    overrides: dict[str, Any] | None = None,
+    no_effect: Mapping[str, str] = MappingProxyType({}),
+) -> S:
+    """Defaults < file < overrides, validated as `schema`. Raises one UserError that lists every mistake.
+
+    no_effect: keys that are ignored, and why; one line of the log names each that is there
+    """
     raw = read_yaml(path) if path else {}
     override_all(raw, overrides or {})
+    _drop_keys(raw, no_effect)
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
@@ -201,14 +211,18 @@ def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
     return _validate(schema, known, str(path), [], classes=False)
 
 
+def _drop_keys(raw: dict[str, Any], no_effect: Mapping[str, str]) -> None:
+    for key in [key for key in raw if key in no_effect]:
+        logger.info("%s: has no effect here; %s", key, no_effect[key])
+        del raw[key]
+
+
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
     """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
     path = Path(path)
     raw = read_yaml(path)
     override_all(raw, overrides or {})
-    for key in [key for key in raw if key in NO_EFFECT]:
-        logger.info("%s: has no effect here; %s", key, NO_EFFECT[key])
-        del raw[key]
+    _drop_keys(raw, NO_EFFECT)
     problems = _lift_kl(raw)
     config = _validate(Config, raw, str(path), problems)
     config._folder = path.parent

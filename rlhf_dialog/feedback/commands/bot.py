@@ -12,10 +12,8 @@ from rich.tree import Tree
 from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.night.gate import power_line
-from rlhf_dialog.feedback.night.trust import trust_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Examples, read_examples
-from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 from rlhf_dialog.terminal import Console
 
@@ -92,8 +90,6 @@ def run_status(options: BotOptions) -> None:
         console = Console(markup=False, highlight=False, width=140)
     console.print(lineage_tree(bot))
     for line in counts(examples, len(people)):
-        console.print(line)
-    for line in trust_in(examples, read_settings(bot.settings_path)).lines():
         console.print(line)
     console.print(power_line(bot))
 

@@ -1,4 +1,4 @@
-"""The night: what is learned from the examples, whom to trust, and the gate that decides about promotion.
+"""The night: what is learned from the examples, and the gate that decides about promotion.
 
 - **A night is a function of its snapshot** (`night`): the last event, the champion's state, the settings. So a night that was
   killed goes on to the same bits, and the same feedback is not learned from twice: the lineage keeps the fingerprint of each.
@@ -8,8 +8,5 @@
   events of the versions that were left are new again. What was left out (above the cap, say) counts as seen.
 - **The losses are written here and compared with TRL's in a test** (`losses`): its trainers would bring checkpoints of their own,
   which are pickles, and importing them takes longer than a small bot's night.
-- **Who contradicts the others is left out, of training and gate alike** (`trust`), compared with what everybody else's feedback
-  predicts. The features are words and length, because these need no model and no state. The rule would rather leave nobody out:
-  of camps of equal size, of small groups, and where more than a third contradict, all are used.
 - **The gate adds kinds up by what they are worth** (`gate`): counted in pairs, thirty thumbs would outvote all edits and choices.
 """

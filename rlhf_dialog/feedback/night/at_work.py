@@ -6,7 +6,6 @@ from typing import Any
 from rlhf_dialog.atomic_files import written_whole
 from rlhf_dialog.feedback.night.learner import Learner
 from rlhf_dialog.feedback.night.rows import SFTRows
-from rlhf_dialog.feedback.night.trust import Trust
 from rlhf_dialog.feedback.store.bot import NIGHT, Bot
 from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -14,7 +13,7 @@ from rlhf_dialog.feedback.store.settings import BotSettings
 
 @dataclass
 class Snapshot:
-    """What a night sees: the trusted examples up to the event `last_event`, those to train on, and those held out."""
+    """What a night sees: the examples up to the event `last_event`, those to train on, and those held out."""
 
     champion: str
     last_event: int
@@ -22,7 +21,6 @@ class Snapshot:
     training: TrainingSet
     heldout: HeldOut
     fingerprint: str  # of all that decides what the night makes of the champion
-    trust: Trust
 
 
 @dataclass

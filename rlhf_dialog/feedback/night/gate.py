@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.evaluation.intervals import Array, Numbers, bounds_of, half_width
-from rlhf_dialog.feedback.night.trust import trust_in, trusted
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Example, HeldOut, heldout_set, read_examples
 from rlhf_dialog.feedback.store.progress import so_far
@@ -230,7 +229,7 @@ def power_line(bot: Bot) -> str:
         examples = read_examples(store)
     finally:
         store.close()
-    heldout = heldout_set(trusted(examples, trust_in(examples, settings)), settings)
+    heldout = heldout_set(examples, settings)
     return power_of(heldout, len(examples), settings, last_gate(bot))
 
 

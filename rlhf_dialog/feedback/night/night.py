@@ -20,7 +20,6 @@ from rlhf_dialog.feedback.night.guards import measure_guards
 from rlhf_dialog.feedback.night.learner import Learner, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.night.report import NightReport
 from rlhf_dialog.feedback.night.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
-from rlhf_dialog.feedback.night.trust import trust_in, trusted
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.examples import (
     Examples,
@@ -116,16 +115,14 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     store = bot.store()
     try:
         last_event = store.last_event() if last_event is None else last_event
-        found = read_examples(store, last_event)
+        examples = read_examples(store, last_event)
     finally:
         store.close()
-    trust = trust_in(found, settings)
-    examples = trusted(found, trust)
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = training_set(examples, settings, state["consumed"], draw)
     texts = [[one.event, one.person, *keys_of(one), *one.prompt_turns, repr(one)] for one in training.all]
     fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
-    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint, trust)
+    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
 
 
 def _promote_left(bot: Bot) -> None:
@@ -334,7 +331,6 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "sft": sft if settings.sft_data_path and training.num_new else 0,
         "steps": steps if training.num_new else 0,
     }
-    said = [*snapshot.trust.lines(), *small_group(settings.person_cap, training)]
     return NightReport(
         str(bot.folder),
         snapshot.champion,
@@ -345,5 +341,5 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         power,
         why,
         dry_run,
-        people=said,
+        people=small_group(settings.person_cap, training),
     )

@@ -22,8 +22,7 @@ class NightReport:
     power: str
     why: str
     dry_run: bool = False
-    # what is said of those who contradict the others, and of few people
-    people: list[str] = field(default_factory=list)
+    people: list[str] = field(default_factory=list)  # what is said of few people
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None

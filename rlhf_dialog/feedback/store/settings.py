@@ -1,5 +1,6 @@
 """The keys of a bot's config.yaml: how it learns from feedback, when a new version is promoted, the limits of its page."""
 
+import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,11 @@ from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.feedback.store.limits import Limits
 
+logger = logging.getLogger(__name__)
+# Keys of earlier versions, which older config.yaml files have: why they are ignored.
+NO_EFFECT = {
+    "contradiction_confidence": "people who contradict the others are not left out; see person_cap and agreement"
+}
 LIMITS = Limits()
 BYTES_A_CHAR = 8  # of a message in a request
 
@@ -107,13 +113,6 @@ class FilterKeys(Settings):
         le=1,
         description="share of the people who judged one answer that must agree; the others' judgements are left out",
     )
-    contradiction_confidence: float | None = Field(
-        0.99,
-        ge=0.5,
-        lt=1,
-        description="confidence that somebody contradicts what the others' feedback predicts, with which a night leaves the "
-        "person out; null: nobody is left out",
-    )
     min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
     max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
 
@@ -207,7 +206,7 @@ class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys
 
 def read_settings(path: Path) -> BotSettings:
     """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
-    return load_settings(BotSettings, path)
+    return load_settings(BotSettings, path, no_effect=NO_EFFECT)
 
 
 def default_settings() -> str:

@@ -15,12 +15,11 @@ from examples.month.simulation import MonthKeys
 from rlhf_dialog.errors import UserError
 
 ROW = {"events": 10, "troll_events": 4, "words": 5.0, "troll_training": 0.1, "troll_gate": 0.2, "why": "promoted: 0002"}
-OUT = {"troll_left_out": False, "others_left_out": 0}
 ROWS = [
     {"night": 0, "liked": 0.2, "promoted": None},
-    {"night": 1, "liked": 0.3, "promoted": True, "within_cap": True, **OUT},
-    {"night": 2, "liked": 0.3, "promoted": False, "within_cap": True, "troll_left_out": True, "others_left_out": 2},
-    {"night": 3, "liked": 0.45, "promoted": True, "within_cap": True, **OUT},
+    {"night": 1, "liked": 0.3, "promoted": True, "within_cap": True},
+    {"night": 2, "liked": 0.3, "promoted": False, "within_cap": True},
+    {"night": 3, "liked": 0.45, "promoted": True, "within_cap": True},
 ]
 PAIRS = [
     {"seed": i, "alone": 0.5, "troll": 0.5 + difference} for i, difference in enumerate((0.01, -0.02, 0.0, 0.03, -0.01))
@@ -95,7 +94,6 @@ def test_the_summary_of_a_month():
     assert (found["first"], found["last"], found["promoted"], found["refused"]) == (0.2, 0.45, 2, 1)
     assert found["gain"] == pytest.approx(0.25)
     assert found["troll_within_cap"]
-    assert (found["troll_left_out"], found["others_left_out"]) == (1, 1)  # nights
     assert not summary_of([*ROWS, ROWS[-1] | {"within_cap": False}])["troll_within_cap"]
 
 
@@ -109,12 +107,10 @@ def test_the_interval_of_the_study_is_students_t():
 
 def test_the_study_as_a_table(monkeypatch):
     table = study_table(PAIRS) | {"within_cap": True, "largest_training": 0.199, "largest_gate": 0.2}
-    table |= {"troll_left_out": 47, "troll_nights": 50, "others_left_out": 1, "nights": 100}
     lines = markdown(table).splitlines()
     assert lines[3] == "| 1 | 50.0% | 48.0% | -2.0 |"
     assert lines[7].startswith("| mean | | | +0.2 [-")
-    assert lines[-1] == "Left out as contradicting the others: the troll on 47 of 50 nights, somebody else on 1 of 100"
-    assert lines[-2].endswith(
+    assert lines[-1].endswith(
         "19.9% of a night's training set, 20.0% of the gate's weight; within the cap on every night: yes"
     )
 
@@ -124,7 +120,7 @@ def test_the_study_pairs_months_of_one_seed(monkeypatch, tmp_path, capsys):
 
     def live(config, console):
         lived.append((config.seed, config.troll_share, config.nights, config.output))
-        row = {"liked": 0.4 + 0.01 * config.seed, "within_cap": True, **OUT, "troll_left_out": config.troll_share > 0}
+        row = {"liked": 0.4 + 0.01 * config.seed, "within_cap": True}
         rows = [row, row | {"troll_training": config.troll_share / 4, "troll_gate": config.troll_share / 2}]
         return type("Month", (), {"rows": rows})
 
@@ -141,4 +137,3 @@ def test_the_study_pairs_months_of_one_seed(monkeypatch, tmp_path, capsys):
     ]
     written = json.loads((tmp_path / "m_study" / "study.json").read_text())
     assert (written["mean"], written["largest_training"], written["largest_gate"]) == (0.0, 0.1, 0.2)
-    assert (written["troll_left_out"], written["troll_nights"], written["nights"]) == (2, 2, 4)

@@ -67,3 +67,12 @@ def test_the_limits_of_the_page(tmp_path):
 def test_a_night_is_not_compared_by_the_limits_of_the_page():
     """Else a night that was killed could not go on after a change of them, and the same feedback would be learned again."""
     assert BotSettings(page_messages_a_day=5).model_dump() == BotSettings().model_dump()
+
+
+def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = write(tmp_path, "contradiction_confidence: 0.99\nbeta: 0.2\n")
+    assert read_settings(path) == BotSettings(beta=0.2)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "contradiction_confidence: has no effect here"
+    ]
