@@ -118,7 +118,9 @@ def test_the_table_sees_what_climbs():
     assert climbs("rewards/intent.py", "from rlhf_dialog.rewards.base import BaseReward") == set()
     assert climbs("training/ppo.py", "from . import PPOAgent") == {"PPOAgent"}
     assert climbs("errors.py", "import rlhf_dialog.atomic_files") == {"atomic_files"}
-    assert climbs("feedback/page/talk.py", "from rlhf_dialog.feedback.night import gate") == {"feedback.night.gate"}
+    assert climbs("feedback/page/talk.py", "from rlhf_dialog.feedback.learning import gate") == {
+        "feedback.learning.gate"
+    }
     assert climbs("task_oriented/world/acts.py", "from rlhf_dialog.training import ppo") == {"training.ppo"}
     assert climbs("task_oriented/commands/train_policy.py", "from rlhf_dialog.commands import command_line") == set()
 
@@ -152,10 +154,10 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_a_circle_cannot_hide():
-    hidden = "def f():\n    import_module('rlhf_dialog.feedback.night.preference_night')"
-    typed = "if TYPE_CHECKING:\n    from rlhf_dialog.feedback.night.night import learn"
+    hidden = "def f():\n    import_module('rlhf_dialog.feedback.learning.preference_night')"
+    typed = "if TYPE_CHECKING:\n    from rlhf_dialog.feedback.learning.night import learn"
     with pytest.raises(CycleError):
-        in_order({"feedback.night.night": hidden, "feedback.night.preference_night": typed})
+        in_order({"feedback.learning.night": hidden, "feedback.learning.preference_night": typed})
 
 
 def named(source: str) -> set[str]:
@@ -214,7 +216,7 @@ WITHOUT_TORCH = [
     for path in PATHS
     if (place(path) in TEXT and path != LOADS_ITS_MODEL)
     or place(path) == "feedback/store"
-    or path in ("feedback/night/gate.py", "wings.py")
+    or path in ("feedback/learning/gate.py", "wings.py")
     or path in ("rewards/base.py", "rewards/length.py", "rewards/scoring.py", "commands/command_line.py")
 ]
 

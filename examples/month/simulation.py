@@ -23,7 +23,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
-from rlhf_dialog.feedback.night.night import learn, take_snapshot
+from rlhf_dialog.feedback.learning.night import learn, take_snapshot
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import capped_weights, share_of, training_set
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings

@@ -16,7 +16,7 @@ import pytest
 
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_of
-from rlhf_dialog.feedback.night.gate import compare, smallest_gain
+from rlhf_dialog.feedback.learning.gate import compare, smallest_gain
 from rlhf_dialog.feedback.store.examples import Answer, HeldOut
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.night.gate import power_line
+from rlhf_dialog.feedback.learning.gate import power_line
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Examples, read_examples
 from rlhf_dialog.feedback.store.store import SAMPLES

@@ -20,7 +20,7 @@ def run_learn(options: LearnOptions) -> None:
     bot = Bot(options.run)
     from transformers.utils import logging as transformers_logging
 
-    from rlhf_dialog.feedback.night.night import learn
+    from rlhf_dialog.feedback.learning.night import learn
 
     transformers_logging.disable_progress_bar()
     with Steps() as steps:

@@ -11,11 +11,11 @@ import yaml
 from taught_bots import new_bot, set_keys, talk_to
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.night import night as night_module
-from rlhf_dialog.feedback.night import preference_night
-from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.night import learn
-from rlhf_dialog.feedback.night.preference_night import preference_rows
+from rlhf_dialog.feedback.learning import night as night_module
+from rlhf_dialog.feedback.learning import preference_night
+from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.night import learn
+from rlhf_dialog.feedback.learning.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Answer, Pair
 from rlhf_dialog.training import collecting

@@ -27,8 +27,8 @@ from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, w
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.night.at_work import Night
-from rlhf_dialog.feedback.night.learner import Learner, Watch
+from rlhf_dialog.feedback.learning.learner import Learner, Watch
+from rlhf_dialog.feedback.learning.run import Night
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.own_files import json_or, read_json

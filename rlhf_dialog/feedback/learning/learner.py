@@ -25,8 +25,8 @@ from rlhf_dialog.distributed.random_states import (
     seed_everything,
 )
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.night.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
-from rlhf_dialog.feedback.night.rows import Reference, Row, RowEncoder, keys_of, logprobs_of, measured
+from rlhf_dialog.feedback.learning.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
+from rlhf_dialog.feedback.learning.tokenized_examples import Reference, Row, RowEncoder, keys_of, logprobs_of, measured
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings

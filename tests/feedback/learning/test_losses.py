@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import tensor
 
-from rlhf_dialog.feedback.night.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
+from rlhf_dialog.feedback.learning.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
 
 
 def drawn(*shape, seed=0):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from taught_bots import new_bot, talk_to
 
-from rlhf_dialog.feedback.night import gate
-from rlhf_dialog.feedback.night.gate import Comparison, chance, compare, expected_error, power_of, smallest_gain
+from rlhf_dialog.feedback.learning import gate
+from rlhf_dialog.feedback.learning.gate import Comparison, chance, compare, expected_error, power_of, smallest_gain
 from rlhf_dialog.feedback.store.examples import Answer, HeldOut, Pair
 from rlhf_dialog.feedback.store.settings import BotSettings
 

@@ -10,8 +10,8 @@ import torch
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import perplexity
 from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
-from rlhf_dialog.feedback.night.learner import Learner
-from rlhf_dialog.feedback.night.rows import Row, measured, sft_prompts
+from rlhf_dialog.feedback.learning.learner import Learner
+from rlhf_dialog.feedback.learning.tokenized_examples import Row, measured, sft_prompts
 from rlhf_dialog.feedback.store.examples import HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlhf_dialog.feedback.night.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import Comparison
 from rlhf_dialog.feedback.store.examples import shown
 from rlhf_dialog.training.guard import Limit
 

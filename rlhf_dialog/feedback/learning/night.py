@@ -13,13 +13,13 @@ from rlhf_dialog.atomic_files import mend_swaps
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.found_config import refuse_hub_data
-from rlhf_dialog.feedback.night import gate
-from rlhf_dialog.feedback.night.at_work import Night, Snapshot
-from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.guards import measure_guards
-from rlhf_dialog.feedback.night.learner import Learner, Watch, load_version, night_sizes, read_state
-from rlhf_dialog.feedback.night.report import NightReport
-from rlhf_dialog.feedback.night.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
+from rlhf_dialog.feedback.learning import gate
+from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.guards import measure_guards
+from rlhf_dialog.feedback.learning.learner import Learner, Watch, load_version, night_sizes, read_state
+from rlhf_dialog.feedback.learning.report import NightReport
+from rlhf_dialog.feedback.learning.run import Night, Snapshot
+from rlhf_dialog.feedback.learning.tokenized_examples import RowEncoder, SFTRows, keys_of, measured, sft_prompts
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.examples import (
     Examples,
@@ -234,7 +234,7 @@ def _train_on_losses(night: Night, watch: Watch) -> dict[str, float]:
 
 
 def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
-    from rlhf_dialog.feedback.night import preference_night  # loads the trainer, which other nights do not need
+    from rlhf_dialog.feedback.learning import preference_night  # loads the trainer, which other nights do not need
 
     return preference_night.train(night, watch)
 

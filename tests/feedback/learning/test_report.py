@@ -3,8 +3,8 @@
 import json
 import math
 
-from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.report import NightReport
+from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.report import NightReport
 from rlhf_dialog.training.guard import Limit
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}

@@ -8,7 +8,15 @@ from taught_bots import new_bot, talk_to
 from tiny import chat_tokenizer, gpt2, write_data
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, prompt_encoder
-from rlhf_dialog.feedback.night.rows import Reference, Row, RowEncoder, SFTRows, keys_of, measured, sft_prompts
+from rlhf_dialog.feedback.learning.tokenized_examples import (
+    Reference,
+    Row,
+    RowEncoder,
+    SFTRows,
+    keys_of,
+    measured,
+    sft_prompts,
+)
 from rlhf_dialog.feedback.store.examples import Answer, Pair, read_examples
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import Policy
@@ -85,7 +93,8 @@ def test_log_probabilities_are_those_of_each_row_alone(batch_size):
 def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     policy, asked = Policy(gpt2().eval()), []
     monkeypatch.setattr(
-        "rlhf_dialog.feedback.night.rows.measured", lambda *args: asked.append(len(args[1])) or measured(*args)
+        "rlhf_dialog.feedback.learning.tokenized_examples.measured",
+        lambda *args: asked.append(len(args[1])) or measured(*args),
     )
     path = tmp_path / "reference.json"
     rows = dict(zip("abc", ROWS, strict=True))

@@ -7,9 +7,9 @@ import torch
 from taught_bots import new_bot, set_keys, talk_to
 from tiny import write_data
 
-from rlhf_dialog.feedback.night import guards as guards_module
-from rlhf_dialog.feedback.night.guards import measure_guards
-from rlhf_dialog.feedback.night.learner import Learner
+from rlhf_dialog.feedback.learning import guards as guards_module
+from rlhf_dialog.feedback.learning.guards import measure_guards
+from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import Reply

@@ -19,9 +19,9 @@ from taught_bots import new_bot, set_keys, talk_to
 from tiny import write_data
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.night import night as night_module
-from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.learning import night as night_module
+from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.served import BotVersions, Served
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
@@ -205,7 +205,7 @@ def test_random_states_of_the_caller_are_kept(day):
 KILLED = """
 import os, signal, sys
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.served import BotVersions, Served
 from rlhf_dialog.feedback.store.store import Store
 def watch(done, steps):
@@ -329,7 +329,7 @@ def test_a_full_disk_leaves_nothing_half_written(day, monkeypatch, place):
         Path(path).write_text(json.dumps(text), encoding="utf-8")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlhf_dialog.feedback.night.learner.write_json", full)
+        patch.setattr("rlhf_dialog.feedback.learning.learner.write_json", full)
         with pytest.raises(UserError, match="No space left on device"):
             learn(day)
     assert {

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.atomic_files import written_whole
-from rlhf_dialog.feedback.night.learner import Learner
-from rlhf_dialog.feedback.night.rows import SFTRows
+from rlhf_dialog.feedback.learning.learner import Learner
+from rlhf_dialog.feedback.learning.tokenized_examples import SFTRows
 from rlhf_dialog.feedback.store.bot import NIGHT, Bot
 from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from taught_bots import new_bot, set_keys
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.night.learner import Learner, night_sizes
-from rlhf_dialog.feedback.night.rows import Row, keys_of, measured
+from rlhf_dialog.feedback.learning.learner import Learner, night_sizes
+from rlhf_dialog.feedback.learning.tokenized_examples import Row, keys_of, measured
 from rlhf_dialog.feedback.store.examples import Answer, Pair, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import load_causal_lm

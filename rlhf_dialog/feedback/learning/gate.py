@@ -29,7 +29,7 @@ ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded
 ROUNDED = 4  # decimals of a log-ratio: what batches of other shapes change lies below
-Scores = Mapping[str, float]  # the log-ratio of each row, by the names of `rows.keys_of`
+Scores = Mapping[str, float]  # the log-ratio of each row, by the names of `tokenized_examples.keys_of`
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.feedback.night.at_work import Night
+from rlhf_dialog.feedback.learning.run import Night
 from rlhf_dialog.feedback.store.bot import NIGHT
 
 
