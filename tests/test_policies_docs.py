@@ -20,10 +20,11 @@ from rlhf_dialog.task_oriented.world.states import State, StateFactory
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
+PROGRAMS = (ROOT / "docs/results/person.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE + PROGRAMS, re.DOTALL | re.MULTILINE)
 
 
 def block_of(language: str, word: str) -> str:
