@@ -5,8 +5,14 @@ Differences are in nats, and compared with what rounding explains (`rounding`).
 
 import logging
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
@@ -14,6 +20,7 @@ from rlhf_dialog.models import network
 from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.rounding import (
     NUM_ROWS,
     Alone,
@@ -25,11 +32,25 @@ from rlhf_dialog.models.rounding import (
     probe_ids,
 )
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
-from rlhf_dialog.models.switches import shifted
-from rlhf_dialog.models.try_faults import padding_fault, positions_fault, try_fault
 
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
+DROPOUTS: set[Any] = {
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+    torch.dropout,
+}
+REMEDIES = {
+    "dropout": "Call eval() on the model, and let what draws random numbers act only where self.training is true",
+    "dtype": "Let precision in the YAML set the type of both, and take casts and autocast out of the model",
+    "positions": "Let the model use the position_ids that it gets, in every call",
+    "attention mask": "Let the model use the attention_mask that it gets, and hide no token by its id",
+    "packing": "Let the model mix no tokens but by its attention, or set packing: false",
+}
 
 
 def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
@@ -146,3 +167,99 @@ def _shift(lm: PreTrainedModel, alone: Alone) -> str:
             if decoding_error(decoder, alone.policy, alone) <= alone.limit:
                 return positions_fault(by)
     return ""
+
+
+@torch.no_grad()
+def try_fault(lm: PreTrainedModel, alone: Alone, passes: Callable[[Alone], bool]) -> str:
+    """`Cause. Remedy` of a failed try, which `passes` makes again for each; empty if none explains it."""
+
+    def helps(switch: WithoutDropout | WithoutCasts) -> bool:
+        with switch:
+            return passes(Alone(lm, alone.ids))
+
+    again = Alone(lm, alone.ids)
+    if not alone.difference(torch.cat(again.logprobs)) <= limit_of(0.0):
+        why = "dropout that acts in eval mode" if helps(WithoutDropout()) else "not by torch's dropout"
+        return f"The model draws random numbers ({why}). {REMEDIES['dropout']}"
+    if helps(WithoutCasts()):
+        return f"The model computes in 16 bits in part, and passes in 32 bits. {REMEDIES['dtype']}"
+    special = special_ids(lm)
+    other = next(int(i) for i in torch.cat(alone.ids) if int(i) not in special)
+    for token in sorted(special):
+        if passes(Alone(lm, [row.masked_fill(row == token, other) for row in alone.ids])):
+            return f"The model hides the pad or end token (id {token}) where it is part of a text. {REMEDIES['attention mask']}"
+    return ""
+
+
+def special_ids(lm: PreTrainedModel) -> set[int]:
+    """The pad and end tokens that the model or its generation configuration names."""
+    ids: set[int] = set()
+    for holder in (lm.config, getattr(lm, "generation_config", None)):
+        for name in ("pad_token_id", "eos_token_id"):
+            named = getattr(holder, name, None)
+            ids.update(i for i in (named if isinstance(named, list) else [named]) if i is not None)
+    return ids
+
+
+def padding_fault(alone: Alone, is_own: bool) -> str:
+    """`Cause. Remedy` of a model whose predictions padding on the left changes; `is_own`: a network of the user's."""
+    first, second = (left_padded_logprobs(alone.policy, alone.ids, pad_id) for pad_id in (0, 1))
+    if not largest(first, second) <= limit_of(0.0):
+        remedy = "Skip the tokens whose attention_mask is 0" if is_own else REMEDIES["attention mask"]
+        return f"The model sees the tokens that pad a prompt. {remedy}"
+    remedy = "Let forward take position_ids" if is_own else "Use a model that takes position_ids"
+    return f"The model does not see the padding, but counts its positions. {remedy}"
+
+
+def positions_fault(by: int) -> str:
+    """`Cause. Remedy` of a model that passes when the positions of tokens that come one by one change `by` this."""
+    return (
+        f"Positions are one too {'large' if by < 0 else 'small'} where tokens come one by one. {REMEDIES['positions']}"
+    )
+
+
+@contextmanager
+def shifted(lm: nn.Module, by: int, last: int | None) -> Iterator[None]:
+    """Inside the block, the model gets position_ids that are `by` larger, from 0 to `last`, where it is called with them."""
+
+    def shift(_: nn.Module, args: Any, options: dict[str, Any]) -> Any:
+        positions = options.get("position_ids")
+        if positions is None:
+            return None
+        return args, {**options, "position_ids": (positions + by).clamp(0, last)}
+
+    called: Any = network.own_network(lm) if isinstance(lm, network.NetworkLM) else lm.base_model
+    with called.register_forward_pre_hook(shift, with_kwargs=True):
+        yield
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Inside the block, torch's dropout changes nothing, in training mode too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention:
+            args, kwargs = args[:4], {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
+class WithoutCasts(TorchFunctionMode):
+    """Inside the block, nothing is computed under autocast, and no tensor in 32 bits is cast to 16."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Tensor) and _narrows(func, args, kwargs):
+            return args[0]
+        device = next((x.device.type for x in args if isinstance(x, Tensor)), "cpu")
+        with torch.autocast(device, enabled=False):
+            return func(*args, **kwargs)
+
+
+def _narrows(func: Any, args: Any, kwargs: Any) -> bool:
+    if args[0].dtype in HALF or not args[0].is_floating_point():
+        return False
+    asked = {x for x in (*args[1:], *kwargs.values()) if isinstance(x, torch.dtype)}
+    is_cast = func in (Tensor.to, Tensor.type) and not asked.isdisjoint(HALF)
+    return is_cast or func in (Tensor.half, Tensor.bfloat16)

@@ -1,40 +1,159 @@
-"""What a failed identity check adds to its error: the cause, found by switching off one possible cause after the other.
+"""Names the cause of a failed identity check: the comparison is repeated with one thing switched off after the other.
 
 The checks compare log-probabilities that must be equal: of the policy as it sampled, and of its reference at the start or of the
-update. When one fails, all ranks make the comparison again on a few responses (`comparison`), once for each of `causes.CAUSES`.
-While checks pass nothing of this runs. Models and random states are afterwards as they were.
+update. When one fails, all ranks compare a few responses again, once for each of CAUSES. While checks pass nothing of this runs.
+Models and random states are afterwards as they were. B responses, T of their tokens, K predictions, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.masks import masked
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.decoding import new_decoder
+from rlhf_dialog.models.generation import sampling_context
+from rlhf_dialog.models.lora import selected
+from rlhf_dialog.models.masks import last_token, masked
+from rlhf_dialog.models.network import NetworkLM, own_network
+from rlhf_dialog.models.packed_rows import Packed, pack
+from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.sizes import num_positions
-from rlhf_dialog.training.causes import CAUSES, explanations
-from rlhf_dialog.training.comparison import Comparison, batch_of
+from rlhf_dialog.models.tries import REMEDIES, WithoutCasts
+from rlhf_dialog.training.checks import WARN, times_the_noise
 from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.rollout import Rollout
 
+ROWS, COLUMNS = 8, 64  # responses of each process, and tokens of each
 # A rollout in segments, and rows of it on the host, those with the largest difference first
 Suspects = Callable[[], tuple[Rollout, Tensor]]
 
 
+@dataclass(frozen=True)
+class ComparedRows:
+    """Prompts (B, P), and the first tokens of their responses (B, T); masks and `numbers` (B,) lie on the host."""
+
+    prompt_ids: Tensor
+    prompt_mask: Tensor
+    response_ids: Tensor
+    mask: Tensor
+    recorded: Tensor  # (B, T), the log-probabilities that sampling stored
+    numbers: Tensor
+    support: Tensor | None
+
+    @cached_property
+    def packed(self) -> Packed:
+        return pack(self.prompt_ids, self.prompt_mask, self.response_ids, self.mask, self.numbers)
+
+    def select(self, rows: Tensor, start: int, end: int) -> "ComparedRows":
+        """Some rows, with the columns of prompts from `start` on, and those of responses up to `end`."""
+        prompt_ids, prompt_mask = (x[rows.to(x.device), start:] for x in (self.prompt_ids, self.prompt_mask))
+        ids, mask, recorded = (x[rows.to(x.device), :end] for x in (self.response_ids, self.mask, self.recorded))
+        support = None if self.support is None else self.support[rows.to(self.support.device), :end]
+        return ComparedRows(prompt_ids, prompt_mask, ids, mask, recorded, self.numbers[rows], support)
+
+    def single_rows(self) -> "list[ComparedRows]":
+        """Each row without padding."""
+        starts, ends = self.prompt_mask.int().argmax(dim=1), last_token(self.mask) + 1
+        return [self.select(torch.tensor([i]), int(starts[i]), int(ends[i])) for i in range(len(self.mask))]
+
+
+def select_rows(rollout: Rollout, rows: Tensor, positions: int | None) -> ComparedRows:
+    """The first COLUMNS tokens of at most ROWS responses of a rollout in segments, for a model of that many `positions`."""
+    prompt_mask, mask = rollout.masks_on_host
+    prompt_ids, ids, logprobs = rollout.prompt_ids, rollout.response_ids, rollout.logprobs
+    every_row = ComparedRows(prompt_ids, prompt_mask, ids, mask, logprobs, rollout.prompt_numbers, rollout.support)
+    chosen = rows[mask[rows, :COLUMNS].any(dim=1)][:ROWS]
+    room = positions - int(prompt_mask[chosen].sum(dim=1).max()) if positions and len(chosen) else COLUMNS
+    return every_row.select(chosen, 0, min(COLUMNS, room))
+
+
+@contextmanager
+def use_eval_mode(policy: Policy) -> Iterator[Any]:
+    with ExitStack() as stack:
+        for module in policy.modules():
+            stack.callback(setattr, module, "training", module.training)
+        yield policy.eval()
+
+
+@contextmanager
+def use_float32(policy: Policy) -> Iterator[Any]:
+    with ExitStack() as stack:
+        for x in (*policy.lm.parameters(), *policy.lm.buffers()):
+            if x.dtype in HALF:
+                stack.callback(setattr, x, "data", x.data)
+                x.data = x.data.float()
+        yield stack.enter_context(WithoutCasts())
+
+
+@contextmanager
+def disable_packing(policy: Policy) -> Iterator[None]:
+    """Rows are padded, and computed by the library's own attention."""
+    with ExitStack() as stack:
+        stack.callback(policy.__dict__.pop, "has_plain_head")  # it is tried again afterwards
+        if packs(policy.lm):
+            stack.callback(policy.lm.set_attn_implementation, policy.lm.config._attn_implementation)
+            policy.lm.set_attn_implementation("sdpa")
+        policy.__dict__["has_plain_head"] = False  # as in `Policy` for a model that does not pack
+        yield
+
+
+@contextmanager
+def drop_position_ids(policy: Policy) -> Iterator[None]:
+    """The model counts positions itself, of rows that are neither packed nor padded."""
+
+    def drop(_: nn.Module, args: Any, options: dict[str, Any]) -> Any:
+        return args, {name: value for name, value in options.items() if name != "position_ids"}
+
+    called: Any = own_network(policy.lm) if isinstance(policy.lm, NetworkLM) else policy.lm.base_model
+    with disable_packing(policy), called.register_forward_pre_hook(drop, with_kwargs=True):
+        yield
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The difference is gone `when` the cause is switched off; under `row_by_row` each row is computed alone."""
+
+    name: str
+    without: Callable[[Policy], AbstractContextManager[Any]]
+    when: str
+    remedy: str
+    row_by_row: bool = False
+
+
+ADAPTER_REMEDY = "Start the policy's adapter with B = 0, and keep the reference without adapters"
+PADDING_REMEDY = "Let the model use the attention_mask and the position_ids that it gets"
+CAUSES = (
+    Cause("training mode", use_eval_mode, "in eval mode", REMEDIES["dropout"]),
+    Cause("16 bits", use_float32, "in 32 bits", REMEDIES["dtype"]),
+    Cause("adapter", lambda policy: selected(policy.lm, None), "without LoRA's adapters", ADAPTER_REMEDY),
+    Cause("packing", disable_packing, "when rows are padded, and not packed into one sequence", REMEDIES["packing"]),
+    Cause("padding", lambda _: nullcontext(), "when each row is computed alone", PADDING_REMEDY, row_by_row=True),
+    Cause(
+        "positions", drop_position_ids, "when the model counts positions itself", REMEDIES["positions"], row_by_row=True
+    ),
+)
+
+
 @dataclass
 class Findings:
-    """What one rank has found: whether its responses differ, and still do now; by cause a sentence, or why it was not tested."""
+    """Of one rank: whether its responses differ, the causes that explain it, and why others could not be tested.
+
+    `numbers`: the log-probabilities of one token on both sides, computed once more; None where these are then equal.
+    """
 
     differs: bool = False
-    is_back: bool = False
-    sentences: dict[str, str] = field(default_factory=dict)
+    numbers: tuple[float, float] | None = None
+    explained: list[str] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -53,55 +172,84 @@ class Diagnosis:
         try:
             yield
         except RunStopped as error:
-            raise RunStopped(f"{error} {self._cause(other, noise, suspects)}") from error.__cause__
+            with random_states_kept(), self.placement.rollout():
+                findings = self._examine(other, noise, suspects)
+            raise RunStopped(f"{error} {conclude(self.world.gather(findings))}") from error.__cause__
 
-    def _cause(self, other: Policy, noise: Noise, suspects: Suspects) -> str:
-        with random_states_kept(), self.placement.rollout():
-            found = self._findings(other, noise, suspects)
-        return verdict(self.world.gather(found))
-
-    def _findings(self, other: Policy, noise: Noise, suspects: Suspects) -> Findings:
+    def _examine(self, other: Policy, noise: Noise, suspects: Suspects) -> Findings:
         """What this rank finds; it waits for no other."""
         findings, policy = Findings(), self.speaker.policy
         try:
-            rollout, rows = suspects()
-            batch = batch_of(rollout, rows, num_positions(policy.lm))
-            sides = Comparison(policy, other, batch, self.speaker.sampling, self.speaker.stop, self.temperature, noise)
-            if not len(batch.mask) or sides.is_equal:
+            rows = select_rows(*suspects(), num_positions(policy.lm))
+            if not len(rows.mask):
                 return findings
-            findings = Findings(True, sides.is_back)
-            for cause, sentence, error in explanations(sides):
-                if sentence:
-                    findings.sentences[cause.name] = sentence
-                if error:
-                    findings.errors[cause.name] = error
-        except Exception as error:  # the run ends with what the check said
-            findings.differs, findings.errors = (
-                True,
-                {"all": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"},
-            )
+            sampled, read = self._compute(rows, other)
+            if is_equal(sampled, read, noise):
+                findings.differs = not is_equal(rows.packed.gather(rows.recorded), read, noise)
+                return findings
+            largest = int((sampled - read).abs().argmax())
+            findings.differs, findings.numbers = True, (sampled[largest].item(), read[largest].item())
+            for cause in CAUSES:
+                try:
+                    if self._explains(cause, rows, other, noise):
+                        findings.explained.append(cause.name)
+                except Exception as error:  # the run ends in any case, with what the check has found
+                    findings.errors[cause.name] = repr(error)[:150]
+        except Exception as error:
+            findings.differs, findings.errors = True, {"all": repr(error)[:150]}
         return findings
 
+    def _explains(self, cause: Cause, rows: ComparedRows, other: Policy, noise: Noise) -> bool:
+        """Whether both sides agree without the cause."""
+        with ExitStack() as stack:
+            for policy in {id(x): x for x in (self.speaker.policy, other)}.values():
+                stack.enter_context(cause.without(policy))
+            parts = rows.single_rows() if cause.row_by_row else [rows]
+            sampled, read = zip(*(self._compute(part, other) for part in parts), strict=True)
+        return is_equal(torch.cat(sampled), torch.cat(read), noise)
 
-def verdict(found: list[Findings]) -> str:
-    """The first cause that explains the difference on each rank that has one, with its remedy; else what was excluded."""
-    differ = [one for one in found if one.differs]
+    def _compute(self, rows: ComparedRows, other: Policy) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (K,) of the policy, token by token as it samples, and of `other`, all tokens at once."""
+        policy, packed, features = self.speaker.policy, rows.packed, []
+        kept = None if rows.support is None else packed.gather(rows.support)
+        num_columns, num_rows = rows.response_ids.shape[1], len(rows.prompt_ids)
+        with torch.no_grad(), sampling_context(policy, rows.prompt_ids):
+            decoder = new_decoder(policy, rows.prompt_ids, rows.prompt_mask, num_columns, num_rows, rows.numbers)
+            for t in range(num_columns):
+                features.append(decoder.features)
+                if t + 1 < num_columns:
+                    decoder.step(rows.response_ids[:, t])
+            at_targets = packed.gather(torch.stack(features, dim=1))
+            sampled, _, _ = policy.predict(at_targets, packed.targets, self.temperature, kept, with_entropy=False)
+        with torch.set_grad_enabled(other is policy):
+            read, _, _, _ = other(packed, self.temperature, kept, with_entropy=False)
+        return sampled, read.detach()
+
+
+def is_equal(first: Tensor, second: Tensor, noise: Noise) -> bool:
+    """Whether log-probabilities (K,) differ by no more than in a healthy run."""
+    size = (first - second).abs()
+    return times_the_noise(size.max().item(), size.mean().item(), noise, len(size)) <= WARN
+
+
+def conclude(of_ranks: list[Findings]) -> str:
+    """The first cause that explains the difference on each rank that has one; else what was excluded."""
+    differing = [findings for findings in of_ranks if findings.differs]
     for cause in CAUSES:
-        if differ and all(cause.name in one.sentences for one in differ):
-            return f"Cause ({cause.name}): {differ[0].sentences[cause.name]}. {cause.remedy}"
-    errors = {name: text for one in differ for name, text in one.errors.items()}
+        if differing and all(cause.name in findings.explained for findings in differing):
+            return f"Cause ({cause.name}): the difference is gone {cause.when}. {cause.remedy}"
+    errors = {name: text for findings in differing for name, text in findings.errors.items()}
     if "all" in errors:
         return f"The cause is not known, because the comparison could not be made again ({errors['all']})"
-    excluded = ", ".join(cause.name for cause in CAUSES if cause.name not in errors)
-    untested = "".join(f"; not tested: {name} ({text})" for name, text in errors.items())
-    if any(one.is_back for one in differ):
-        seen = "The difference is there again when the same tokens are computed once more: report it with the model"
-    else:
-        seen = (
-            "The difference is gone when the same tokens are computed once more: look for code that changes the models, or what "
-            "was stored, between sampling and check"
-        )
-    return f"None of the known causes explains it alone (excluded: {excluded}{untested}). {seen}"
+    numbers = next((findings.numbers for findings in differing if findings.numbers), None)
+    if numbers is None:
+        gone = "The difference is gone when the same tokens are computed once more"
+        return f"{gone}: look for code that changes the models, or what was stored, between sampling and check"
+    excluded = ", ".join(f"{x.name}, not tested: {errors[x.name]}" if x.name in errors else x.name for x in CAUSES)
+    return (
+        f"None of the known causes explains it alone (excluded: {excluded}). A token has log-probability "
+        f"{numbers[0]:.6g} when tokens come one by one, and {numbers[1]:.6g} when all are read at once: report it with the model"
+    )
 
 
 def far_from_reference(rollout: Rollout) -> tuple[Rollout, Tensor]:

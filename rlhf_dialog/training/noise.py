@@ -10,6 +10,8 @@ too, and the run ends where rows together are further from that than rounding, a
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +24,7 @@ from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.sizes import num_positions
-from rlhf_dialog.models.switches import no_draws
-from rlhf_dialog.models.try_faults import REMEDIES
+from rlhf_dialog.models.tries import REMEDIES
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,19 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
     _check_leak(reference, together - alone, torch.maximum((alone - longer).abs(), rounding))
     return torch.maximum((together - longer).abs(), rounding)
+
+
+@contextmanager
+def no_draws(refusal: str) -> Iterator[None]:
+    """Raise RunStopped with the `refusal` when the block draws from torch's generators of the CPU or of the GPU."""
+    before = _generators()
+    yield
+    if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
+        raise RunStopped(refusal)
+
+
+def _generators() -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
 def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:

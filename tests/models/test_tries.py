@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, HidesEnds, Narrows, SeesPadding, new
 from tiny import gpt2
 from transformers import (
     Gemma2Config,
@@ -132,3 +133,35 @@ def test_left_padding_probe():
         blind.transformer.wpe.weight.fill_(float("nan"))  # nan is no agreement
     with pytest.raises(UserError, match="by inf nats"):
         check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
+
+
+def refusal(lm):
+    with pytest.raises(UserError) as caught:
+        check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Drops, "draws random numbers (dropout that acts in eval mode). Call eval() on the model"),
+        (DrawsItself, "draws random numbers (not by torch's dropout). Call eval() on the model"),
+        (Narrows, "computes in 16 bits in part, and passes in 32 bits. Let precision in the YAML"),
+        (CountsFromOne, "Positions are one too large where tokens come one by one. Let the model use the position_ids"),
+        (
+            HidesEnds,
+            "hides the pad or end token (id 257) where it is part of a text. Let the model use the attention_mask",
+        ),
+        (CountsPadding, "does not see the padding, but counts its positions. Use a model that takes position_ids"),
+        (SeesPadding, "sees the tokens that pad a prompt. Let the model use the attention_mask"),
+    ],
+)
+def test_the_cause_of_a_failed_try_is_named(kind, words):
+    message = refusal(new(kind, packing=False))
+    assert words in message
+    assert message.startswith("model_path: ")
+
+
+def test_a_healthy_model_passes():
+    lm = new(GPT2LMHeadModel, packing=False)
+    check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")

@@ -67,21 +67,6 @@ class DrawsItself(Changed):
         return logits * (torch.rand_like(logits) > 0.1)
 
 
-class Filters(Changed):
-    """Takes all but the 20 most likely tokens out when tokens come one by one."""
-
-    def changed(self, logits, step):
-        least = logits.topk(20).values[..., -1:]
-        return logits.masked_fill(logits < least, torch.finfo(torch.float32).min) if step else logits
-
-
-class Cools(Changed):
-    """A temperature of its own when tokens come one by one."""
-
-    def changed(self, logits, step):
-        return logits / 0.5 if step else logits
-
-
 class Casts(GPT2LMHeadModel):
     """Computes its steps under autocast."""
 
@@ -151,23 +136,6 @@ class CountsInTrunk(GPT2LMHeadModel):
         self.transformer = CountingTrunk(config)
 
 
-class LateTrunk(GPT2Model):
-    """Positions from 4 on are one too large when all tokens are read at once."""
-
-    def forward(self, *args, position_ids=None, **options):
-        if position_ids is not None and not is_step(options):
-            position_ids = position_ids + (position_ids > 3)
-        return super().forward(*args, position_ids=position_ids, **options)
-
-
-class ReadsLate(GPT2LMHeadModel):
-    """Positions of the response, after prompts of four tokens, are one too large where it is read."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.transformer = LateTrunk(config)
-
-
 class MixingTrunk(GPT2Model):
     """Adds the mean of all tokens that it sees at once, of other rows too where these are packed."""
 
@@ -215,7 +183,7 @@ def trainer_on(kind, packing=True, healthy_reference=False, **keys):
 
 def cause_in(message):
     """The name of the cause, and its sentence."""
-    (found,) = re.findall(r"Cause \(([a-z ]+)\): (.+?)\. [A-Z]", message) or [("none", message)]
+    (found,) = re.findall(r"Cause \(([a-z0-9 ]+)\): (.+?)\. [A-Z]", message) or [("none", message)]
     return found
 
 
