@@ -132,7 +132,7 @@ class OwnCritic(Critic):
         """Values (K,) before each target of `packed`; at least float32."""
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp):
             values = run_rows(self.trunk, packed, packs=False)
-        values = values.flatten()[packed.kept_place]
+        values = values.flatten().index_select(0, packed.kept_place)
         return values if values.dtype == torch.float64 else values.float()
 
 

@@ -110,7 +110,8 @@ def padded(x: Tensor, rows: Rows) -> Tensor:
 
 def gathered(x: Tensor, rows: Rows) -> Tensor:
     """(1, H, N, D) -> (B, H, L, D), all tokens of the longer rows of which the rows are the ends."""
-    return x[0].transpose(0, 1)[rows.seen].unflatten(0, (rows.count, -1)).transpose(1, 2)
+    assert rows.seen is not None
+    return x[0].transpose(0, 1).index_select(0, rows.seen).unflatten(0, (rows.count, -1)).transpose(1, 2)
 
 
 @dataclass

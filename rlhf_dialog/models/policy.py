@@ -103,7 +103,8 @@ class Policy(nn.Module):
         index = packed.keep if together else packed.kept_place
         with self.autocast(packed.ids):
             features, hidden = self._compute(lambda module: run_rows(module, packed, together, cache, first_row))
-        return features.flatten(0, 1)[index], self.values(hidden.flatten(0, 1)[index])
+        features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
+        return features, self.values(hidden)
 
     def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
         """As `features`, after one more token (b,) for each row of the cache, which stores it."""
@@ -190,7 +191,7 @@ class Critic(nn.Module):
         own = nullcontext() if self.adapter is None else selected(self.trunk, self.adapter)
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), own:
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
-        return apply_value_head(self.value_head, hidden.flatten(0, 1)[index])
+        return apply_value_head(self.value_head, hidden.flatten(0, 1).index_select(0, index))
 
 
 def run_rows(

@@ -124,7 +124,7 @@ class DualEncoder(nn.Module):
         kept = [self._kept(_padded([ids[i] for i in chunk]).to(self.log_scale.device)) for chunk in chunks]
         back = torch.tensor(order).argsort().to(self.log_scale.device)
         vectors, sketches = torch.cat([self._turns(x) for x in kept]), torch.cat([_sketches(x) for x in kept])
-        return Encoded(vectors[back], sketches[back], places.to(back.device))
+        return Encoded(vectors.index_select(0, back), sketches[back], places.to(back.device))
 
     def _kept(self, ids: Tensor) -> Tensor:
         """The ids (N, L), in training without a share of the words."""
@@ -142,12 +142,14 @@ class DualEncoder(nn.Module):
 
     def context_vectors(self, texts: Encoded) -> Tensor:
         """Unit vectors (C, H)."""
-        return functional.normalize(self.of_context(self.dropout(texts.vectors[texts.places].flatten(1))), dim=-1)
+        turns = texts.vectors.index_select(0, texts.places.flatten()).view(len(texts.places), -1)
+        return functional.normalize(self.of_context(self.dropout(turns)), dim=-1)
 
     def reply_vectors(self, texts: Encoded) -> Tensor:
         """Vectors (B, H) of the length of the scale."""
         scale = self.log_scale.clamp(max=math.log(50.0)).exp()
-        return scale * functional.normalize(self.of_reply(self.dropout(texts.vectors)), dim=-1)[texts.places]
+        vectors = functional.normalize(self.of_reply(self.dropout(texts.vectors)), dim=-1)
+        return scale * vectors.index_select(0, texts.places)
 
     def copy_prices(self, replies: Encoded, contexts: Encoded, last: Tensor) -> tuple[Tensor, Tensor]:
         """What each reply (B) pays for repeating each distinct turn (N) as one of the last turns, (B, N, turns).
@@ -163,7 +165,7 @@ class DualEncoder(nn.Module):
     def all_scores(self, contexts: Encoded, replies: Encoded) -> Tensor:
         """Scores (B, C) of each reply with each context."""
         prices, places = self.copy_prices(replies, contexts, contexts.places[:, : len(self.copying)])
-        paid = sum(prices[:, places[:, turn], turn] for turn in range(len(self.copying)))
+        paid = sum(prices[..., turn].index_select(1, places[:, turn]) for turn in range(len(self.copying)))
         return self.reply_vectors(replies) @ self.context_vectors(contexts).T + paid
 
     def scores(self, table: TurnTable, contexts: Tensor, replies: Tensor, candidates: Tensor) -> Tensor:
@@ -216,7 +218,7 @@ class CrossEncoder(nn.Module):
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]))
         chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
         scores = torch.cat([self._scored([pairs[i] for i in chunk]) for chunk in chunks])
-        return scores[torch.tensor(order).argsort().to(scores.device)]
+        return scores.index_select(0, torch.tensor(order).argsort().to(scores.device))
 
     def _joined(self, ids: list[list[int]], context: list[int], reply: int) -> tuple[list[int], int]:
         """The input, and the number of its tokens before the reply."""

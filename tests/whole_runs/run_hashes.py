@@ -1,4 +1,4 @@
-"""Ten short runs and the hashes of what they leave: shows whether a change of the code changed a number of any run.
+"""Fourteen short runs and the hashes of what they leave: shows whether a change of the code changed a number of any run.
 
     python tests/whole_runs/run_hashes.py --compare       # with run_hashes.json beside this file; exit 1 if anything differs
     python tests/whole_runs/run_hashes.py --compare FILE --only gae night
@@ -106,6 +106,7 @@ NIGHT = {
     "guard_prompts": 4,
     "device": "cpu",
 }
+SUPERVISED = {"data_path": "data", "max_steps": 4, "batch_size": 16, "learning_rate": 2e-3, "pytorch_threads": 1}
 GUESTS = ("Is a table free ?", "Where is the station ?", "Do you like tea ?", "What does it cost ?", "May I sit here ?")
 ANSWERS = ("Yes , of course .", "No no no .", "Why do you ask ?", "It is not far .", "Who told you so ?", "I see .")
 
@@ -128,11 +129,16 @@ def of_acts(policy: str, batchsz: int, epoch: int, **arguments: Any) -> Run:
     return Run(("scripts/train_policy.py --config {name}.yaml --transcripts 2",), ACTS | chosen)
 
 
+def supervised(stage: str, **settings: Any) -> Run:
+    return Run((f"-m rlhf_dialog train-{stage} --config {{name}}.yaml --output runs/{{name}}",), SUPERVISED | settings)
+
+
 RUNS = {
     "gae": language_model(**SINGLE_TURN, advantage_estimator="gae", use_share_model=False),
     "rloo": language_model(
         **SINGLE_TURN, advantage_estimator="rloo", num_responses_per_prompt=4, use_share_model=True, kl_target=0.1
     ),
+    "top_p": language_model(**SINGLE_TURN, advantage_estimator="gae", use_share_model=False, top_p=0.9, packing=False),
     "environment": language_model(**LANGUAGE_MODEL, environment=RESTAURANT, credit="turn", use_share_model=False),
     "lora": language_model(**SINGLE_TURN, use_lora=True, lora_r=4, lora_alpha=8, use_share_model=True),
     "two_ranks": Run(("train_ppo.py --config {name}.yaml",), SINGLE_TURN, ranks=2),
@@ -147,6 +153,11 @@ RUNS = {
         ),
         NIGHT,
     ),
+    "sft": supervised("sft", n_layer=2, n_embd=32, n_head=2, max_eval_prompts=20, evals=2, dropout=0.1),
+    "preference": supervised(
+        "preference-model", data_path="pairs.jsonl", model_path="model0", max_length=80, num_samples=8, max_new_tokens=8
+    ),
+    "relevance": supervised("relevance-model", architecture="convolution", members=2, bank_size=16, hidden_size=32),
     "evaluation": Run(
         (
             "-m rlhf_dialog evaluate --agent model0 --baseline model1 --config {name}.yaml --no_intent --max_prompts 30 "
@@ -239,6 +250,13 @@ def make_inputs(folder: Path) -> None:
         for answer in ANSWERS
     ]
     (folder / "ratings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pairs = [
+        {"prompt": f"{guest} {number}", "chosen": chosen, "rejected": rejected}
+        for number in range(3)
+        for guest in GUESTS
+        for chosen, rejected in zip(ANSWERS, ANSWERS[2:], strict=False)
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
 
 
 def hashes_of_run(name: str, folder: Path) -> Hashes:
@@ -317,7 +335,7 @@ def hashes_of_folder(folder: Path) -> Hashes:
             found["state"][name] = sha256(json.loads(path.read_bytes()))
         elif path.name in ("replies.jsonl", "samples.json"):
             found["replies"][name] = sha256(path.read_text(encoding="utf-8"))
-        elif path.name in ("evaluation.json", "report.json"):
+        elif path.name in ("evaluation.json", "report.json", "training.json"):
             found["table"][name] = sha256(timeless(json.loads(path.read_bytes())))
         elif path.name == "report.md":
             found["table"][name] = sha256(path.read_text(encoding="utf-8"))
