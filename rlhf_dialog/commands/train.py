@@ -33,11 +33,6 @@ class TrainOptions(RunOptions[Config]):
         "position in the data and KL controller are reset, and RUN_FOLDER is not changed",
         metavar="RUN_FOLDER",
     )
-    resume_from: str | None = option(
-        "continue the run in the run folder from an older checkpoint (iter_000004, or 4); later checkpoints, metrics and agents "
-        "move to checkpoints/abandoned/; use --resume to continue afterwards",
-        metavar="CHECKPOINT",
-    )
     from_trl: str | None = option(
         "print the YAML of the run that TRL's PPO makes of this YAML, and exit; also the command line of TRL's script, in "
         "quotes. What has no counterpart is a comment, and a line on stderr",
@@ -97,7 +92,7 @@ def run(options: TrainOptions) -> None:
     if options.verbose:
         logging.getLogger("rlhf_dialog").setLevel(logging.DEBUG)
     keep_freed_memory()
-    agent = PPOAgent(config, options.overwrite, resume, weights_from=weights, resume_from=options.resume_from)
+    agent = PPOAgent(config, options.overwrite, resume, weights_from=weights)
     options.folders.append(agent.run_folder)
     if options.smoke:
         seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in smoke(agent).items())

@@ -150,24 +150,16 @@ RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
 
 
 def _check_guard(config: Any) -> None:
-    """Raises ValueError for a guard that could not watch, or not go back."""
+    """Raises ValueError for a guard that could not watch, or not raise the KL."""
     if config.guard is None:
         return
     if not config.eval_interval:
         raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
     if config.environment:
         raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
-    if config.guard.action in ("raise_kl", "go_back") and not config.kl_coef:
+    if config.guard.action == "raise_kl" and not config.kl_coef:
         raise ValueError(
-            f"kl_coef: guard.action {config.guard.action} doubles it, found 0; give it a value above 0, or use warn or stop"
-        )
-    # the oldest of three validations, and a checkpoint that may be save_interval - 1 iterations older
-    needed = -(-2 * config.eval_interval // config.save_interval) + 2
-    if config.guard.action == "go_back" and config.keep_checkpoints < needed:
-        raise ValueError(
-            f"keep_checkpoints: guard.action go_back goes back beyond three validations, which takes {needed} checkpoints with "
-            f"eval_interval {config.eval_interval} and save_interval {config.save_interval}; set it to {needed}, found "
-            f"{config.keep_checkpoints}"
+            "kl_coef: guard.action raise_kl doubles it, found 0; give it a value above 0, or use warn or stop"
         )
 
 

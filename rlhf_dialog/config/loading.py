@@ -192,7 +192,7 @@ def load_settings(
     """
     raw = read_yaml(path) if path else {}
     override_all(raw, overrides or {})
-    _drop_keys(raw, no_effect)
+    _log(_drop_keys(raw, no_effect))
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
@@ -207,14 +207,8 @@ def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
     """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
     raw = read_yaml(path)
     override_all(raw, overrides)
-    known = {key: value for key, value in raw.items() if key not in NO_EFFECT}
-    return _validate(schema, known, str(path), [], classes=False)
-
-
-def _drop_keys(raw: dict[str, Any], no_effect: Mapping[str, str]) -> None:
-    for key in [key for key in raw if key in no_effect]:
-        logger.info("%s: has no effect here; %s", key, no_effect[key])
-        del raw[key]
+    _replace_deleted(raw)
+    return _validate(schema, raw, str(path), [], classes=False)
 
 
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
@@ -222,7 +216,7 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     path = Path(path)
     raw = read_yaml(path)
     override_all(raw, overrides or {})
-    _drop_keys(raw, NO_EFFECT)
+    _log(_replace_deleted(raw))
     problems = _lift_kl(raw)
     config = _validate(Config, raw, str(path), problems)
     config._folder = path.parent
@@ -235,6 +229,29 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
                 f"{path}: {_sentence(Config, item)}; it is the name of the file, so set another with --experiment_name"
             ) from None
     return config
+
+
+def _log(lines: list[str]) -> None:
+    for line in lines:
+        logger.info("%s", line)
+
+
+def _drop_keys(raw: dict[str, Any], no_effect: Mapping[str, str]) -> list[str]:
+    """Remove the keys that have no effect; returns a line for each."""
+    keys = [key for key in raw if key in no_effect]
+    for key in keys:
+        del raw[key]
+    return [f"{key}: has no effect here; {no_effect[key]}" for key in keys]
+
+
+def _replace_deleted(raw: dict[str, Any]) -> list[str]:
+    """Remove the keys that have no effect, and replace values that are no longer there; returns a line for each."""
+    lines = _drop_keys(raw, NO_EFFECT)
+    guard = raw.get("guard")
+    if isinstance(guard, dict) and guard.get("action") == "go_back":
+        raw["guard"] = guard | {"action": "stop"}
+        lines.append("guard.action: go_back is read as stop; a run no longer goes back by itself")
+    return lines
 
 
 def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -323,11 +323,11 @@ class DoubledKeys(Settings):
 class GuardConfig(Settings):
     """What watches over the reward on validation prompts."""
 
-    action: Literal["warn", "raise_kl", "go_back", "stop"] = Field(
+    action: Literal["warn", "raise_kl", "stop"] = Field(
         "warn",
         description="what follows when the reward rises and the judge falls over three validations, both by more than two "
-        "standard errors. warn: a warning; raise_kl: twice the KL coefficient, and half its target; go_back: this, from the "
-        "checkpoint before, at most three times; stop: the end of the run, with exit code 3",
+        "standard errors. warn: a warning; raise_kl: twice the KL coefficient, and half its target; stop: the end of the run, "
+        "with exit code 3; the newest checkpoint from before these validations is kept",
     )
     judge: ClassConfig | None = Field(
         None,

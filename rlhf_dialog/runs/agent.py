@@ -52,17 +52,10 @@ class PPOAgent:
         overwrite: bool = False,
         resume: bool | Literal["auto"] = False,
         weights_from: str | Path | None = None,
-        resume_from: str | int | None = None,
     ):
-        """`resume_from` names a checkpoint of the run folder (`iter_000004` or 4): the run goes back to it, as `resume` does to
-        the newest. `resume="auto"`: continue the run in the folder if there is one, else begin one."""
+        """`resume="auto"`: continue the run in the folder if there is one, else begin one."""
         self.config = config
-        self.start = Start(
-            overwrite,
-            resume if resume_from is None else True,
-            None if weights_from is None else Path(weights_from),
-            None if resume_from is None else str(resume_from),
-        )
+        self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
         self.world = World()
         self.is_trial = False  # of two prompts, in a folder that is removed
         self.times = StageTimes()
@@ -124,7 +117,7 @@ class PPOAgent:
         """
         self.world = launch.start(self.config)
         if self.start.resume:
-            keep_precision(self.config, self.world, self.run_folder / "checkpoints", self.start.resume_from)
+            keep_precision(self.config, self.world, self.run_folder / "checkpoints")
         parts, early = prepare(self.config, self.world, self.times, self.read_source), wants_wandb(self.config)
         self.validation = parts.validation
         if locks and early:
@@ -149,8 +142,7 @@ class PPOAgent:
             yield
 
     def _open_log(self) -> None:
-        goes_on = bool(self.start.resume) and self.start.resume_from is None  # a branch has a run of wandb of its own
-        self.log = RunLog(self.config, self.run_folder, goes_on)
+        self.log = RunLog(self.config, self.run_folder, goes_on=bool(self.start.resume))
 
     def _open_trackers(self, done: int) -> None:
         if self.log:
@@ -184,7 +176,7 @@ class PPOAgent:
         metrics: dict[str, float] = {}
         trainer, validation, world = state.trainer, state.validation, self.world
         rescue = Rescue(state, self._complete_line)
-        self._heed_guard(state)  # of the iteration that was saved last
+        state.heed_guard()  # of the iteration that was saved last
         for metrics in rescue.iterations():
             is_best = False
             with rescue.after(metrics):
@@ -202,15 +194,8 @@ class PPOAgent:
                 with self.times.measured("checkpoint"):
                     state.save(is_best)
             interrupts.iteration_ended(trainer.iteration, saved=is_due and (is_asked or world.size == 1))
-            self._heed_guard(state)
+            state.heed_guard()
         return metrics
-
-    def _heed_guard(self, state: RunState) -> None:
-        """What the guard asks for. Where the run has gone back, the files of its trackers were put aside: new ones begin."""
-        if state.heed_guard() and self.log:
-            self.log.close(goes_on=True)
-            self.log = RunLog(self.config, self.run_folder, goes_on=False)
-            self._open_trackers(state.trainer.iteration)
 
     def write_log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
         """What rank 0 writes and shows after an iteration."""

@@ -28,8 +28,8 @@ def save_checkpoint(
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
     `state` is JSON with the key "iteration"; `fill` writes the files into the new folder, and returns what else belongs into
-    its JSON. Of the checkpoints up to this one, keeps the newest `keep` and the best, and removes the others. Raises UserError
-    when the folder cannot be written; existing files stay intact.
+    its JSON. Of the checkpoints up to this one, keeps the newest `keep`, the best, and those that the guard protects, and removes
+    the others. Raises UserError when the folder cannot be written; existing files stay intact.
     """
     name = f"iter_{state['iteration']:06d}"
     with written_whole(folder / name) as target:
@@ -42,10 +42,11 @@ def save_checkpoint(
         if best:
             mark_best(folder, state["iteration"])
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
-        kept = repair_best(folder, state)
-        is_known = kept is not None or not (folder / "best").exists()
+        best_one = repair_best(folder, state)
+        is_known = best_one is not None or not (folder / "best").exists()
+        kept = [best_one, *(newest_up_to(folder, i) for i in state.get("guard", {}).get("protected", ()))]
         for old in branch[:-keep] if is_known else ():
-            if old != kept and iteration_of(old) != best_iteration(state):
+            if old not in kept and iteration_of(old) != best_iteration(state):
                 remove_whole(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
@@ -64,6 +65,17 @@ def mark_best(folder: Path, iteration: int) -> None:
 def best_iteration(state: dict[str, Any]) -> int:
     """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
     return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
+
+
+def restore_best(folder: Path, iteration: int) -> None:
+    """Point `best` at the checkpoint of `iteration` (-1: no evaluation so far), if it still exists. Raises OSError."""
+    if iteration in map(iteration_of, checkpoints_of(folder)):
+        mark_best(folder, iteration)
+        return
+    with suppress(IsADirectoryError):
+        (folder / "best").unlink(missing_ok=True)
+    if iteration >= 0:
+        logger.warning("the best checkpoint so far, of iteration %d, no longer exists", iteration)
 
 
 def repair_best(folder: Path, state: dict[str, Any]) -> Path | None:
@@ -105,6 +117,13 @@ def _text_of(pointer: Path) -> bytes:
 def checkpoints_of(folder: Path) -> list[Path]:
     """The checkpoints in the folder, in the order of their iterations."""
     return sorted((one for one in folder.glob("iter_*") if re.fullmatch(NAME, one.name)), key=iteration_of)
+
+
+def newest_up_to(folder: Path, iteration: int) -> Path | None:
+    """The newest checkpoint of an iteration that is not after `iteration`."""
+    return max(
+        (one for one in checkpoints_of(folder) if iteration_of(one) <= iteration), key=iteration_of, default=None
+    )
 
 
 def iteration_of(checkpoint: Path) -> int:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from rlhf_dialog.atomic_files import mend_swaps, remove_whole
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.branches import ABANDONED, check_metrics, chosen_checkpoint
-from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, newest_checkpoint
-from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
+from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metrics
 
 logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
@@ -51,9 +50,7 @@ def has_results(folder: Path) -> bool:
     return bool(checkpoints_of(folder / "checkpoints")) or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
-def check_folder(
-    folder: Path, overwrite: bool, resume: bool, save_interval: int, resume_from: str | None = None
-) -> None:
+def check_folder(folder: Path, overwrite: bool, resume: bool, save_interval: int) -> None:
     """Raises UserError when a run must not start (or continue) in the folder."""
     if holds_run(folder) and not (overwrite or resume):
         raise UserError(
@@ -61,7 +58,7 @@ def check_folder(
             "name with --experiment_name"
         )
     if resume:
-        source = chosen_checkpoint(folder / "checkpoints", resume_from)
+        source = newest_checkpoint(folder / "checkpoints")
         _check_beginning(folder, save_interval) if source is None else check_metrics(folder, source)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -79,6 +76,22 @@ def _check_beginning(folder: Path, save_interval: int) -> None:
             f"{folder}: contains a run of {lines} iterations, but no checkpoint to resume from; replace it with --overwrite, or "
             "choose another name with --experiment_name"
         )
+
+
+def check_metrics(run: Path, source: Path) -> None:
+    """Raises UserError when metrics.jsonl ends before the checkpoint `source`, since a gap would remain in it."""
+    metrics, iteration = run / "metrics.jsonl", iteration_of(source)
+    last = last_iteration(metrics)
+    if last >= iteration:
+        return
+    content = f"contains only iterations 1 to {last} without a gap" if last else "does not start with iteration 1"
+    fault = first_fault(metrics)
+    place = f"{fault}; " if fault else ""
+    raise UserError(
+        f"{metrics}: {content if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
+        f"{place}restore it from a copy, or start a new run with its weights: --resume_weights_only {run} "
+        "--experiment_name <a new name>"
+    )
 
 
 def check_source(source: Path, folder: Path) -> None:
@@ -128,9 +141,9 @@ def _remove(path: Path) -> None:
 def repair(folder: Path) -> None:
     """After a kill, finish or undo what it interrupted: swaps of folders, temporary files, and a save."""
     mend_swaps(folder, RUN_FILES)
-    for place in (folder / "checkpoints", folder / "checkpoints" / ABANDONED):
-        mend_swaps(place, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in place.glob(".*.*")})
-    finish_saving(folder / "checkpoints")
+    checkpoints = folder / "checkpoints"
+    mend_swaps(checkpoints, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in checkpoints.glob(".*.*")})
+    finish_saving(checkpoints)
 
 
 def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:

@@ -8,14 +8,12 @@ from typing import Any
 
 from rlhf_dialog.config.schema import Config, GuardConfig
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.runs.checkpoint import checkpoints_of, iteration_of
+from rlhf_dialog.runs.checkpoint import newest_up_to
 from rlhf_dialog.runs.validation import Validation
-from rlhf_dialog.training.guard import DISTINCT, ENTROPY, FACTOR, KL, MOST_BACK, WORDS, Alarm, Guard, Look
+from rlhf_dialog.training.guard import DISTINCT, ENTROPY, FACTOR, KL, WINDOW, WORDS, Alarm, Guard, Look
 from rlhf_dialog.training.trainer import Metrics, PPOTrainer
 
 logger = logging.getLogger(__name__)
-ENDS = ("go_back", "stop")  # actions that are taken when the iteration is saved
-SAVED = "Its last iteration is saved; to go on all the same: --resume --guard.action warn"
 
 
 class RunGuard:
@@ -24,7 +22,7 @@ class RunGuard:
     def __init__(self, config: Config, settings: GuardConfig, validation: Validation):
         self.config, self.action, self.validation = config, settings.action, validation
         self.guard = Guard(validation.judge)
-        self.alarm: Alarm | None = None  # that the run has to go back or stop for
+        self.alarm: Alarm | None = None  # that the run stops for
 
     def watch(self, trainer: PPOTrainer, metrics: Metrics) -> Metrics:
         """Look at what the validation of this iteration has measured; warn, and raise the KL coefficient, at once.
@@ -59,7 +57,7 @@ class RunGuard:
 
     def _answer(self, alarm: Alarm, trainer: PPOTrainer) -> None:
         action = self.action if alarm.is_judged else "warn"
-        if action in ENDS:
+        if action == "stop":
             self.alarm = alarm
             return
         if action == "raise_kl":
@@ -81,37 +79,30 @@ class RunGuard:
     def _set_target(self, trainer: PPOTrainer) -> None:
         trainer.kl.kl_target = self.config.kl_target / FACTOR**self.guard.num_raised
 
-    def checkpoint_before(self, checkpoints: Path) -> Path | None:
-        """The newest checkpoint that is not after the first of the validations that were compared, else None.
+    def heed(self, run: Path) -> None:
+        """Raise RunStopped after an alarm, with the command that exports the agent from before it."""
+        if self.alarm is None:
+            return
+        earlier = newest_up_to(run / "checkpoints", self.alarm.since)
+        export = f"rlhf-dialog export --run {run} --checkpoint {earlier.name} --output DIR" if earlier else ""
+        where = f"an agent from before: {export}" if earlier else "there is no checkpoint from before"
+        raise RunStopped(
+            f"guard: {self.alarm.sentence}. The run ends, as guard.action says. Its last iteration is saved; to go on all the "
+            f"same: --resume --guard.action warn; {where}"
+        )
 
-        Raises RunStopped where the run has to stop.
-        """
-        assert self.alarm is not None
-        text = f"guard: {self.alarm.sentence}"
-        if self.action == "stop":
-            raise RunStopped(f"{text}. The run ends, as guard.action says. {SAVED}")
-        if self.guard.num_back >= MOST_BACK:
-            raise RunStopped(f"{text}. The run has gone back {MOST_BACK} times and ends. {SAVED}")
-        earlier = [one for one in checkpoints_of(checkpoints) if iteration_of(one) <= self.alarm.since]
-        if not earlier:
-            logger.warning(
-                "%s. There is no checkpoint before it, so the run goes on, at twice the KL coefficient", text
-            )
-            return None
-        logger.warning("%s. The run goes back to %s, at twice the KL coefficient", text, earlier[-1].name)
-        return earlier[-1]
-
-    def go_on(self, trainer: PPOTrainer, num_back: int, num_raised: int) -> None:
-        """Go on after an alarm, with what has been counted until then: a higher coefficient takes another path."""
-        self.alarm = None
-        self.guard.num_back, self.guard.num_raised = num_back, num_raised
-        self._raise_kl(trainer)
+    def protected(self) -> list[int]:
+        """The iterations of the validations that are, or can be, the first of those compared."""
+        if self.action != "stop":
+            return []
+        return [self.alarm.since] if self.alarm else [look.iteration for look in self.guard.looks[1 - WINDOW :]]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON, for the checkpoint."""
-        return {"guard": self.guard.state_dict(), "alarm": asdict(self.alarm) if self.alarm else None}
+        alarm = asdict(self.alarm) if self.alarm else None
+        return {"guard": self.guard.state_dict(), "alarm": alarm, "protected": self.protected()}
 
     def load_state_dict(self, state: dict[str, Any], trainer: PPOTrainer) -> None:
         self.guard.load_state_dict(state["guard"])
-        self.alarm = Alarm(**state["alarm"]) if state["alarm"] and self.action in ENDS else None
+        self.alarm = Alarm(**state["alarm"]) if state["alarm"] and self.action == "stop" else None
         self._set_target(trainer)

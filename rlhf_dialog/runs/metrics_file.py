@@ -16,7 +16,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     rows, fault = _scan(path)
     if fault:
-        raise _damaged(path, len(rows), fault)
+        raise _damaged(path, fault)
     return rows
 
 
@@ -52,9 +52,8 @@ def _is_value(value: object) -> bool:
     return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
-def _damaged(path: Path, whole: int, fault: str) -> UserError:
-    older = f", or go back to a checkpoint up to iteration {whole} with --resume_from" if whole else ""
-    return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy{older}")
+def _damaged(path: Path, fault: str) -> UserError:
+    return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy")
 
 
 def last_iteration(path: Path) -> int:
@@ -76,5 +75,5 @@ def cut_metrics(path: Path, iteration: int) -> None:
         return
     rows, fault = _scan(path)
     if len(rows) < iteration:
-        raise _damaged(path, len(rows), fault or f"line {len(rows) + 1} is missing")
+        raise _damaged(path, fault or f"line {len(rows) + 1} is missing")
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))

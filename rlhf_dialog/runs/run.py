@@ -24,13 +24,14 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity, reward_files
-from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
     as_user_error,
     best_iteration,
     mark_best,
+    newest_checkpoint,
     read_state,
     repair_best,
+    restore_best,
     usable_best,
 )
 from rlhf_dialog.runs.guarding import RunGuard
@@ -45,7 +46,7 @@ from rlhf_dialog.training.trainer import PPOTrainer
 logger = logging.getLogger(__name__)
 
 
-def keep_precision(config: Config, world: World, checkpoints: Path, resume_from: str | None) -> None:
+def keep_precision(config: Config, world: World, checkpoints: Path) -> None:
     """Let a run that is resumed compute in the precision in which it began, before its models are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
@@ -53,7 +54,7 @@ def keep_precision(config: Config, world: World, checkpoints: Path, resume_from:
 
     def settings_before() -> Any:
         with suppress(UserError):
-            source = chosen_checkpoint(checkpoints, resume_from)
+            source = newest_checkpoint(checkpoints)
             if source is not None:
                 return read_state(checkpoints, source)[1].get("settings", {})
         return {}
@@ -114,7 +115,6 @@ class RunState:
             refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
         world.on_main(partial(self._repair_best, state))
-        world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
             seed_rank(self.config.seed, world, trainer.iteration)
@@ -127,23 +127,7 @@ class RunState:
             )
         with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
-        if best := world.on_main(self._best_without_agent):
-            self._write_best_agent(best)
-            self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
-
-    def _write_best_agent(self, best: Path) -> None:
-        """Write `best_agent/` from the checkpoint `best`, unless that is damaged; its weights stay in the trainer."""
-        trainer, world = self.trainer, self.world
-        try:
-            world.on_main(lambda: verify(best, read_state(self.checkpoints, best)[1], self.config.verify_checkpoint))
-            with world.fail_together(), trainer.placement.writable_weights():
-                load_weights(best, self._modules(), world.device)
-        except UserError as error:
-            logger.warning("%s; the run goes on without best_agent/", error)
-            return
-        with trainer.placement.whole_weights():
-            world.on_main(self._save_best)
 
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
@@ -160,33 +144,10 @@ class RunState:
         with world.fail_together(), as_user_error(source):
             read_partitions(source, state, trainer.engines, world)
 
-    def heed_guard(self) -> bool:
-        """Do what the guard's alarm asks for; returns whether the run has gone back to an earlier checkpoint.
-
-        Raises RunStopped where it has to end.
-        """
-        guard, world = self.guard, self.world
-        if guard is None or guard.alarm is None:
-            return False
-        counts = guard.guard.num_back, guard.guard.num_raised
-        source = world.on_main(lambda: guard.checkpoint_before(self.checkpoints))
-        if source is None:
-            guard.go_on(self.trainer, *counts)
-            return False
-        with world.fail_together():
-            _, state = read_state(self.checkpoints, source)
-        world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
-        self._load(source, state)
-        world.on_main(partial(leave_later, self.run_folder, source, state))
-        guard.go_on(self.trainer, counts[0] + 1, counts[1])
-        self.save(best=False)
-        return True
-
-    def _best_without_agent(self) -> Path | None:
-        """The checkpoint that `best` names, if `best_agent/` is missing because the run went back."""
-        best = usable_best(self.checkpoints)
-        missing = best is not None and best.is_dir() and not (self.run_folder / "best_agent").exists()
-        return best if missing else None
+    def heed_guard(self) -> None:
+        """Raises RunStopped where the guard's alarm ends the run."""
+        if self.guard:
+            self.world.on_main(partial(self.guard.heed, self.run_folder))
 
     def _repair_best(self, state: dict[str, Any]) -> None:
         """Write a pointer `best` that is damaged or wrong again, from the checkpoint's record of the best iteration."""

@@ -14,7 +14,6 @@ from rlhf_dialog.runs.wandb_tracker import open_wandb
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
-NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"
 
 
 class RunLog:
@@ -68,13 +67,9 @@ class RunLog:
         """Make sure that metrics.jsonl has the line of an iteration; returns whether it has."""
         return self.trackers is not None and self.trackers.complete(iteration, metrics)
 
-    def close(self, error: BaseException | None = None, goes_on: bool = False) -> None:
-        """At the very end, because wandb waits until all metrics are uploaded; `error` is what the run ends with.
-
-        `goes_on`: the run does, with new trackers, so that its page does not say that it has ended.
-        """
-        if not goes_on:
-            self.files_beside.use(REPORT, lambda report: report.end(error))
+    def close(self, error: BaseException | None = None) -> None:
+        """At the very end, because wandb waits until all metrics are uploaded; `error` is what the run ends with."""
+        self.files_beside.use(REPORT, lambda report: report.end(error))
         self.files_beside.close()
         if self.trackers:
             self.trackers.close()
@@ -93,5 +88,5 @@ def report_best(best: Best | None, eval_metric: str, folder: Path) -> None:
         best.metric,
         best.value,
         best.iteration,
-        folder if folder.exists() else NO_BEST_AGENT,
+        folder,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs.branches import chosen_checkpoint
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.lock import check_unlocked
 
 
@@ -17,13 +17,11 @@ class Start:
 
     resume: go on after the newest checkpoint; `auto`: if there is a run in the folder, else begin one
     weights_from: the folder of another run, whose weights the run begins with
-    resume_from: a checkpoint of the run folder to which the run goes back
     """
 
     overwrite: bool = False
     resume: bool | Literal["auto"] = False
     weights_from: Path | None = None
-    resume_from: str | None = None
 
     def settle(self, folder: Path, world: World) -> None:
         """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for.
@@ -42,14 +40,12 @@ class Start:
     def check(self, folder: Path, save_interval: int) -> None:
         """What can be known of the run folder before anything is loaded. Raises UserError."""
         check_unlocked(folder)
-        if self.overwrite and self.resume_from is not None:
-            raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
-        run_folder.check_folder(folder, self.overwrite, bool(self.resume), save_interval, self.resume_from)
+        run_folder.check_folder(folder, self.overwrite, bool(self.resume), save_interval)
         if self.weights_from is None:
             return
         if self.resume:
             raise UserError(
-                "--resume_weights_only begins a new run, --resume and --resume_from go on with an old one; give one of them"
+                "--resume_weights_only begins a new run, --resume goes on with an old one; give one of them"
             )
         run_folder.check_source(self.weights_from, folder)
 
@@ -63,4 +59,4 @@ class Start:
             for name in others:
                 (folder / name).unlink(missing_ok=True)
         run_folder.repair(folder)
-        return chosen_checkpoint(folder / "checkpoints", self.resume_from) if self.resume else None
+        return newest_checkpoint(folder / "checkpoints") if self.resume else None

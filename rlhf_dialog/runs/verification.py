@@ -47,12 +47,12 @@ def verify(
     state: dict[str, Any],
     mode: str = "full",
     names: Container[str] | None = None,
-    option: str = "--resume_from",
+    option: str = "",
 ) -> None:
     """Compare the checkpoint's files, or only those of these `names`, with what was written; "sizes" reads only trainer.json.
 
-    A checkpoint of an earlier version, which has no hashes, passes. Raises UserError with the file, and the checkpoint to go back
-    to with `option`.
+    A checkpoint of an earlier version, which has no hashes, passes. Raises UserError with the file, and the checkpoint before it,
+    which `option` of the command names.
     """
     try:
         fault = _fault(source, state, mode, names)
@@ -82,10 +82,10 @@ def _fault(source: Path, state: dict[str, Any], mode: str, names: Container[str]
     return ""
 
 
-def way_back(source: Path, option: str = "--resume_from") -> str:
-    """`; go back to ... with --resume_from ...`: the newest whole checkpoint before `source`, for the end of a message.
+def way_back(source: Path, option: str = "") -> str:
+    """`; the newest good checkpoint before it is ...`, and how to use that one, for the end of a message.
 
-    `option`: that of the command for going back.
+    `option`: that of the command which names a checkpoint; without one, `latest` does.
     """
     earlier = [one for one in source.parent.glob("iter_*") if _number(one) < _number(source)]
     for one in sorted(earlier, key=_number, reverse=True):
@@ -93,9 +93,10 @@ def way_back(source: Path, option: str = "--resume_from") -> str:
             if not any(path.is_symlink() for path in (one, *one.iterdir())):
                 state = load_json(one / STATE)
                 if state["iteration"] == _number(one) and not _fault(one, state, "full"):
-                    return (
-                        f"; the newest good checkpoint before it is {one.name}: go back to it with {option} {one.name}"
+                    use = (
+                        f"use it with {option} {one.name}" if option else f"write its name into {one.parent / 'latest'}"
                     )
+                    return f"; the newest good checkpoint before it is {one.name}: {use}"
     return "; there is no good checkpoint before it"
 
 

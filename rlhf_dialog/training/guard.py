@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 WINDOW = 3  # validations that are compared: the last with the first of them
 ERRORS = 2.0  # a change counts that is larger than so many standard errors
-MOST_BACK = 3  # times that a run goes back
 FACTOR = 2.0  # by which the KL coefficient rises and its target falls
 # Of the first validation's value; the KL per token is measured in units of its target.
 BOUNDS = {
@@ -105,7 +104,7 @@ class Guard:
         self.looks: list[Look] = []
         self.first: dict[str, float] = {}  # the signs of the first validation
         self.said: list[str] = []  # signs that were warned of
-        self.num_raised = self.num_back = 0
+        self.num_raised = 0
         self.last: tuple[Change | None, Change | None] = (None, None)  # of score and judge, in the newest window
 
     def add(self, look: Look) -> Alarm | None:
@@ -149,16 +148,14 @@ class Guard:
     def state_dict(self) -> dict[str, Any]:
         """JSON; a number that is not finite is null in it."""
         looks = [asdict(look) | {"score": _as_json(look.score), "judge": _as_json(look.judge)} for look in self.looks]
-        counts = {"num_raised": self.num_raised, "num_back": self.num_back}
-        return {"looks": looks, "first": self.first, "said": self.said, **counts}
+        return {"looks": looks, "first": self.first, "said": self.said, "num_raised": self.num_raised}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.looks = [
             Look(one["iteration"], _as_floats(one["score"]) or [], _as_floats(one["judge"]), one["signs"])
             for one in state["looks"]
         ]
-        self.first, self.said = state["first"], state["said"]
-        self.num_raised, self.num_back = state["num_raised"], state["num_back"]
+        self.first, self.said, self.num_raised = state["first"], state["said"], state["num_raised"]
 
 
 def _as_json(values: list[float] | None) -> list[float | None] | None:

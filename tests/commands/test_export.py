@@ -168,7 +168,7 @@ def test_a_flipped_bit(run, file, capsys):
     refused(
         capsys,
         f"iter_000002: is damaged: {file} has changed since it was written (SHA-256)",
-        "iter_000001: go back to it with --checkpoint iter_000001",
+        "iter_000001: use it with --checkpoint iter_000001",
     )
 
 

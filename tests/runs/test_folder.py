@@ -9,6 +9,7 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.folder import (
     check_folder,
+    check_metrics,
     clear,
     confirm_overwrite,
     disk_errors_as_user_errors,
@@ -66,6 +67,30 @@ def test_a_run_without_a_checkpoint(tmp_path):
     (tmp_path / "agent").mkdir()
     with pytest.raises(UserError, match="contains a run of 5 iterations, but no checkpoint"):
         check_folder(tmp_path, False, True, 5)
+
+
+GAPS = {
+    "of two branches": ([1, 2, 3, 4, 9, 10], "contains only iterations 1 to 4 without a gap"),
+    "too short": ([1, 2, 3, 4, 5], "contains only iterations 1 to 5 without a gap"),
+    "twice": ([1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10], "contains only iterations 1 to 4 without a gap"),
+    "only the end": ([9, 10], "does not start with iteration 1"),
+    "missing": (None, "is missing"),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_metrics_that_do_not_reach_the_checkpoint(tmp_path, gap):
+    iterations, said = GAPS[gap]
+    if iterations is not None:
+        (tmp_path / "metrics.jsonl").write_text("".join(f'{{"iteration": {i}}}\n' for i in iterations))
+    with pytest.raises(UserError) as refused:
+        check_metrics(tmp_path, tmp_path / "checkpoints/iter_000010")
+    assert f"{tmp_path}/metrics.jsonl: {said}, but iter_000010 is of iteration 10; " in str(refused.value)
+    assert str(refused.value).endswith(f"--resume_weights_only {tmp_path} --experiment_name <a new name>")
+
+
+def test_the_beginning_of_a_run_with_other_weights_needs_no_metrics(tmp_path):
+    check_metrics(tmp_path, tmp_path / "checkpoints/iter_000000")
 
 
 def test_clear_removes_a_run_and_nothing_else(tmp_path):

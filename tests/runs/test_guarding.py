@@ -1,12 +1,15 @@
 """A run with a guard: each action, what stays on disk, and a run that was stopped and resumed."""
 
-import json
 import logging
+from pathlib import Path
 
 import pytest
+import torch
 from hacked import EVERY, JUDGE, ByIteration
 from ppo_runs import rows, same, weights, without_clocks
+from safetensors.torch import load_file
 
+from rlhf_dialog.commands import export
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward
 
@@ -25,10 +28,6 @@ def guarded(run, action: str, *words: str, judge: str = "down", iterations: int 
 
 def folder(tmp_path, name="ppo"):
     return tmp_path / "run_results" / name
-
-
-def state_of(path) -> dict:
-    return json.loads((path / "trainer.json").read_text())
 
 
 def test_a_warning_says_why_and_changes_nothing(run, tmp_path, caplog):
@@ -71,44 +70,33 @@ def test_stopping_ends_with_3_after_a_checkpoint_and_can_go_on(run, tmp_path, ca
     assert [row["iteration"] for row in rows(folder(tmp_path))] == [*range(1, 7)]
 
 
-def test_going_back_keeps_what_it_leaves_takes_another_path_and_ends_after_three_times(run, tmp_path, caplog, capsys):
+def checkpoints(tmp_path):
+    return sorted(path.name for path in (folder(tmp_path) / "checkpoints").glob("iter_*"))
+
+
+@pytest.mark.parametrize("action", ["stop", "go_back"])
+def test_the_checkpoint_from_before_outlives_newer_ones_and_the_message_exports_it(
+    run, tmp_path, capsys, caplog, action
+):
+    """Validations 2, 4 and 6; the best is the last, since its score is the highest."""
     caplog.set_level(logging.INFO)
-    assert guarded(run, "go_back", iterations=20) == 3
-    assert "The run has gone back 3 times and ends" in capsys.readouterr().err
-    went = [one.getMessage() for one in caplog.records if "The run goes back to" in one.getMessage()]
-    assert len(went) == 3
-    assert "goes back to iter_000001, at twice the KL coefficient" in went[0]
-    run_folder = folder(tmp_path)
-    abandoned = {path.name for path in (run_folder / "checkpoints/abandoned").iterdir()}
-    assert {"iter_000002", "iter_000003", "metrics_after_iter_000001.jsonl"} <= abandoned
-    latest = run_folder / "checkpoints" / (run_folder / "checkpoints/latest").read_text()
-    assert state_of(latest)["guard"]["guard"]["num_back"] == 3
-    assert [row["iteration"] for row in rows(run_folder)] == [1, 2, 3]
-    coefs = [row["objective/kl_coef"] for row in rows(run_folder)]
-    assert coefs[1] == pytest.approx(8 * 0.2, rel=0.2)  # twice, three times; the controller moves it a little
+    words = ("--eval_interval", "2", "--keep_checkpoints", "1")
+    assert guarded(run, action, *words, iterations=9) == 3
+    said = capsys.readouterr().err.strip()
+    assert said.endswith(f"rlhf-dialog export --run {Path('run_results/ppo')} --checkpoint iter_000002 --output DIR")
+    assert checkpoints(tmp_path) == ["iter_000002", "iter_000006"]
+    assert ("guard.action: go_back is read as stop" in caplog.text) == (action == "go_back")
+    *_, command = said.partition("rlhf-dialog ")
+    assert export.main([*command.split()[1:-1], "agent_before"]) == 0
+    stored = load_file(folder(tmp_path) / "checkpoints/iter_000002/policy.safetensors")
+    exported = load_file(Path("agent_before/model.safetensors"))
+    assert torch.equal(exported["transformer.wpe.weight"], stored["lm.transformer.wpe.weight"])
 
 
-@pytest.mark.thorough
-def test_a_stop_between_the_alarm_and_going_back_changes_nothing(run, tmp_path, monkeypatch):
-    """The checkpoint of the alarm is written; the run dies before it goes back, and is resumed."""
-    words = ("--guard.action", "go_back")
-    assert guarded(run, "go_back", "--experiment_name", "whole", iterations=4) in (0, 3)
-
-    class Killed(BaseException):
-        pass
-
-    def dies(self):
-        if self.guard.alarm is not None:
-            raise Killed
-        return False
-
-    with monkeypatch.context() as patch:
-        patch.setattr("rlhf_dialog.runs.run.RunState.heed_guard", dies)
-        with pytest.raises(Killed):
-            guarded(run, "go_back", "--experiment_name", "part", iterations=4)
-    assert (folder(tmp_path, "part") / "checkpoints/latest").read_text() == "iter_000003"
-    assert guarded(run, "go_back", *words, "--experiment_name", "part", "--resume", iterations=4) in (0, 3)
-    assert without_clocks(folder(tmp_path, "whole")) == without_clocks(folder(tmp_path, "part"))
+def test_checkpoints_that_can_become_the_one_from_before_are_kept_until_they_cannot(run, tmp_path):
+    words = ("--eval_interval", "3", "--keep_checkpoints", "1", "--eval_metric", "mean_words")
+    assert guarded(run, "stop", *words, judge="up", iterations=8) == 0  # validations 3, which is the best, 6 and 8
+    assert checkpoints(tmp_path) == ["iter_000003", "iter_000006", "iter_000008"]
 
 
 @pytest.mark.whole_run
@@ -149,10 +137,6 @@ def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(
             "kl_coef: guard.action raise_kl doubles it, found 0",
         ),
         (("--guard", "{action: warn, judge: {id: Nobody}}", *EVERY), "unknown reward 'Nobody'"),
-        (
-            ("--guard", "{action: go_back}", "--eval_interval", "4", "--save_interval", "2"),
-            "keep_checkpoints: guard.action go_back goes back beyond three validations, which takes 6 checkpoints",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(refused, words, message):

@@ -42,9 +42,3 @@ def test_two_ranks_that_were_stopped_and_resumed_raise_the_kl_alike(guarded):
     first, second = (weights(folder / "agent") for folder in (RUN, RUN.parent / "whole"))
     assert first.keys() == second.keys()
     assert all(first[name].equal(second[name]) for name in first)
-
-
-def test_two_ranks_go_back_together(guarded):
-    ended = guarded(2, "go_back", "--kl_coef", "0.1", "--max_iterations", "4")
-    assert [code for code, _, _ in ended] in ([0, 0], [3, 3])
-    assert (RUN / "checkpoints" / "abandoned").is_dir()

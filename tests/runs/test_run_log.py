@@ -52,15 +52,13 @@ def failing_first(wandb):
 
 
 @pytest.mark.whole_run
-def test_a_resumed_run_is_one_run_of_wandb_and_a_branch_another(run, wandb):
+def test_a_resumed_run_is_one_run_of_wandb(run, wandb):
     words = ["--use_wandb", "true", "--save_interval", "1"]
     assert run(*words, "--max_iterations", "2") == 0
     assert run(*words, "--max_iterations", "3", "--resume") == 0
-    assert run(*words, "--max_iterations", "3", "--resume_from", "2") == 0
-    first, resumed, branch = (asked["id"] for asked in wandb.asked)
-    assert first == resumed != branch
-    assert [one.steps for one in wandb.runs] == [[1, 2], [3], [3]]
-    assert (RUN / "wandb_run_id").read_text() == branch
+    first, resumed = (asked["id"] for asked in wandb.asked)
+    assert first == resumed == (RUN / "wandb_run_id").read_text()
+    assert [one.steps for one in wandb.runs] == [[1, 2], [3]]
 
 
 @pytest.mark.whole_run

@@ -65,7 +65,7 @@ def test_a_flipped_bit_is_found(checkpoints, name):
     flip(checkpoints / "iter_000003" / name)
     said = (
         rf"iter_000003: is damaged: {name} has changed since it was written \(SHA-256\); the newest good checkpoint before it "
-        "is iter_000002: go back to it with --resume_from iter_000002"
+        "is iter_000002: write its name into .*latest"
     )
     with pytest.raises(UserError, match=said):
         check(checkpoints)
@@ -78,7 +78,7 @@ def test_a_changed_number_in_trainer_json_is_found(checkpoints):
     path.write_text(path.read_text().replace('"episodes": 0', '"episodes": 1'))
     for mode in ("full", "sizes"):
         with pytest.raises(
-            UserError, match=r"trainer.json has changed since it was written .*--resume_from iter_000002"
+            UserError, match=r"trainer.json has changed since it was written .*before it is iter_000002"
         ):
             check(checkpoints, mode)
 
@@ -88,14 +88,14 @@ def test_a_changed_number_in_trainer_json_is_found(checkpoints):
 def test_a_file_that_is_cut_or_missing(checkpoints, mode, damage, said):
     path = checkpoints / "iter_000003/policy.safetensors"
     path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match=f"policy.safetensors {said}.*--resume_from iter_000002"):
+    with pytest.raises(UserError, match=f"policy.safetensors {said}.*before it is iter_000002"):
         check(checkpoints, mode)
 
 
 def test_the_way_back_leads_past_damaged_checkpoints(checkpoints):
     flip(checkpoints / "iter_000003/policy.safetensors")
     flip(checkpoints / "iter_000002/policy_optimizer.safetensors")
-    with pytest.raises(UserError, match="--resume_from iter_000001"):
+    with pytest.raises(UserError, match="before it is iter_000001"):
         check(checkpoints)
     (checkpoints / "iter_000001/trainer.json").write_text("{")
     with pytest.raises(UserError, match="there is no good checkpoint before it"):
@@ -105,19 +105,19 @@ def test_the_way_back_leads_past_damaged_checkpoints(checkpoints):
 def test_the_way_back_follows_no_links(checkpoints, tmp_path):
     (checkpoints / "iter_000002/policy.safetensors").rename(tmp_path / "elsewhere")
     (checkpoints / "iter_000002/policy.safetensors").symlink_to(tmp_path / "elsewhere")
-    assert "--resume_from iter_000001" in way_back(checkpoints / "iter_000003")
+    assert "before it is iter_000001" in way_back(checkpoints / "iter_000003")
 
 
 def test_a_trainer_json_that_cannot_be_read_has_a_way_back(checkpoints):
     path = checkpoints / "iter_000003/trainer.json"
     path.write_text(path.read_text()[:-50])
-    with pytest.raises(UserError, match=r"iter_000003: is damaged .*JSONDecodeError.*--resume_from iter_000002"):
+    with pytest.raises(UserError, match=r"iter_000003: is damaged .*JSONDecodeError.*before it is iter_000002"):
         check(checkpoints)
 
 
 def test_a_damaged_trainer_json_is_no_way_back(checkpoints):
     (checkpoints / "iter_000002/trainer.json").write_text("[" * 100_000)
-    assert "--resume_from iter_000001" in way_back(checkpoints / "iter_000003")
+    assert "before it is iter_000001" in way_back(checkpoints / "iter_000003")
 
 
 @pytest.mark.parametrize("poison", [{"files": 3}, {"files": {"policy.safetensors": 7}}, {"sizes": [1]}])

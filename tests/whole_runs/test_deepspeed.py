@@ -72,28 +72,6 @@ def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_going_back(ppo, tmp_path, stage):
-    """Also past the weights of the best, which are loaded to write its agent."""
-    keys = [*deepspeed_keys(tmp_path, stage), "--save_interval", "1", "--keep_checkpoints", "9"]
-    assert codes(ppo(2, *keys)) == [0, 0]
-    assert codes(ppo(2, *keys, "--experiment_name", "short", "--max_iterations", "2")) == [0, 0]
-    (RUN / "checkpoints/best").write_text("iter_000001", encoding="utf-8")
-    ended = ppo(2, *keys, "--resume_from", "2", "--lr", "1e-4")
-    assert codes(ended) == [0, 0], ended[0][2]
-    abandoned = RUN / "checkpoints/abandoned/iter_000004"
-    assert {"policy_rank0.safetensors", "policy_rank1.safetensors"} <= {path.name for path in abandoned.iterdir()}
-    best = AutoModelForCausalLM.from_pretrained(RUN / "best_agent").state_dict()
-    stored = weights(RUN / "checkpoints/iter_000001")
-    compared = [name for name in best if f"policy.safetensors.lm.{name}" in stored]
-    assert len(compared) >= len(best) - 1
-    assert all(torch.equal(best[name], stored[f"policy.safetensors.lm.{name}"]) for name in compared)
-    assert codes(ppo(2, *keys, "--resume", "--lr", "1e-4", "--experiment_name", "short")) == [0, 0]
-    found, expected = numbers(lines()), numbers(lines(Path("run_results/short")))
-    for line, wanted in zip(found, expected, strict=True):
-        assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("stage", [2, 3])
 def test_the_newest_checkpoint_is_exported_by_one_process_without_deepspeed(ppo, tmp_path, stage):
     ended = ppo(2, *deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--use_share_model", "true")
     assert codes(ended) == [0, 0], ended[0][2]

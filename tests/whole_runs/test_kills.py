@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -221,7 +220,6 @@ def check_kill_before(starter, world, folder, expected, step):
     assert starter.run(folder, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
     assert results(folder) == expected[0]
     assert left_behind(folder) == []
-    assert not list(folder.rglob("abandoned"))
     assert not list(folder.rglob("unannounced"))
 
 
@@ -235,74 +233,6 @@ def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, 
 def test_a_kill_before_every_change_of_the_disk(starter, world, tmp_path, expected, part):
     for step in range(1 + part, expected[1], 10):
         check_kill_before(starter, world, tmp_path / str(step), expected, step)
-
-
-# -- going back
-
-
-BACK = ["--lr", "5e-4", "--max_iterations", "7"]  # the numbers of the branch are its own
-
-
-@pytest.fixture(scope="module")
-def branches(starter, world, tmp_path_factory):
-    """A finished run that went back once; what it leaves after it goes back again undisturbed, and the changes of the disk."""
-    root = tmp_path_factory.mktemp("branches")
-    once = write_config(root / "once", world, keep_checkpoints=9)
-    assert starter.run(once) == 0, (once / "said").read_text()
-    assert starter.run(once, "--resume_from", "4", "--lr", "2e-4", "--max_iterations", "8") == 0
-    twice = root / "twice"
-    shutil.copytree(once, twice)
-    assert starter.run(twice, "--resume_from", "4", *BACK, step=-1) == 0, (twice / "said").read_text()
-    steps = int((twice / "said").read_text().rsplit("steps: ", 1)[1])
-    assert [row["iteration"] for row in results(twice)[0]] == [
-        *range(1, 8),
-        *(i for i in range(1, 8) for _ in range(8)),
-    ]
-    return once, results(twice), steps
-
-
-def check_kill_while_going_back(starter, folder, branches, step):
-    once, expected, _ = branches
-    shutil.copytree(once, folder / "same")
-    assert starter.run(folder / "same", "--resume_from", "4", *BACK, step=step) == -signal.SIGKILL
-    shutil.copytree(folder / "same", folder / "plain")
-    begun = (folder / "plain/run_results/ppo/checkpoints/latest").read_text() != "iter_000008"
-    for name, words in (("same", ["--resume_from", "4"]), ("plain", ["--resume"] if begun else ["--resume_from", "4"])):
-        assert starter.run(folder / name, *words, *BACK) == 0, (folder / name / "said").read_text()
-        assert results(folder / name) == expected, (step, name)
-        assert left_behind(folder / name) == []
-        nothing_is_lost(once / "run_results/ppo", folder / name / "run_results/ppo")
-
-
-def nothing_is_lost(before, after):
-    """Whatever the run had is still there as a whole, and the abandoned branches have each line of their metrics once."""
-    old, new = before / "checkpoints/abandoned", after / "checkpoints/abandoned"
-    for path in (*old.iterdir(), before / "checkpoints/iter_000002", before / "checkpoints/iter_000004"):
-        there = new / path.name if path.parent == old else after / "checkpoints" / path.name
-        assert bytes_under(there) == bytes_under(path)
-    for path in (before / "checkpoints/iter_000006", before / "checkpoints/iter_000008", before / "agent"):
-        assert bytes_under(path) == bytes_under(new / f"{path.name}.2"), path
-    for name, lines in (("metrics", 4), ("ledger", 4 * 8)):
-        tail = (before / f"{name}.jsonl").read_text().splitlines(keepends=True)[lines:]
-        kept = [path.read_text() for path in new.glob(f"{name}_after_iter_000004*.jsonl")]
-        assert kept.count("".join(tail)) == 1
-
-
-def bytes_under(path):
-    return {str(one.relative_to(path)): one.read_bytes() for one in (path, *path.rglob("*")) if one.is_file()}
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("share", [0.08, 0.2, 0.45, 0.95])
-def test_a_kill_while_the_run_goes_back_again(starter, tmp_path, branches, share):
-    check_kill_while_going_back(starter, tmp_path, branches, int(share * branches[2]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_a_kill_before_every_change_while_the_run_goes_back_again(starter, tmp_path, branches, part):
-    for step in range(1 + part, branches[2], 10):
-        check_kill_while_going_back(starter, tmp_path / str(step), branches, step)
 
 
 KINDS = {

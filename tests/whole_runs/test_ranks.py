@@ -13,7 +13,6 @@ import yaml
 from processes import PARTS, environment, run_command
 from rank_runs import RUN, lines, numbers, seen, weights
 from ranks import free_port, runs_in_ranks
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
@@ -91,32 +90,6 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
     assert states[0]["random_of_other_ranks"] == states[1]["random_of_other_ranks"]
     assert len(states[0]["random_of_other_ranks"]) == size - 1
     assert states[0]["random"] != states[0]["random_of_other_ranks"][0]
-
-
-def test_ranks_go_back_together(ppo):
-    """Rank 0 moves the later checkpoints after all have read theirs; the branch is that of a run which came no further."""
-    words = ["--save_interval", "1", "--eval_interval", "1", "--eval_episodes", "3", "--keep_checkpoints", "9"]
-    assert {code for code, *_ in ppo(2, *words)} == {0}
-    assert {code for code, *_ in ppo(2, *words, "--experiment_name", "short", "--max_iterations", "2")} == {0}
-    short = RUN.with_name("short")
-    first, second = ppo(2, *words, "--resume_from", "2", "--lr", "1e-4")
-    assert (first[0], second[0]) == (0, 0), first[2]
-    assert first[2].count("went back to iter_000002") == 1
-    assert second[1:] == ("", "")
-    assert {path.name for path in (RUN / "checkpoints/abandoned").iterdir()} >= {
-        *("iter_000003", "iter_000004", "agent", "metrics_after_iter_000002.jsonl"),
-    }
-    assert {code for code, *_ in ppo(2, *words, "--resume", "--lr", "1e-4", "--experiment_name", "short")} == {0}
-    assert numbers(lines()) == numbers(lines(short))
-    best = (RUN / "checkpoints/best", short / "checkpoints/best")
-    assert best[0].read_text() == best[1].read_text()
-    for name in ("agent", "best_agent"):
-        assert torch.equal(
-            *(load_file(run / name / "model.safetensors")["transformer.wte.weight"] for run in (RUN, short))
-        )
-    refused = ppo(2, *words, "--resume_from", "7")
-    assert {code for code, *_ in refused} == {2}
-    assert refused[0][2].count("'7' is not a checkpoint in") == 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
