@@ -34,8 +34,8 @@
   flipped bit in a weight would otherwise go unnoticed. It is not a signature: who may write the file may write the hash.
 - **What only watches a run does not end it** (`dispensable`). A tracker other than metrics.jsonl that raises is dropped
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
-  the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder. TensorBoard hides the points that a resumed run
-  writes again.
+  the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
+  TensorBoard hides the points that a resumed run writes again.
 - **The ledger is written before anything that follows an iteration can raise**, so that a saved iteration has its rows.
   It has no fsync: a kill leaves its rows, a power cut may cost some, which the resume warns of.
 - **An error costs as few iterations as possible** (`rescue`). Between two iterations (evaluation, metrics, vec-info)
