@@ -24,7 +24,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.own_files import read_json
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(options: TableOptions) -> None:
     rows = table.rows()
     if options.replies:
         answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
-        replace_text(options.replies, report.replies_of(table.prompts, answers))
+        replace_text(options.replies, report.replies_text(table.prompts, answers))
     measured = {name: table.measures(dialogues) for name, dialogues in rows.items()}
     result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
@@ -190,7 +190,7 @@ class Table:
         others = [self.generate(speaker, self.options.seed + i) for i in range(1, BEST_OF)]
         drawn = [Replies(first, [0] * len(first)), *others]
         scorer = self.scorer()
-        return measure.best_of(drawn, measure.judges_of(scorer), scorer)
+        return measure.choose_best(drawn, measure.default_judges(scorer), scorer)
 
     def biased(self) -> "Replies":
         """The start with one bias, at the scale with the best score on validation prompts."""
@@ -200,15 +200,15 @@ class Table:
         own, seed = self.config.system_prompt, self.options.seed
         agent = self.speaker(self.options.agent[0], own)
         start = self.speaker(str(self.config.model_path), own)
-        judges, sampling = measure.judges_of(self.scorer()), self.sampling()
+        judges, sampling = measure.default_judges(self.scorer()), self.sampling()
         training, validation = (self.some_prompts(split, BIAS_PROMPTS) for split in ("train", "validation"))
-        bias = one_bias.bias_of(agent, start, training, sampling, seed)
+        bias = one_bias.fit_bias(agent, start, training, sampling, seed)
 
-        def score(shifted: one_bias.OneBias) -> float:
-            replies = generate_replies(start, validation, shifted.of(sampling), seed)
+        def score(shifted: one_bias.LogitBias) -> float:
+            replies = generate_replies(start, validation, shifted.apply_to(sampling), seed)
             return measure.measure(replies, judges).points()["score"]
 
-        return generate_replies(start, self.prompts, one_bias.scaled(bias, score).of(sampling), seed)
+        return generate_replies(start, self.prompts, one_bias.choose_scale(bias, score).apply_to(sampling), seed)
 
     def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
         """N numbers of each measure."""
@@ -221,10 +221,10 @@ class Table:
             if self.options.likelihood:
                 start, own = str(self.config.model_path), self.config.system_prompt
                 self.judges.append(LikelihoodPrice(start, None, system_prompt=own))
-            self.of_reward = measure.judges_of(self.scorer() if self.options.score else None)
-            self.of_reward.own = {judge.name: judge for judge in self.judges}
+            self.of_reward = measure.default_judges(self.scorer() if self.options.score else None)
+            self.of_reward.user_judges = {judge.name: judge for judge in self.judges}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
-        wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.own)
+        wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.user_judges)
         asks = np.asarray([float("?" in one.response) for one in dialogues])
         distinct = np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2))
         return {**{key: found[key] for key in wanted if key in found}, "asks": asks, "distinct_2": distinct}
@@ -256,11 +256,11 @@ def _over_seeds(values: Sequence[Array]) -> Array:
 
 
 def _interval(values: Array, units: Any, seed: int) -> Interval:
-    return interval(replace(mean_of(values), units=units), seed)
+    return interval(replace(mean_statistic(values), units=units), seed)
 
 
 def _difference(before: Array, after: Array, units: Any, seed: int) -> Interval:
-    return difference(replace(mean_of(before), units=units), replace(mean_of(after), units=units), seed)
+    return difference(replace(mean_statistic(before), units=units), replace(mean_statistic(after), units=units), seed)
 
 
 def markdown(result: dict[str, dict[str, dict[str, Interval]]]) -> str:

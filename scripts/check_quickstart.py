@@ -25,9 +25,9 @@ from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
-from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.evaluation.nearest import nearest_replies
-from rlhf_dialog.evaluation.one_bias import bias_of, scaled, share_of_gain
+from rlhf_dialog.evaluation.one_bias import choose_scale, fit_bias, gain_share
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
@@ -167,13 +167,13 @@ class Desk:
             ATTENTIVE: self.measured(self.said(nearest_replies(self.prompts, self.attentive))),
             TRUE: self.measured(self.said([prompt.reference or "" for prompt in self.prompts])),
         }
-        bias = bias_of(self.agent, self.sft, self.attentive[:NUM_SCALING], self.sampling("1"))
+        bias = fit_bias(self.agent, self.sft, self.attentive[:NUM_SCALING], self.sampling("1"))
         for name in TEMPERATURES:
             sampling = self.sampling(name)
             found[f"{SFT}, {name}"] = self.measured(self.replies(self.sft, sampling))
             found[f"{AGENT}, {name}"] = self.measured(self.replies(self.agent, sampling))
-            shifted = scaled(bias, lambda one, sampling=sampling: self._score_of(one.of(sampling)))  # type: ignore[misc]
-            found[f"{BIAS}, {name}"] = self.measured(self.replies(self.sft, shifted.of(sampling)))
+            shifted = choose_scale(bias, lambda one, sampling=sampling: self._score_of(one.of(sampling)))  # type: ignore[misc]
+            found[f"{BIAS}, {name}"] = self.measured(self.replies(self.sft, shifted.apply_to(sampling)))
         for name in ("1", "0.7"):
             draws = [
                 self.replies(self.sft, self.sampling(name), seed) for seed in range(DRAWS if name == "1" else BEST_OF)
@@ -245,7 +245,7 @@ def over(
             for rows, one in zip(every, values, strict=True)
         ]
     units = np.repeat(np.arange(len(every)), [len(one) for one in values]) if len(every) > 1 else None
-    return replace(mean_of(np.concatenate(values)), units=units)
+    return replace(mean_statistic(np.concatenate(values)), units=units)
 
 
 def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
@@ -286,7 +286,7 @@ def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
 
 def _share_of_gain(every: Sequence[Rows], system: str, name: str) -> Check:
     start, reached, after = (over(every, one).point for one in (f"{SFT}, {name}", system, f"{AGENT}, {name}"))
-    share, title = share_of_gain(reached, after, start), f"{system}: at most {MOST_OF_GAIN:.0%} of the gain"
+    share, title = gain_share(reached, after, start), f"{system}: at most {MOST_OF_GAIN:.0%} of the gain"
     return (title, False, "no gain") if share is None else (title, share <= MOST_OF_GAIN, f"{share:.0%}")
 
 

@@ -26,7 +26,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, one_bias, replies
 from rlhf_dialog.evaluation.compare import Comparison
 from rlhf_dialog.evaluation.divergence import kl_by_token
-from rlhf_dialog.evaluation.frontier import kl_of_best_of
+from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
@@ -97,16 +97,16 @@ class Table:
         """The reward, and the judges that the plan names."""
         plan, config = self.plan, self.config
         reward = build_reward(config.reward_class.id, config.reward_class.args)
-        judges = measure.judges_of(Scorer(reward, truncation_penalty=config.truncation_penalty))
+        judges = measure.default_judges(Scorer(reward, truncation_penalty=config.truncation_penalty))
         names = ("relevance", *(f"relevance_{number}" for number in range(2, len(plan.relevance) + 1)))
         for name, folder in zip(names, plan.relevance, strict=False):
             judges.relevance[name] = load_relevance(folder, "--relevance_model")
         judges.judge = Intent(plan.act_judge, precision="fp32") if plan.act_judge else None
         if plan.encoder:
-            judges.own["encoder_similarity"] = EncoderSimilarity(plan.encoder)
+            judges.user_judges["encoder_similarity"] = EncoderSimilarity(plan.encoder)
         if plan.language_model:
-            judges.own["likelihood"] = LikelihoodPrice(plan.language_model, None)
-            judges.own["mutual_information"] = MutualInformation(plan.language_model)
+            judges.user_judges["likelihood"] = LikelihoodPrice(plan.language_model, None)
+            judges.user_judges["mutual_information"] = MutualInformation(plan.language_model)
         judges.seed = plan.seed
         return judges
 
@@ -125,7 +125,7 @@ class Table:
             measured.per_prompt["kl"] = self.kl(agent, answers)
         if row.kind == "best":  # of independent draws
             moved = 0.0 if row.of == START else RowFile(self.folder, f"{row.of}_0").read()["kl"]
-            measured.per_prompt["kl"] = np.full(len(self.prompts), kl_of_best_of(row.count)) + moved
+            measured.per_prompt["kl"] = np.full(len(self.prompts), best_of_n_kl(row.count)) + moved
         file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
 
     def answers(self, row: Row) -> tuple[Replies | None, ChatAgent | None]:
@@ -178,14 +178,14 @@ class Table:
         agent, scores = self.agent(row) if row.model else self.start, self.scores.setdefault(row.of, [])
         draws = [self.kept(f"{row.of}_{i}", lambda i=i: self.generate(agent, i)) for i in range(row.count)]  # type: ignore[misc]
         for some in draws[len(scores) :]:
-            scores.append(measure.scores_of(some, self.judges, self.chooser))
+            scores.append(measure.score_replies(some, self.judges, self.chooser))
         return measure.highest(draws, scores[: row.count])
 
     def matched(self, row: Row) -> Replies | None:
         """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""
         wanted = np.mean([RowFile(self.folder, name).read()[f"{BLOCK}distinct_2"].mean() for name in row.like])
         comparison = Comparison({"before": self.start}, self.prompts, Judges(), self.sampling(self.start), 0, BATCH)
-        match = comparison.matched(float(wanted))
+        match = comparison.match_distinct_2(float(wanted))
         if match is None:
             return None
         print(match.title, flush=True)
@@ -198,14 +198,14 @@ class Table:
         training, held_out = (
             replies.pick_prompts(self.some_prompts(name), size, seed) for name in ("train", "validation")
         )
-        bias = one_bias.bias_of(agent, self.start, training, sampling, seed)
+        bias = one_bias.fit_bias(agent, self.start, training, sampling, seed)
 
-        def score(shifted: one_bias.OneBias) -> float:
-            answers = replies.generate_replies(self.start, held_out, shifted.of(sampling), seed, BATCH)
+        def score(shifted: one_bias.LogitBias) -> float:
+            answers = replies.generate_replies(self.start, held_out, shifted.apply_to(sampling), seed, BATCH)
             return measure.measure(answers, Judges(self.judges.scorer)).points()["score"]
 
         return replies.generate_replies(
-            self.start, self.prompts, one_bias.scaled(bias, score).of(sampling), seed, BATCH
+            self.start, self.prompts, one_bias.choose_scale(bias, score).apply_to(sampling), seed, BATCH
         )
 
     def kl(self, agent: ChatAgent, answers: Replies) -> measure.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.dailydialog.numbers import ABOUT, BLOCK, POOLED, UNITS, RowFile
-from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_of, ratio
+from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_statistic, ratio
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.metrics.overlap import bleu_of
 
@@ -34,9 +34,9 @@ class System:
         units = first.get(UNITS)
         if metric in first:
             values = self._mean(metric)
-            return replace(mean_of(_flat(values)), units=units)
+            return replace(mean_statistic(_flat(values)), units=units)
         if f"{BLOCK}{metric}" in first:
-            return mean_of(_flat(self._mean(f"{BLOCK}{metric}")))
+            return mean_statistic(_flat(self._mean(f"{BLOCK}{metric}")))
         if f"{POOLED}{metric}" in first:
             return Statistic(_flat(self._mean(f"{POOLED}{metric}")), POOLED_VALUES.get(metric, ratio), units)
         return None

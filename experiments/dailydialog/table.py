@@ -165,7 +165,7 @@ def write_replies(scene: Scene) -> None:
     first = next(agent for agent in scene.size.agents if agent.name == RLOO)
     names = {"before": f"{START}_0", "after": f"{first.folder}_0"}
     answers = {key: published.stored(table, row) for key, row in names.items()}
-    replace_file(replies_path(scene), report.replies_of(table.prompts, answers))
+    replace_file(replies_path(scene), report.replies_text(table.prompts, answers))
 
 
 def replies_path(scene: Scene) -> Path:

@@ -39,7 +39,7 @@ def targets(
     read: start and agents as far as a pretrained language model has read them at this temperature; matched: the start with the
     agents' distinct-2.
     """
-    from rlhf_dialog.evaluation.one_bias import share_of_gain  # which imports torch
+    from rlhf_dialog.evaluation.one_bias import gain_share  # which imports torch
 
     for before, beside in ((start, ""), (matched, " at equal distinct-2")):
         for metric, judge in JUDGES.items():
@@ -59,7 +59,7 @@ def targets(
     yield above_zero("SmolLM2's mutual information rises", change(*read, MUTUAL) if read else None)
     for metric, judge in JUDGES.items():
         points = [one.point(f"{metric}_r10") for one in (bias, agents, start)]
-        share = None if None in points else share_of_gain(*(point or 0.0 for point in points))
+        share = None if None in points else gain_share(*(point or 0.0 for point in points))
         name = f"one bias reaches at most a third of the gain in R@10 by the {judge}"
         yield Target(name, share is not None and share <= MOST_OF_GAIN, "no gain" if share is None else f"{share:.0%}")
     for metric, (name, sign) in NO_WORSE.items():

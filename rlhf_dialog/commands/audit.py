@@ -39,7 +39,7 @@ from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
     from rlhf_dialog.data.dialogue import Dialogue
-    from rlhf_dialog.evaluation.audit.audit import Plan
+    from rlhf_dialog.evaluation.audit.audit import AuditPlan
     from rlhf_dialog.evaluation.audit.history import Changes
 
 LEAST_PROMPTS = 20
@@ -123,7 +123,7 @@ def run(options: AuditOptions) -> int:
     check(options)
     if options.register:
         register(options.register)
-    from rlhf_dialog.evaluation.audit.audit import Plan, audit
+    from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
     from rlhf_dialog.evaluation.audit.probes import Training
     from rlhf_dialog.evaluation.audit.search import Budget
 
@@ -140,7 +140,7 @@ def run(options: AuditOptions) -> int:
         options.search_rounds,
         options.search_candidates,
     )
-    plan = Plan(budget, config.config.turn_separator or "", config.config.max_new_tokens, options.seed)
+    plan = AuditPlan(budget, config.config.turn_separator or "", config.config.max_new_tokens, options.seed)
     result = audit(prompts, training, scorer, judges, plan)
     result["settings"] = settings_of(options, config, task, plan, len(prompts)) | {
         "seconds": round(time.monotonic() - begun, 1),
@@ -229,7 +229,9 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
         check_needs(reward, prompts, f" of {data_path}, validation,")
 
 
-def settings_of(options: AuditOptions, config: RunConfig, task: Task, plan: "Plan", num_prompts: int) -> dict[str, Any]:
+def settings_of(
+    options: AuditOptions, config: RunConfig, task: Task, plan: "AuditPlan", num_prompts: int
+) -> dict[str, Any]:
     """What decides the numbers, and when they were made."""
     from rlhf_dialog.runs.identity import essential
     from rlhf_dialog.runs.verification import sha256_of
@@ -261,22 +263,22 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     from rlhf_dialog.evaluation.audit import page
     from rlhf_dialog.evaluation.report import finite
 
-    result = {"verdict": page.verdict_of(result), **finite(result)}
+    result = {"verdict": page.verdict_line(result), **finite(result)}
     if options.output:
         replace_json(options.output, result)
     changes = remember(options.history, result) if options.history else None
     console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
-    for line in page.lines_of(result, changes):
+    for line in page.summary_lines(result, changes):
         console.print(line, markup=False, highlight=False)
-    console.print(*page.tables_of(result))
-    for line in [*page.texts_of(result), *notes_of(options, result)]:
+    console.print(*page.score_tables(result))
+    for line in [*page.example_lines(result), *notes_of(options, result)]:
         console.print(line, markup=False, highlight=False)
     return HOLES if any(finding["hole"] for finding in result["findings"]) else 0
 
 
 def remember(path: Path, result: dict[str, Any]) -> "Changes":
     """Add the audit to the history."""
-    from rlhf_dialog.evaluation.audit.findings import tried
+    from rlhf_dialog.evaluation.audit.findings import names_tried
     from rlhf_dialog.evaluation.audit.history import add
 
     settings = result["settings"]
@@ -285,7 +287,7 @@ def remember(path: Path, result: dict[str, Any]) -> "Changes":
         "config_hash": settings["config_hash"],
         "date": settings["date"],
         "settings": {name: settings[name] for name in ("num_prompts", "budget", "seed", "judges", "likelihood")},
-        "tried": tried(result),
+        "tried": names_tried(result),
         "findings": result["findings"],
     }
     return add(path, entry)

@@ -185,19 +185,19 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
     if options.report:
         replace_file(options.report, report.markdown(result))
     if options.replies:
-        replace_file(options.replies, report.replies_of(comparison.prompts, comparison.answers))
+        replace_file(options.replies, report.replies_text(comparison.prompts, comparison.answers))
     if options.figure and (curves := result.get("frontier")):
         from rlhf_dialog.evaluation.frontier import plot_frontier
 
         plot_frontier(curves, options.figure)
     if options.samples:
         agents = {name: comparison.answers[name] for name in comparison.systems}
-        replace_json(options.samples, report.samples_of(comparison.prompts, agents))
+        replace_json(options.samples, report.choose_samples(comparison.prompts, agents))
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    if verdict := report.verdict_of(result):
+    if verdict := report.verdict_line(result):
         console.print(verdict, markup=False, highlight=False)
-    console.print(*report.tables_of(result, console.width))
-    for note in report.notes_of(result):
+    console.print(*report.metric_tables(result, console.width))
+    for note in report.list_notes(result):
         console.print(note, markup=False, highlight=False)
     logger.info("written: %s", options.output)
 
@@ -263,7 +263,7 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
 
 def judges_of(options: EvaluateOptions, task: Task) -> "Judges":
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
-    from rlhf_dialog.evaluation.measure import judges_of as judges_by
+    from rlhf_dialog.evaluation.measure import default_judges as judges_by
 
     reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):

@@ -57,9 +57,9 @@ def set_judges(judges: "Judges", options: JudgeOptions) -> None:
         judges.judge = _act_classifier(path, options.device)
     for name, path in relevance_folders(options).items():
         judges.relevance[name] = load_relevance(path, "--relevance_model").to(options.device)
-    judges.own |= reward_judges(options.judge, options.device)
+    judges.user_judges |= reward_judges(options.judge, options.device)
     for name, metric in MetricFactory.classes.items():
-        judges.own[free_name(name, judges.own)] = OwnMetric(name, metric)
+        judges.user_judges[free_name(name, judges.user_judges)] = OwnMetric(name, metric)
 
 
 def all_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:

@@ -31,12 +31,12 @@ def report(options: ReportOptions) -> None:
     output = options.output or options.runs[0] / "report.html"
     check_output("output", output, str(output))
     from rlhf_dialog.atomic_files import replace_file
-    from rlhf_dialog.evaluation.run_page.page import page_of
+    from rlhf_dialog.evaluation.run_page.page import build_page
     from rlhf_dialog.evaluation.run_page.verdict import verdict
     from rlhf_dialog.runs.reading import read_run
 
     records = [read_run(run) for run in options.runs]
-    replace_file(output, page_of(records))
+    replace_file(output, build_page(records))
     for record in records:
         print(f"{record.name}: {verdict(record.rows, record.config)[0]}")
     print(f"report: {output}")

@@ -13,7 +13,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import divergence, frontier, measure, one_bias, replies
 from rlhf_dialog.evaluation.measure import Judges, Measured
-from rlhf_dialog.evaluation.one_bias import BiasPrompts, OneBias
+from rlhf_dialog.evaluation.one_bias import BiasPrompts, LogitBias
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
@@ -38,16 +38,16 @@ class Match:
 
     temperature: float
     distinct_2: float
-    wanted: float
+    target: float
     answers: Replies
 
     @property
     def miss(self) -> float:
-        return abs(self.distinct_2 - self.wanted)
+        return abs(self.distinct_2 - self.target)
 
     @property
     def title(self) -> str:
-        found = f"temperature {self.temperature:g}, distinct-2 {self.distinct_2:.3f} against {self.wanted:.3f}"
+        found = f"temperature {self.temperature:g}, distinct-2 {self.distinct_2:.3f} against {self.target:.3f}"
         return f"before, distinct-2 matched ({found})"
 
 
@@ -70,7 +70,7 @@ class Comparison:
     draws: int = 1
     answers: dict[str, Replies] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    drawn: dict[str, list[Replies]] = field(default_factory=dict)
+    draws_by_system: dict[str, list[Replies]] = field(default_factory=dict)
     chosen_without: list[str] = field(default_factory=list)
 
     def run(
@@ -89,7 +89,7 @@ class Comparison:
         prompts whose references two baselines take. `preferred` says of each judge for which share of the prompts the agent's
         reply has more than that of the start, or of a row of the sweep. Raises RewardError when the reward fails.
         """
-        measured = {name: self._measured(agent, name) for name, agent in self.systems.items()}
+        measured = {name: self._measure(agent, name) for name, agent in self.systems.items()}
         positions = self._add_kl(measured) if bias_prompts and "before" in self.systems else None
         result: dict[str, Any] = {
             name: measure.with_intervals(answers, self.seed) for name, answers in measured.items()
@@ -98,24 +98,25 @@ class Comparison:
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
         ours = measured["after" if "after" in measured else "metrics"]
-        swept = {name: self._measured(agent, name) for name, agent in self.beside.items()}
+        swept = {name: self._measure(agent, name) for name, agent in self.beside.items()}
         if "before" in measured and swept:
             result["beside"] = {
                 name: measure.differences(measured["before"], one, self.seed) for name, one in swept.items()
             }
         if swept or with_sweep or best_of or bias_prompts or system_prompts:
             swept |= self._sweep(ours) if with_sweep else {}
-            swept |= self._best_of(best_of, measured, bool(bias_prompts))
+            swept |= self._best_replies(best_of, measured, bool(bias_prompts))
             if bias_prompts:
                 swept |= self._one_bias(bias_prompts, measured)
-            swept |= self._prompted(system_prompts)
+            swept |= self._with_system_prompts(system_prompts)
             result["sweep"] = {name: self._complete(answers, names) for name, answers in swept.items()}
             result["sweep_difference"] = {
                 name: measure.differences(answers, ours, self.seed) for name, answers in swept.items()
             }
-        if self.judges.own and (rivals := {k: x for k, x in (measured | swept).items() if x is not ours}):
+        if self.judges.user_judges and (rivals := {k: x for k, x in (measured | swept).items() if x is not ours}):
             result["preferred"] = {
-                name: measure.preferred(rival, ours, self.judges.own, self.seed) for name, rival in rivals.items()
+                name: measure.preference_shares(rival, ours, self.judges.user_judges, self.seed)
+                for name, rival in rivals.items()
             }
         if positions:
             result["kl_by_position"] = positions
@@ -124,12 +125,12 @@ class Comparison:
         if self.chosen_without:
             result["chosen_without"] = self.chosen_without
         agent = next(iter(self.systems.values()))
-        others = replies.baseline_replies(self.prompts, training, agent, self.seed)
+        other_names = replies.baseline_replies(self.prompts, training, agent, self.seed)
         result["baselines"] = {
             name: self._complete(measure.measure(answers, self.judges), names)
-            for name, answers in replies.progress(list(others.items()), "baselines")
+            for name, answers in replies.progress(list(other_names.items()), "baselines")
         }
-        self.answers |= others
+        self.answers |= other_names
         if bias_prompts:
             result["seconds"] = {name: round(some, 1) for name, some in self.seconds.items()}
         return result
@@ -138,31 +139,31 @@ class Comparison:
         return replies.generate_replies(agent, prompts, sampling, self.seed, self.batch_size, title)
 
     @contextmanager
-    def _timed(self, row: str) -> Iterator[None]:
+    def _time(self, row: str) -> Iterator[None]:
         start = time.monotonic()
         yield
         self.seconds[row] = self.seconds.get(row, 0.0) + time.monotonic() - start
 
-    def _measured(self, agent: ChatAgent, name: str) -> Measured:
+    def _measure(self, agent: ChatAgent, name: str) -> Measured:
         """The numbers of an agent, and how likely its model finds the references where all prompts have one."""
-        with self._timed(name):
-            drawn = self._drawn(agent, name, self.draws)
+        with self._time(name):
+            draws = self._draw(agent, name, self.draws)
             if replies.have_references(self.prompts):
                 nll = replies.reference_nll(agent, self.prompts, self.batch_size)
-                drawn = [replace(one, reference_nll=nll) for one in drawn]
+                draws = [replace(one, reference_nll=nll) for one in draws]
             titles = [name, *(f"{name}, draw {number}" for number in range(2, self.draws + 1))]
-            self.answers |= dict(zip(titles, drawn, strict=True))
-            return measure.mean_of_draws([measure.measure(one, self.judges) for one in drawn])
+            self.answers |= dict(zip(titles, draws, strict=True))
+            return measure.average_draws([measure.measure(one, self.judges) for one in draws])
 
-    def _drawn(self, agent: ChatAgent, name: str, count: int) -> list[Replies]:
+    def _draw(self, agent: ChatAgent, name: str, count: int) -> list[Replies]:
         """So many replies of the agent to each prompt, each drawn with a seed of its own; none is drawn twice."""
-        some = self.drawn.setdefault(name, [])
-        for i in range(len(some), count):
+        draws = self.draws_by_system.setdefault(name, [])
+        for i in range(len(draws), count):
             title = name if count == 1 else f"{name}, reply {i + 1}"
-            some.append(
+            draws.append(
                 replies.generate_replies(agent, self.prompts, self.sampling, self.seed + i, self.batch_size, title)
             )
-        return some[:count]
+        return draws[:count]
 
     def _add_kl(self, measured: dict[str, Measured]) -> list[dict[str, float]]:
         """Add `kl_reply` to the numbers of the agent and its start; returns the KL by position, none for two tokenizers."""
@@ -171,7 +172,7 @@ class Comparison:
             logger.warning("no KL: the two agents have different tokenizers")
             return []
         temperature = 1.0 if self.sampling.greedy else self.sampling.temperature
-        kl = divergence.kl_by_token(agent, start, self.drawn["after"][0], self.batch_size, temperature)
+        kl = divergence.kl_by_token(agent, start, self.draws_by_system["after"][0], self.batch_size, temperature)
         measured["after"].per_prompt["kl_reply"] = np.nansum(kl, axis=1)
         measured["before"].per_prompt["kl_reply"] = np.zeros(len(self.prompts))
         return divergence.by_position(kl)
@@ -200,13 +201,13 @@ class Comparison:
             for how, changes in SWEEP.items():
                 title = f"{system}, {how}"
                 sharper = replace(self.sampling, **changes)
-                with self._timed(title):
+                with self._time(title):
                     rows[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
-        if "before" in self.systems and (match := self.matched(ours.points()["distinct_2"])):
+        if "before" in self.systems and (match := self.match_distinct_2(ours.points()["distinct_2"])):
             rows[match.title] = measure.measure(match.answers, self.judges)
         return rows
 
-    def _best_of(self, counts: Sequence[int], measured: dict[str, Measured], blind: bool) -> dict[str, Measured]:
+    def _best_replies(self, counts: Sequence[int], measured: dict[str, Measured], blind: bool) -> dict[str, Measured]:
         """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`.
 
         `measured`: the numbers of the systems; `blind`: no part of the reward that reads references chooses.
@@ -226,11 +227,11 @@ class Comparison:
         for count in counts:
             for system, agent in self.systems.items():
                 title = f"{system}, best of {count}"
-                with self._timed(title):
-                    drawn = self._drawn(agent, system, count)
-                    rows[title] = measure.measure(measure.best_of(drawn, self.judges, scorer), self.judges)
+                with self._time(title):
+                    drawn = self._draw(agent, system, count)
+                    rows[title] = measure.measure(measure.choose_best(drawn, self.judges, scorer), self.judges)
                 if (moved := measured[system].per_prompt.get("kl_reply")) is not None:
-                    rows[title].per_prompt["kl_reply"] = moved + frontier.kl_of_best_of(count)
+                    rows[title].per_prompt["kl_reply"] = moved + frontier.best_of_n_kl(count)
         return rows
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
@@ -240,21 +241,21 @@ class Comparison:
             logger.warning("no row for one bias: the two agents have different tokenizers")
             return {}
 
-        def answers(bias: OneBias, asked: list[Dialogue]) -> Measured:
-            return measure.measure(self._generate(start, asked, bias.of(self.sampling), "one bias"), self.judges)
+        def answers(bias: LogitBias, asked: list[Dialogue]) -> Measured:
+            return measure.measure(self._generate(start, asked, bias.apply_to(self.sampling), "one bias"), self.judges)
 
         begun = time.monotonic()
-        bias = one_bias.bias_of(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
-        bias = one_bias.scaled(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
+        bias = one_bias.fit_bias(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
+        bias = one_bias.choose_scale(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
         shifted = answers(bias, self.prompts)
         points = {name: one.points()["score"] for name, one in (measured | {"shifted": shifted}).items()}
-        share = one_bias.share_of_gain(points["shifted"], points["after"], points["before"])
+        share = one_bias.gain_share(points["shifted"], points["after"], points["before"])
         reached = "" if share is None else f", {share:.0%} of the gain"
         title = f"before, one bias (scale {bias.scale:g}{reached})"
         self.seconds[title] = time.monotonic() - begun
         return {title: shifted}
 
-    def _prompted(self, system_prompts: Sequence[str | None]) -> dict[str, Measured]:
+    def _with_system_prompts(self, system_prompts: Sequence[str | None]) -> dict[str, Measured]:
         """The start behind each system prompt, by names such as `before, system prompt 1`."""
         name, start = [*self.systems.items()][-1]
         rows = {}
@@ -264,39 +265,39 @@ class Comparison:
             rows[title] = measure.measure(answers, self.judges)
         return rows
 
-    def matched(self, wanted: float) -> Match | None:
+    def match_distinct_2(self, target: float) -> Match | None:
         """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.
 
         Distinct-2 is a number of drawn replies, so it does not rise smoothly: the bisection ends at a distance of 0.001, or
         after 12 steps with the closest one. None, with a notice, when there is none between temperature 0.3 and 1.5.
         """
         low, high = MATCHED_BETWEEN
-        ends = [self._baseline_at(temperature, wanted) for temperature in (low, high)]
-        if not ends[0].distinct_2 <= wanted < ends[1].distinct_2:
-            logger.warning("no temperature from %g to %g gives --baseline a distinct-2 of %.3f", low, high, wanted)
+        ends = [self._baseline_at(temperature, target) for temperature in (low, high)]
+        if not ends[0].distinct_2 <= target < ends[1].distinct_2:
+            logger.warning("no temperature from %g to %g gives --baseline a distinct-2 of %.3f", low, high, target)
             return None
         best = min(ends, key=lambda match: match.miss)
         for _ in range(MATCHING_STEPS):
             if best.miss <= MATCHED_WITHIN:
                 break
-            match = self._baseline_at(round((low + high) / 2, 4), wanted)
+            match = self._baseline_at(round((low + high) / 2, 4), target)
             best = min(best, match, key=lambda match: match.miss)
-            low, high = (low, match.temperature) if match.distinct_2 > wanted else (match.temperature, high)
+            low, high = (low, match.temperature) if match.distinct_2 > target else (match.temperature, high)
         return best
 
-    def _baseline_at(self, temperature: float, wanted: float) -> Match:
+    def _baseline_at(self, temperature: float, target: float) -> Match:
         how = replace(self.sampling, temperature=temperature, greedy=False)
         title = f"matching distinct-2, temperature {temperature:g}"
         answers = self._generate(self.systems["before"], self.prompts, how, title)
-        return Match(temperature, measure.distinct(answers, 2), wanted, answers)
+        return Match(temperature, measure.distinct(answers, 2), target, answers)
 
 
-def sampling_like(sampling: Sampling, given: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:
+def sampling_like(sampling: Sampling, chosen: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:
     """The agent's `own` sampling with the filters that are `given`; both agents of a comparison get the same.
 
     Raises UserError when a filter is out of range.
     """
-    filters = {name: getattr(sampling, name) if value is None else value for name, value in given.items()}
+    filters = {name: getattr(sampling, name) if value is None else value for name, value in chosen.items()}
     if not (filters["temperature"] >= 1e-4 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
         raise UserError(
             f"{filters}: temperature must be at least 0.0001, top_k at least 0, top_p above 0 and at most 1"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.metrics.text import blocked_distinct_n
 
 BLOCK = 100  # replies of which distinct-n is counted
@@ -18,7 +18,7 @@ class Played:
     """A finished dialogue, and what its environment paid for it."""
 
     dialogue: Dialogue
-    paid: float
+    reward: float
 
     @property
     def replies(self) -> list[str]:
@@ -32,11 +32,11 @@ class Played:
         return float("nan") if found is None else float(bool(found))
 
 
-def numbers_of(played: Sequence[Played]) -> dict[str, Array]:
+def dialogue_numbers(played: Sequence[Played]) -> dict[str, Array]:
     """For each measure the numbers (N,) of N dialogues: success, reward, turns, words in a reply, and whether it was cut off."""
     numbers = {
-        "success": [one.success for one in played],
-        "reward": [one.paid for one in played],
+        "success": [dialogue.success for dialogue in played],
+        "reward": [one.reward for one in played],
         "turns": [float(len(one.replies)) for one in played],
         "words": [float(np.mean([len(text.split()) for text in one.replies])) for one in played],
         "truncated": [float(one.dialogue.truncated) for one in played],
@@ -52,20 +52,20 @@ def distinct(played: Sequence[Played]) -> dict[str, Array]:
 
 def means(played: Sequence[Played]) -> dict[str, float]:
     """The mean of each measure, NaN where no dialogue has it; with `success_of`, see `said_of`."""
-    known = numbers_of(played) | distinct(played)
-    return {name: mean_of(values).point for name, values in known.items()} | said_of(known["success"])
+    known = dialogue_numbers(played) | distinct(played)
+    return {name: mean_statistic(values).point for name, values in known.items()} | count_verdicts(known["success"])
 
 
-def said_of(success: Array) -> dict[str, float]:
+def count_verdicts(success: Array) -> dict[str, float]:
     """`success_of`, how many of the dialogues say whether they succeeded, where some do and some do not."""
     said = float(np.isfinite(success).sum())
     return {"success_of": said} if 0 < said < len(success) else {}
 
 
-def measured(played: Sequence[Played]) -> dict[str, Interval]:
+def measure_dialogues(played: Sequence[Played]) -> dict[str, Interval]:
     """Mean, low and high of each measure; `of` as `with_count` has it."""
-    known = numbers_of(played) | distinct(played)
-    return with_count({name: interval(mean_of(values)) for name, values in known.items()}, known["success"])
+    known = dialogue_numbers(played) | distinct(played)
+    return with_count({name: interval(mean_statistic(values)) for name, values in known.items()}, known["success"])
 
 
 def with_count(intervals: dict[str, Interval], success: Array) -> dict[str, Interval]:
@@ -82,13 +82,13 @@ def cell(interval: Interval | None, form: str) -> str:
     return f"{mean}\n\\[{low}, {high}]" + (f"\nof {interval['of']:g} that say it" if "of" in interval else "")
 
 
-def compared(before: Sequence[Played], after: Sequence[Played]) -> dict[str, Interval]:
+def compare_dialogues(before: Sequence[Played], after: Sequence[Played]) -> dict[str, Interval]:
     """The intervals of after - before on the same dialogues, which are resampled in pairs."""
-    old, new = numbers_of(before), numbers_of(after)
-    return {name: difference(mean_of(old[name]), mean_of(new[name])) for name in old}
+    old, new = dialogue_numbers(before), dialogue_numbers(after)
+    return {name: difference(mean_statistic(old[name]), mean_statistic(new[name])) for name in old}
 
 
-def lines_of(dialogue: Dialogue) -> list[str]:
+def transcript(dialogue: Dialogue) -> list[str]:
     """The dialogue as lines, each with its speaker; in the end what the environment's last info says of goal and success."""
     count = len(dialogue.prompt_turns)
     before = [("agent" if (count - i) % 2 == 0 else "user", text) for i, text in enumerate(dialogue.prompt_turns)]

@@ -24,16 +24,16 @@ def kl_by_token(
     """
     encoder = agent.encoder
 
-    def ids_of(reply: Dialogue) -> list[int]:
+    def reply_ids(reply: Dialogue) -> list[int]:
         ids = encoder.encode_reply(reply.response)
         return (ids[:-1] or ids) if reply.truncated else ids
 
-    longest = max(len(ids_of(one)) for one in replies.dialogues)
+    longest = max(len(reply_ids(reply)) for reply in replies.dialogues)
     table = np.full((len(replies.dialogues), longest), np.nan)
     row = 0
-    for some in batches(replies.dialogues, batch_size, "KL"):
-        ids, mask = collate_replies([ids_of(one) for one in some], encoder.pad_id)
-        turns = [dialogue.prompt_turns for dialogue in some]
+    for batch in batches(replies.dialogues, batch_size, "KL"):
+        ids, mask = collate_replies([reply_ids(one) for one in batch], encoder.pad_id)
+        turns = [dialogue.prompt_turns for dialogue in batch]
         (prompt_ids, prompt_mask), (start_ids, start_mask) = (one.encode(turns) for one in (agent, start))
         ids = ids.to(prompt_ids.device)
         packed = pack(start_ids, start_mask, ids, mask)
@@ -50,8 +50,8 @@ def kl_by_token(
         )
         assert forced.kl is not None
         kl = torch.where(mask.to(forced.kl.device), forced.kl.double(), torch.nan).cpu().numpy()
-        table[row : row + len(some), : kl.shape[1]] = kl
-        row += len(some)
+        table[row : row + len(batch), : kl.shape[1]] = kl
+        row += len(batch)
     return table
 
 

@@ -48,21 +48,21 @@ class RunConfig:
             raise UserError(f"{self._refusal(found)}; or name the data with --data_path")
         return path
 
-    def reward(self, given: dict[str, str] | None = None) -> BaseReward | None:
+    def reward(self, new_paths: dict[str, str] | None = None) -> BaseReward | None:
         """The reward; `given` (old -> new path) replaces models in all its parts by those that the user named.
 
         None, with one warning, when the configuration is not trusted and the reward reaches out (`BaseReward.reaches_out`).
         Raises what `build_reward` raises.
         """
-        given, wanted = given or {}, self.config.reward_class
+        new_paths, settings = new_paths or {}, self.config.reward_class
         # where a model that the user named lies is theirs to say
-        beside = _replaced(wanted.args, dict.fromkeys(given, HERE))
-        found = {} if self.trusted else reaches_out(wanted.id, beside)
+        beside = _replace_paths(settings.args, dict.fromkeys(new_paths, HERE))
+        found = {} if self.trusted else reaches_out(settings.id, beside)
         refused = {f"reward_class.{key}": why for key, why in found.items()}
         if refused:
             logger.warning("no score and no measures of the reward: %s", self._refusal(refused))
             return None
-        return build_reward(wanted.id, _replaced(wanted.args, given))
+        return build_reward(settings.id, _replace_paths(settings.args, new_paths))
 
     def environment(self) -> EnvironmentConfig | None:
         """The environment. Raises UserError where it reaches out and the configuration is not trusted."""
@@ -82,11 +82,11 @@ def refuse_hub_data(path: Path, key: str, data_path: str | None) -> None:
         raise UserError(refusal(path, {key: why}))
 
 
-def read_run_config(named: Path | None, found: Path, trust_found: bool = False) -> RunConfig | None:
+def read_run_config(named: Path | None, path: Path, trust_found: bool = False) -> RunConfig | None:
     """The configuration that the user named, else the one at `found` if it exists, else None. Raises UserError for its errors."""
     if named:
         return RunConfig(load_config(named), named, trusted=True)
-    return RunConfig(load_config(found), found, trust_found) if found.is_file() else None
+    return RunConfig(load_config(path), path, trust_found) if path.is_file() else None
 
 
 def number_in(path: Path, key: str) -> float | None:
@@ -99,10 +99,10 @@ def number_in(path: Path, key: str) -> float | None:
     return float(value)
 
 
-def _replaced(args: Any, given: dict[str, str]) -> Any:
+def _replace_paths(args: Any, new_paths: dict[str, str]) -> Any:
     """The arguments of a reward and its parts, with the paths that are keys of `given` replaced by its values."""
     if isinstance(args, dict):
-        return {key: _replaced(value, given) for key, value in args.items()}
+        return {key: _replace_paths(value, new_paths) for key, value in args.items()}
     if isinstance(args, list):
-        return [_replaced(item, given) for item in args]
-    return given.get(str(args), args)
+        return [_replace_paths(item, new_paths) for item in args]
+    return new_paths.get(str(args), args)

@@ -30,7 +30,7 @@ def points(result: dict[str, Any], counts: Sequence[int], metrics: Sequence[str]
 def worth(curves: dict[str, Curve]) -> list[str]:
     """For each measure one sentence: the agent is worth the best of how many replies of its start, at the KL of how many."""
     agent = curves["after"][0]
-    at = best_of_with_kl(agent["kl"])
+    best_of = n_with_kl(agent["kl"])
     sentences = []
     for metric in (name for name in agent if name not in ("n", "kl")):
         if len(curves["before"]) > 1 and math.isfinite(agent[metric]):
@@ -44,7 +44,7 @@ def worth(curves: dict[str, Curve]) -> list[str]:
                 else f"the best of {n:.1f}"
             )
             sentences.append(
-                f"by {metric} the agent is worth {number} of its start's, at the KL of the best of {at:.1f}"
+                f"by {metric} the agent is worth {number} of its start's, at the KL of the best of {best_of:.1f}"
             )
     return sentences
 
@@ -60,19 +60,19 @@ def equal_n(curve: Curve, metric: str, value: float) -> float:
     return math.inf if value > max(point[metric] for point in curve) else float(curve[0]["n"])
 
 
-def kl_of_best_of(n: float) -> float:
+def best_of_n_kl(n: float) -> float:
     """log n - (n - 1) / n: an upper bound of the KL in nats of the best of n samples (Beirami et al. 2024, arXiv 2401.01879)."""
     return math.log(n) - (n - 1) / n
 
 
-def best_of_with_kl(kl: float) -> float:
+def n_with_kl(kl: float) -> float:
     """The n, not a whole number, whose `kl_of_best_of` is `kl`; 1 for a `kl` of at most 0."""
     low, high = 1.0, 2.0
-    while kl_of_best_of(high) < kl:
+    while best_of_n_kl(high) < kl:
         low, high = high, high * 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if kl_of_best_of(middle) < kl else (low, middle)
+        low, high = (middle, high) if best_of_n_kl(middle) < kl else (low, middle)
     return low
 
 

@@ -85,7 +85,7 @@ def ratio(sums: Array) -> Array:
     return np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom != 0)
 
 
-def mean_of(values: Array) -> Statistic:
+def mean_statistic(values: Array) -> Statistic:
     """The mean of the finite numbers in `values`: (N,), or (S, N) of S training seeds on the same prompts."""
     known = np.isfinite(values)
     return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio)
@@ -96,7 +96,7 @@ def interval(statistic: Statistic, seed: int = 0) -> Interval:
 
     A share stays between 0 and 1. With a single unit and nothing below it, `low` and `high` equal `mean`.
     """
-    found = _combined([(1.0, statistic)], seed)
+    found = _combine([(1.0, statistic)], seed)
     if not _is_share(statistic):
         return found
     return found | {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
@@ -104,7 +104,7 @@ def interval(statistic: Statistic, seed: int = 0) -> Interval:
 
 def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
     """The interval of after - before, pair by pair: the same units, and the same seeds; `before` may have one for all."""
-    return _combined([(-1.0, before), (1.0, after)], seed)
+    return _combine([(-1.0, before), (1.0, after)], seed)
 
 
 def unpaired_difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
@@ -118,7 +118,7 @@ def unpaired_difference(before: Statistic, after: Statistic, seed: int = 0) -> I
     return {"mean": after.point - before.point, "low": found.low, "high": found.high}
 
 
-def bounds_of(point: float, replicate: Replicate, num_units: int, seed: int = 0) -> Bounds:
+def bootstrap_bounds(point: float, replicate: Replicate, num_units: int, seed: int = 0) -> Bounds:
     """The interval of a number that `replicate` computes for resamples of `num_units` units.
 
     Resamples without a number (an act may not be drawn at all) are left out; NaN when none has one.
@@ -164,7 +164,7 @@ def _is_share(statistic: Statistic) -> bool:
     return statistic.value is ratio and bool(((top >= 0) & (top <= bottom)).all())
 
 
-def _combined(parts: Sequence[Part], seed: int) -> Interval:
+def _combine(parts: Sequence[Part], seed: int) -> Interval:
     """The interval of the sum of the parts."""
     point = sum(weight * part.point for weight, part in parts)
     num_seeds = max(len(part.rows) if part.rows.ndim == 3 else 0 for _, part in parts)
@@ -176,14 +176,16 @@ def _over_units(point: float, parts: Sequence[Part], seed: int) -> Bounds:
     flat = [(weight, replace(part, rows=part.rows.reshape(-1, part.rows.shape[-1]))) for weight, part in parts]
     num_units = len(flat[0][1].unit_sums())
     if num_units >= FEW:
-        return bounds_of(point, _replicate(flat), num_units, seed)
+        return bootstrap_bounds(point, _replicate(flat), num_units, seed)
     if not _are_means(parts):
         return _quantiles(_replicate(flat)(resample_counts(num_units, seed)))
     known = np.any([part.unit_sums().any(axis=1) for _, part in flat], axis=0)  # the others have no number
-    return bounds_of(point, lambda counts: _replicate(flat)(_among(known, counts)), int(known.sum()), seed)
+    return bootstrap_bounds(
+        point, lambda counts: _replicate(flat)(_spread_counts(known, counts)), int(known.sum()), seed
+    )
 
 
-def _among(known: NDArray[np.bool_], counts: Array) -> Array:
+def _spread_counts(known: NDArray[np.bool_], counts: Array) -> Array:
     """Counts of the known units as counts of all."""
     every = np.zeros((len(counts), len(known)))
     every[:, known] = counts
@@ -201,12 +203,12 @@ def _replicate(parts: Sequence[Part]) -> Replicate:
 
 def _quantiles(resamples: Array, num_units: int | None = None) -> Bounds:
     """Those of the percentile bootstrap, expanded for the number of units if it is given."""
-    known = resamples[np.isfinite(resamples)]
-    if not len(known):
+    finite = resamples[np.isfinite(resamples)]
+    if not len(finite):
         return Bounds(math.nan, math.nan, math.nan)
     tail = TAIL if num_units is None else NORMAL.cdf(-half_width(num_units))
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return Bounds(float(low), float(high), float(known.std(ddof=1)))
+    low, high = np.quantile(finite, [tail, 1 - tail])
+    return Bounds(float(low), float(high), float(finite.std(ddof=1)))
 
 
 def _jackknife(replicate: Replicate, num_units: int) -> tuple[float, int]:

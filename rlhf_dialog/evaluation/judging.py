@@ -35,14 +35,14 @@ def notes(
         f"(distinct-n: of blocks of {BLOCK} replies; Student's t where there are fewer than {FEW}). They are of this one run: an "
         "agent of another training seed may differ by more."
     ]
-    models = [one.model for one in _rewards(judges, RelevanceReward)]
+    reward_models = [reward.model for reward in _rewards(judges, RelevanceReward)]
     for name, model in judges.relevance.items():
-        if any(same_weights(model, one) for one in models):
+        if any(same_weights(model, reward_model) for reward_model in reward_models):
             lines.append(
                 f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train "
                 "another one on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
             )
-        elif not all(are_apart(model.learned_half, one.learned_half) for one in models):
+        elif not all(are_apart(model.learned_half, reward_model.learned_half) for reward_model in reward_models):
             lines.append(f"The relevance model of {name}_r1 {NOT_KNOWN}")
     if not have_acts(prompts):
         return lines
@@ -55,7 +55,7 @@ def notes(
         lines.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
     elif judges.judge and not _is_apart(judges.judge.learned_half, judges, reward_paths):
         lines.append(f"The judge {judge_path} {NOT_KNOWN}")
-    elif not judges.judge and judges.intent in classifiers_of(judges):
+    elif not judges.judge and judges.intent in reward_classifiers(judges):
         lines.append(
             "The acts (intent_accuracy, intent_macro_f1) are judged by the reward's own act classifier; name one that the "
             "reward never saw with --judge."
@@ -72,10 +72,10 @@ def is_the_rewards(judges: Judges, judge_path: str, reward_paths: Iterable[str])
     """Whether the judge has the folder or the weights of an act classifier of the reward."""
     judge = judges.judge
     same_folder = Path(judge_path).resolve() in {Path(path).resolve() for path in reward_paths}
-    return same_folder or any(judge and same_weights(judge.model, one.model) for one in classifiers_of(judges))
+    return same_folder or any(judge and same_weights(judge.model, one.model) for one in reward_classifiers(judges))
 
 
-def classifiers_of(judges: Judges) -> list[Intent]:
+def reward_classifiers(judges: Judges) -> list[Intent]:
     """The act classifiers in the reward, at any depth."""
     return _rewards(judges, Intent)
 
@@ -86,7 +86,7 @@ def _rewards(judges: Judges, cls: type[R]) -> list[R]:
 
 def _is_apart(half: LearnedHalf | None, judges: Judges, reward_paths: Iterable[str]) -> bool:
     """Whether a judge of acts is known to have learned from other dialogues than all act classifiers of the reward."""
-    theirs = [*(one.learned_half for one in classifiers_of(judges)), *map(learned_half, reward_paths)]
+    theirs = [*(one.learned_half for one in reward_classifiers(judges)), *map(learned_half, reward_paths)]
     return all(are_apart(half, one) for one in theirs)
 
 

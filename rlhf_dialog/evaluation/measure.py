@@ -45,7 +45,7 @@ class Judges:
     intent: Intent | None = None
     judge: Intent | None = None
     relevance: dict[str, RelevanceModel] = field(default_factory=dict)
-    own: dict[str, BaseReward] = field(default_factory=dict)
+    user_judges: dict[str, BaseReward] = field(default_factory=dict)
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
@@ -55,10 +55,10 @@ class Judges:
     @property
     def own_metrics(self) -> list[str]:
         """The names of the metrics of `relevance` and `own`."""
-        return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.own)
+        return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.user_judges)
 
 
-def judges_of(scorer: Scorer | None) -> Judges:
+def default_judges(scorer: Scorer | None) -> Judges:
     """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
     reward = scorer.reward if scorer else None
     return Judges(scorer, act_classifier(reward), wordnet=wordnet_of(reward))
@@ -75,7 +75,7 @@ class Measured:
 
     def statistics(self) -> dict[str, Statistic]:
         """Every metric by name."""
-        means = {name: intervals.mean_of(values) for name, values in (self.per_prompt | self.per_block).items()}
+        means = {name: intervals.mean_statistic(values) for name, values in (self.per_prompt | self.per_block).items()}
         return {
             name: statistic if name in self.per_block else replace(statistic, units=self.dialogues)
             for name, statistic in (means | self.pooled).items()
@@ -106,7 +106,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     )
     if judges.scorer:
         begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
-        measured.per_prompt |= _of_reward(dialogues, judges.scorer)
+        measured.per_prompt |= _reward_numbers(dialogues, judges.scorer)
     _add_own(measured, dialogues, judges)
     if have_references(dialogues):
         _add_overlap(measured, dialogues, judges)
@@ -118,7 +118,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     return measured
 
 
-def mean_of_draws(draws: Sequence[Measured]) -> Measured:
+def average_draws(draws: Sequence[Measured]) -> Measured:
     """Several samples to each prompt as one system: the mean of a prompt's (or block's) numbers, sums of what is pooled."""
     first = draws[0]
     if len(draws) == 1:
@@ -134,18 +134,18 @@ def mean_of_draws(draws: Sequence[Measured]) -> Measured:
     )
 
 
-def best_of(drawn: Sequence[Replies], judges: Judges, scorer: Scorer) -> Replies:
+def choose_best(draws: Sequence[Replies], judges: Judges, scorer: Scorer) -> Replies:
     """Of several replies to each prompt the one with the highest score, which `scorer` gives; ties: the first one.
 
     Raises RewardError when the reward fails.
     """
-    return highest(drawn, [scores_of(replies, judges, scorer) for replies in drawn])
+    return highest(draws, [score_replies(replies, judges, scorer) for replies in draws])
 
 
-def scores_of(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
+def score_replies(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
     """(B,): the score of each reply. Raises RewardError when the reward fails."""
     begin_scoring(scorer.reward, judges.purpose, judges.iteration)
-    return _of_reward(replies.dialogues, scorer)["score"]
+    return _reward_numbers(replies.dialogues, scorer)["score"]
 
 
 def highest(drawn: Sequence[Replies], totals: Sequence[Array]) -> Replies:
@@ -170,7 +170,7 @@ def dialogue_numbers(dialogues: Sequence[Dialogue]) -> Numbers:
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the settings name the METEOR variant
 
 
-def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
+def _reward_numbers(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
     """The score, as training has it, and the parts of the reward."""
     scores, truncated = scorer.score(dialogues), _array(dialogue.truncated for dialogue in dialogues)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
@@ -183,7 +183,7 @@ def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> N
     for name, model in judges.relevance.items():
         recalled = recalls(model, dialogues, groups, judges.seed)
         measured.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
-    for name, reward in judges.own.items():
+    for name, reward in judges.user_judges.items():
         begin_scoring(reward, judges.purpose, judges.iteration)
         measured.per_prompt[name] = _array(scored(reward, dialogues, ScoringRules(skip_unscored=True)).total)
 
@@ -212,11 +212,11 @@ def _add_acts(measured: Measured, replies: Replies, classifier: Intent, name: st
     fixed = replies.always_act
     classes = classifier.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
     counts = act_counts(classes, acts)
-    hits, _, wanted = np.split(counts, 3, axis=1)
+    hits, _, num_true = np.split(counts, 3, axis=1)
     measured.per_prompt[f"{name}_accuracy"] = hits.sum(axis=1)
     measured.pooled[f"{name}_macro_f1"] = Statistic(counts, macro_f1)
     for i in range(NUM_ACTS):
-        columns = np.stack([hits[:, i], wanted[:, i]], axis=1)
+        columns = np.stack([hits[:, i], num_true[:, i]], axis=1)
         measured.pooled[f"{name}_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
 
 
@@ -251,13 +251,13 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
     return compared
 
 
-def preferred(before: Measured, after: Measured, names: Iterable[str], seed: int = 0) -> dict[str, Interval]:
+def preference_shares(before: Measured, after: Measured, names: Iterable[str], seed: int = 0) -> dict[str, Interval]:
     """By each of these metrics, the share of prompts with a larger number after than before; ties count half."""
     shares = {}
     for name in names:
         change = after.per_prompt[name] - before.per_prompt[name]
         share = np.where(np.isfinite(change), (np.sign(change) + 1) / 2, np.nan)
-        shares[name] = intervals.interval(replace(intervals.mean_of(share), units=after.dialogues), seed)
+        shares[name] = intervals.interval(replace(intervals.mean_statistic(share), units=after.dialogues), seed)
     return shares
 
 

@@ -35,12 +35,14 @@ class _Index:
             for word, count in words.items():
                 rows[word].append(row)
                 counts[word].append(count)
-        self.rareness = {word: float(np.log(len(texts) / len(some))) for word, some in rows.items()}
-        self.rows: dict[str, Numbers] = {word: np.asarray(some) for word, some in rows.items()}
-        self.weights: dict[str, Array] = {word: np.asarray(some) * self.rareness[word] for word, some in counts.items()}
+        self.rareness = {word: float(np.log(len(texts) / len(entries))) for word, entries in rows.items()}
+        self.rows: dict[str, Numbers] = {word: np.asarray(entries) for word, entries in rows.items()}
+        self.weights: dict[str, Array] = {
+            word: np.asarray(entries) * self.rareness[word] for word, entries in counts.items()
+        }
         squares = np.zeros(len(texts))
-        for word, some in self.rows.items():
-            squares[some] += self.weights[word] ** 2
+        for word, entries in self.rows.items():
+            squares[entries] += self.weights[word] ** 2
         self.lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
 
     def nearest(self, words: Counter[str]) -> int:

@@ -35,28 +35,28 @@ class BiasPrompts:
 
 
 @dataclass(frozen=True)
-class OneBias:
+class LogitBias:
     """The shift of the logits (V,) of a response's first token and of all others, and its scale."""
 
     first: Tensor
-    others: Tensor
+    later: Tensor
     scale: float = 1.0
 
-    def of(self, sampling: Sampling) -> Sampling:
+    def apply_to(self, sampling: Sampling) -> Sampling:
         """The sampling with the shift."""
-        return replace(sampling, bias=(self.scale * self.first, self.scale * self.others))
+        return replace(sampling, bias=(self.scale * self.first, self.scale * self.later))
 
 
 @torch.no_grad()
-def bias_of(
+def fit_bias(
     agent: ChatAgent, start: ChatAgent, prompts: list[Dialogue], sampling: Sampling, seed: int = 0, batch_size: int = 64
-) -> OneBias:
+) -> LogitBias:
     """The bias, on the replies of the agent to these prompts. Both agents have the same tokenizer."""
     answers = replies.generate_replies(agent, prompts, sampling, seed, batch_size, "one bias")
     parts = [_changes(agent, start, batch) for batch in replies.batches(answers.dialogues, batch_size, "one bias")]
     num_first, num_others = (sum(counts[i] for _, _, counts in parts) for i in range(2))
     first, others = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    return OneBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))
+    return LogitBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))
 
 
 def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
@@ -74,15 +74,15 @@ def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> t
     def logprobs(speaker: ChatAgent, features: Tensor) -> Tensor:
         return at_least_float32(speaker.policy.logits(features)).log_softmax(-1)
 
-    def summed(ours: Tensor, theirs: Tensor, at_start: Tensor) -> tuple[Tensor, Tensor]:
+    def add_up(ours: Tensor, theirs: Tensor, at_start: Tensor) -> tuple[Tensor, Tensor]:
         change = logprobs(agent, ours) - logprobs(start, theirs)
         return change[at_start].sum(0, keepdim=True), change[~at_start].sum(0, keepdim=True)
 
-    first, others = in_chunks(summed, agent.policy.positions_at_once, *states, kept)
+    first, others = in_chunks(add_up, agent.policy.positions_at_once, *states, kept)
     return first.sum(0), others.sum(0), (int(kept.sum()), int((~kept).sum()))
 
 
-def scaled(bias: OneBias, score: Callable[[OneBias], float]) -> OneBias:
+def choose_scale(bias: LogitBias, score: Callable[[LogitBias], float]) -> LogitBias:
     """The bias at that one of SCALES which has the largest score; ties: the smallest."""
     tried = [replace(bias, scale=scale) for scale in SCALES]
     scores = [score(one) for one in tried]
@@ -90,6 +90,6 @@ def scaled(bias: OneBias, score: Callable[[OneBias], float]) -> OneBias:
     return tried[scores.index(max(scores))]
 
 
-def share_of_gain(shifted: float, agent: float, start: float) -> float | None:
+def gain_share(shifted: float, agent: float, start: float) -> float | None:
     """The share of the agent's gain over its start that the shifted start reaches; None where the agent has gained nothing."""
     return (shifted - start) / (agent - start) if agent > start else None

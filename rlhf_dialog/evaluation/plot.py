@@ -25,7 +25,7 @@ def plot(
 
     `evaluation`: the content of an evaluation.json, whose scores become a third panel.
     """
-    scores = {} if evaluation is None else scores_of(evaluation)
+    scores = {} if evaluation is None else read_scores(evaluation)
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
     _rewards(axes[0], rows)
@@ -43,7 +43,7 @@ def plot(
     figure.savefig(output, dpi=110)
 
 
-def scores_of(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+def read_scores(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     """By the title of each known row, `before` and `after` among them: mean, low, high of its score."""
     every = {**evaluation, **evaluation.get("baselines", {})}
     found = {title: every.get(name, {}).get("score") for name, title in KNOWN.items()}

@@ -10,7 +10,16 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair
-from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic, difference, interval, mean_of, ratio
+from rlhf_dialog.evaluation.intervals import (
+    Array,
+    Interval,
+    Numbers,
+    Statistic,
+    difference,
+    interval,
+    mean_statistic,
+    ratio,
+)
 
 NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
@@ -51,12 +60,12 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
 
 def share(statistic: Statistic) -> Interval:
     """`interval` of a share; where all resamples are 0 or all are 1, with the other end of Wilson's interval (1927)."""
-    found = interval(statistic)
-    if not found["low"] == found["high"] == found["mean"] or found["mean"] not in (0.0, 1.0):
-        return found
+    bounds = interval(statistic)
+    if not bounds["low"] == bounds["high"] == bounds["mean"] or bounds["mean"] not in (0.0, 1.0):
+        return bounds
     count = len(statistic.unit_sums())
     width = Z**2 / (count + Z**2)
-    return found | ({"low": 1 - width} if found["mean"] else {"high": width})
+    return bounds | ({"low": 1 - width} if bounds["mean"] else {"high": width})
 
 
 def calibration(margins: Array, seed: int = 0) -> dict[str, Any]:
@@ -171,7 +180,7 @@ def _part(hits: Array, members: Any) -> dict[str, Any]:
     """Number and accuracy of some of the pairs; null without any."""
     count = int(members.sum())
     found: Interval | dict[str, None] = dict.fromkeys(("mean", "low", "high"))
-    return {"num_pairs": count} | (share(mean_of(hits[members])) if count else found)
+    return {"num_pairs": count} | (share(mean_statistic(hits[members])) if count else found)
 
 
 def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) -> float | None:
@@ -192,11 +201,11 @@ def _longer(pairs: Sequence[PreferencePair], unit: str) -> Array:
 def _copies(pairs: Sequence[PreferencePair]) -> Array:
     """The share of words from the last turn in the chosen reply less that in the rejected one."""
     return np.asarray(
-        [_shared(p.chosen.response, p.last_turn) - _shared(p.rejected.response, p.last_turn) for p in pairs]
+        [_shared_words(p.chosen.response, p.last_turn) - _shared_words(p.rejected.response, p.last_turn) for p in pairs]
     )
 
 
-def _shared(reply: str, turn: str) -> float:
+def _shared_words(reply: str, turn: str) -> float:
     words, known = reply.lower().split(), set(turn.lower().split())
     return sum(word in known for word in words) / len(words) if words else 0.0
 
@@ -268,11 +277,11 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Calibration error {report['calibration']['error']:.3f}.", ""])
 
 
-def _row(name: str, found: dict[str, Any]) -> str:
-    count = f" ({found['num_pairs']})" if "num_pairs" in found else ""
-    if found["mean"] is None:
+def _row(name: str, numbers: dict[str, Any]) -> str:
+    count = f" ({numbers['num_pairs']})" if "num_pairs" in numbers else ""
+    if numbers["mean"] is None:
         return f"| {name}{count} | - | - |"
-    return f"| {name}{count} | {found['mean']:.1%} | {found['low']:.1%} to {found['high']:.1%} |"
+    return f"| {name}{count} | {numbers['mean']:.1%} | {numbers['low']:.1%} to {numbers['high']:.1%} |"
 
 
 def _percent(value: float | None) -> str:

@@ -22,13 +22,13 @@ def recalls(
     The 99 others are drawn by `seed` from the prompts of other dialogues (`groups`: the dialogue of each), all of them where
     there are fewer; NaN where there are none. A prompt that scores like the own one ranks above it.
     """
-    scores = candidate_scores(model, dialogues, candidates_of(dialogues, groups, seed))
+    scores = candidate_scores(model, dialogues, draw_candidates(dialogues, groups, seed))
     ranks = (scores[:, 1:] >= scores[:, :1]).sum(dim=1).numpy()
     alone = scores.shape[1] == 1
     return {f"r{k}": np.full(len(ranks), np.nan) if alone else (ranks < k).astype(np.float64) for k in KS}
 
 
-def candidates_of(dialogues: Sequence[Dialogue], groups: Sequence[int], seed: int) -> Tensor:
+def draw_candidates(dialogues: Sequence[Dialogue], groups: Sequence[int], seed: int) -> Tensor:
     """(B, C): the row of the own prompt, then those of the others."""
     numbers = np.asarray(groups)
     generator = np.random.default_rng(seed)

@@ -74,7 +74,7 @@ def generate_replies(
     return Replies(dialogues, num_tokens)
 
 
-def joined(parts: Sequence[Replies]) -> Replies:
+def join_replies(parts: Sequence[Replies]) -> Replies:
     """The replies of all parts in their order, as `generate_replies` gives them."""
     dialogues = [dialogue for part in parts for dialogue in part.dialogues]
     return Replies(dialogues, [count for part in parts for count in part.num_tokens])

@@ -39,7 +39,7 @@ def finite(node: Any) -> Any:
     return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
-def replies_of(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
+def replies_text(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     """One JSON line per prompt, with the reply of every system."""
     lines = []
     for i, prompt in enumerate(prompts):
@@ -54,7 +54,7 @@ def replies_of(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     return "".join(lines)
 
 
-def samples_of(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[dict[str, str]]:
+def choose_samples(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[dict[str, str]]:
     """Three evenly spaced prompts, with the reply of each system."""
     chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
     return [
@@ -67,7 +67,7 @@ def samples_of(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[d
     ]
 
 
-def verdict_of(result: dict[str, Any]) -> str | None:
+def verdict_line(result: dict[str, Any]) -> str | None:
     """`better: +0.54 [+0.46, +0.61] of score; nearest baseline: before, best of 8 (1.02)`; None without two scores to compare.
 
     Better or worse where the interval of the difference leaves 0 out. The nearest baseline is the row with the highest score
@@ -91,9 +91,9 @@ def verdict_of(result: dict[str, Any]) -> str | None:
     )
 
 
-def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
+def metric_tables(result: dict[str, Any], width: int) -> Iterator[Table]:
     """One row per system: mean and, for the agents, the 95 % interval; split into several tables to fit `width` characters."""
-    rows, others, shown = rows_of(result)
+    rows, rows_without_interval, shown = split_rows(result)
     per_table = max((width - 30) // 12, 3)
     for start in range(0, len(shown), per_table):
         names = shown[start : start + per_table]
@@ -103,7 +103,7 @@ def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
             table.add_column(name.replace("_", " "), justify="right", min_width=9)
         for system, metrics in rows.items():
             table.add_row(system, *(cell(metrics[name], "{mean:.3f}\n\\[{low:.3f}\n{high:.3f}]") for name in names))
-        for system, metrics in others.items():
+        for system, metrics in rows_without_interval.items():
             table.add_row(system, *(cell(metrics[name], "{mean:.3f}") for name in names))
         yield table
 
@@ -113,7 +113,7 @@ def cell(metric: dict[str, float | None], form: str) -> str:
     return "-" if metric["mean"] is None else form.format(**metric)
 
 
-def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def split_rows(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """The rows with intervals, those without, and the columns."""
     rows: dict[str, Any] = {
         name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
@@ -123,7 +123,7 @@ def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], lis
     return rows, others, [name for name in dict.fromkeys([*SHOWN, *own]) if name in next(iter(rows.values()))]
 
 
-def notes_of(result: dict[str, Any]) -> list[str]:
+def list_notes(result: dict[str, Any]) -> list[str]:
     """The notes of the settings, after a line for each row that the agent was compared with by the judges."""
     preferred = [
         f"{metric}: more for the agent than for '{name}' at {cell(share, '{mean:.0%} [{low:.0%}, {high:.0%}]')} of the prompts "
@@ -131,10 +131,10 @@ def notes_of(result: dict[str, Any]) -> list[str]:
         for name, shares in result.get("preferred", {}).items()
         for metric, share in shares.items()
     ]
-    return [*preferred, *_of_baselines(result), *result["settings"]["notes"]]
+    return [*preferred, *_baseline_notes(result), *result["settings"]["notes"]]
 
 
-def _of_baselines(result: dict[str, Any]) -> Iterator[str]:
+def _baseline_notes(result: dict[str, Any]) -> Iterator[str]:
     """What the agent is worth beside choosing, where its KL lies, how the best replies were chosen, and what the rows took."""
     yield from result.get("worth", [])
     if positions := result.get("kl_by_position"):
@@ -149,10 +149,10 @@ def _of_baselines(result: dict[str, Any]) -> Iterator[str]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The same table for a document, with every interval, and the notes of the settings below it."""
-    rows, others, shown = rows_of(result)
+    rows, others, shown = split_rows(result)
     lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
     for name, metrics in (rows | others).items():
         cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    notes = [line for note in notes_of(result) for line in ("", note)]
+    notes = [line for note in list_notes(result) for line in ("", note)]
     return "\n".join(lines + notes) + "\n"

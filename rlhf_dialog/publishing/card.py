@@ -13,7 +13,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.report import SHOWN, markdown, rows_of
+from rlhf_dialog.evaluation.report import SHOWN, markdown, split_rows
 from rlhf_dialog.publishing.data_set import DataSet, data_set_of
 from rlhf_dialog.publishing.marks import cell, code, fenced
 from rlhf_dialog.publishing.privacy import reduced, without_places
@@ -221,7 +221,7 @@ def _better_baselines(evaluation: dict[str, Any]) -> Iterator[str]:
 
 def _own_row(evaluation: dict[str, Any]) -> dict[str, Any]:
     """The agent's metrics: `after` in a comparison, else `metrics`."""
-    rows = rows_of(evaluation)[0]
+    rows = split_rows(evaluation)[0]
     return rows["after"] if "after" in rows else rows["metrics"]
 
 

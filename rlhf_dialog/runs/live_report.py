@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.evaluation.run_page.page import Live, State, page_of
+from rlhf_dialog.evaluation.run_page.page import Live, State, build_page
 from rlhf_dialog.runs.reading import read_run
 
 REPORT = "report.html"
@@ -47,7 +47,7 @@ class LiveReport:
         record = read_run(self.folder)
         pause = max(EVERY, self.longest, SHARE * self.cost)
         live = Live(state, record.rows[-1]["iteration"], self.progress, time.time(), EVERY, pause, why)
-        replace_file(self.folder / REPORT, page_of([replace(record, live=live)]))
+        replace_file(self.folder / REPORT, build_page([replace(record, live=live)]))
 
     def close(self) -> None:
         """Nothing is open."""

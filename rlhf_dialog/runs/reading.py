@@ -7,8 +7,8 @@ from typing import Any
 from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.blind import read_replies
-from rlhf_dialog.evaluation.report import verdict_of
-from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
+from rlhf_dialog.evaluation.report import verdict_line
+from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.own_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.ledger import LEDGER, Row, newest_rows
@@ -36,7 +36,7 @@ def read_run(folder: Path) -> RunRecord:
     return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest)
 
 
-def read_samples(folder: Path) -> list[Sample]:
+def read_samples(folder: Path) -> list[PageSample]:
     """The replies in the folder: replies.jsonl of `evaluate --replies`, else samples.json of `evaluate --samples`.
 
     Raises UserError when the file is damaged.
@@ -50,17 +50,17 @@ def read_samples(folder: Path) -> list[Sample]:
     return [_of_sample(row) for row in rows]
 
 
-def _of_replies(row: dict[str, Any]) -> Sample:
+def _of_replies(row: dict[str, Any]) -> PageSample:
     references = row.get("references")
     reference = references[0] if isinstance(references, list) and references else ""
     replies = {name: one["response"] for name, one in row["replies"].items()}
-    return Sample("\n".join(row["prompt"][-TURNS:]), str(reference), replies)
+    return PageSample("\n".join(row["prompt"][-TURNS:]), str(reference), replies)
 
 
-def _of_sample(row: dict[str, str]) -> Sample:
+def _of_sample(row: dict[str, str]) -> PageSample:
     systems = [name for name in ("before", "after", *row) if name in row and name not in ("last_turn", "reference")]
     replies = {name: row[name] for name in systems}
-    return Sample(row.get("last_turn", ""), row.get("reference", ""), replies)
+    return PageSample(row.get("last_turn", ""), row.get("reference", ""), replies)
 
 
 def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
         facts += _of_checkpoint(json_or(checkpoint / "trainer.json", {}, dict[str, Any])) if checkpoint else []
     with suppress(*FAULTS):
         evaluation = json_or(folder / "evaluation.json", {}, dict[str, Any])
-        said = verdict_of(evaluation) if "after" in evaluation else None
+        said = verdict_line(evaluation) if "after" in evaluation else None
         facts += [("evaluation", said)] if said else []
         facts += [("agent, SHA-256", str(evaluation["settings"]["agent_hash"]))]
     return facts

@@ -125,4 +125,4 @@ class DialogueValidation(Validation):
 
     def _score(self, dialogues: list[Played]) -> Metrics:
         scores = self.scorer.score([one.dialogue for one in dialogues]).total
-        return {"score": (sum(scores) + sum(one.paid for one in dialogues)) / len(dialogues)}
+        return {"score": (sum(scores) + sum(one.reward for one in dialogues)) / len(dialogues)}

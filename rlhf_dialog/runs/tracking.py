@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import lines_of
+from rlhf_dialog.evaluation.dialogues import transcript
 from rlhf_dialog.runs.dispensable import Dispensables
 from rlhf_dialog.runs.ledger import markdown_table
 from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
@@ -218,7 +218,7 @@ class ConsoleTracker:
         for i in range(0, min(stride * num_samples, len(rollout)), stride):
             dialogue = rollout.dialogues[i]
             cut = " [cut]" if dialogue.truncated else ""
-            whole = "\n".join(message(line) for line in lines_of(dialogue)) + cut
+            whole = "\n".join(message(line) for line in transcript(dialogue)) + cut
             texts = (dialogue.prompt_turns[-1], dialogue.response + cut, dialogue.reference or "")
             numbers = [rollout.paid[i].item(), *(part.raw[i] for part in parts.values())]
             shown = [whole] if goes_on else map(visible, texts)

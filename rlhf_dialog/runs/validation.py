@@ -12,8 +12,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.evaluation.measure import Measured, judges_of, measure
-from rlhf_dialog.evaluation.replies import Replies, generate_replies, joined
+from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
+from rlhf_dialog.evaluation.replies import Replies, generate_replies, join_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.needs import check_needs
@@ -41,19 +41,19 @@ class Validation:
         self.config, self.prompts, self.num_prompts = config, prompts, len(prompts)
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.judges = replace(judges_of(self.scorer), purpose="validation")
+        self.judges = replace(default_judges(self.scorer), purpose="validation")
         self.judge: str | None = None  # the metric of the guard's judge
         if config.guard and config.guard.judge:
             judge = guards_judge(config.guard.judge)
             check_needs(judge, prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"
-            self.judges.own = {self.judge: judge}
+            self.judges.user_judges = {self.judge: judge}
         self.best: Best | None = None
         self.measured: Measured | None = None  # on rank 0, what the last validation found
 
     def to(self, device: str) -> None:
         """Move the judge's models, if it has any; the reward is moved by the run."""
-        for judge in self.judges.own.values():
+        for judge in self.judges.user_judges.values():
             judge.to(device)
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class Validation:
         )
 
     def _joined(self, parts: list[Replies]) -> Replies:
-        return joined(parts)
+        return join_replies(parts)
 
     def measure(self, replies: Replies, iteration: int) -> Metrics:
         """`eval/<metric>` of the replies of the policy after `iteration`, which is the best so far if its value is the highest.

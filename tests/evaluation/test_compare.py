@@ -38,17 +38,17 @@ def matching(monkeypatch, distinct_2) -> tuple[Comparison, list[float]]:
 def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
     """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
     comparison, tried = matching(monkeypatch, lambda temperature: temperature / 2)
-    match = comparison.matched(0.4)
+    match = comparison.match_distinct_2(0.4)
     assert match.distinct_2 == pytest.approx(0.4, abs=0.001)
     assert match.temperature == pytest.approx(0.8, abs=0.002)
     assert match.answers == match.temperature  # the replies that were measured, not written once more
     assert len(tried) == len(set(tried)) <= 14
-    assert comparison.matched(0.9) is comparison.matched(0.1) is None
+    assert comparison.match_distinct_2(0.9) is comparison.match_distinct_2(0.1) is None
 
 
 def test_a_distinct_2_that_jumps_gives_the_closest_one_and_says_what_is_left(monkeypatch):
     comparison, tried = matching(monkeypatch, lambda temperature: 0.828 if temperature < 0.93 else 0.85)
-    match = comparison.matched(0.835)
+    match = comparison.match_distinct_2(0.835)
     assert match.distinct_2 == 0.828
     assert match.temperature < 0.93
     assert match.miss == pytest.approx(0.007)
@@ -104,7 +104,7 @@ def chat_agent(seed: int, system_prompt: str | None) -> ChatAgent:
 def test_the_start_behind_other_system_prompts_is_a_row_each():
     """The rows are those of a start that has the prompt itself; the agent keeps its own."""
     prompts = [Dialogue([text]) for text in ("Hello .", "Where is it ?", "No .", "A table , please .")]
-    judges = Judges(own={"judge_vowels": Vowels()})
+    judges = Judges(user_judges={"judge_vowels": Vowels()})
     systems = {"after": chat_agent(1, "Be brief ."), "before": chat_agent(0, "Be brief .")}
     texts = ["Be brief .", "Be very loud .", None]
     compared = Comparison(systems, prompts, judges, Sampling(9), seed=5)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlhf_dialog.evaluation.frontier import best_of_with_kl, equal_n, kl_of_best_of, plot_frontier, points, worth
+from rlhf_dialog.evaluation.frontier import best_of_n_kl, equal_n, n_with_kl, plot_frontier, points, worth
 
 START = [{"n": 1, "kl": 0.0, "score": 1.0}, {"n": 2, "kl": 0.19, "score": 1.5}, {"n": 8, "kl": 1.2, "score": 2.5}]
 
@@ -43,7 +43,7 @@ def test_the_figure_is_a_png(tmp_path):
 
 def test_the_kl_of_the_best_of_n():
     """log 2 - 1/2, log 4 - 3/4; and back."""
-    assert kl_of_best_of(1) == 0
-    assert [kl_of_best_of(n) for n in (2, 4)] == pytest.approx([0.693147 - 0.5, 1.386294 - 0.75], abs=1e-6)
-    assert [best_of_with_kl(kl) for kl in (0.193147, 0.636294)] == pytest.approx([2, 4], abs=1e-4)
-    assert best_of_with_kl(0) == best_of_with_kl(-0.1) == pytest.approx(1)
+    assert best_of_n_kl(1) == 0
+    assert [best_of_n_kl(n) for n in (2, 4)] == pytest.approx([0.693147 - 0.5, 1.386294 - 0.75], abs=1e-6)
+    assert [n_with_kl(kl) for kl in (0.193147, 0.636294)] == pytest.approx([2, 4], abs=1e-4)
+    assert n_with_kl(0) == n_with_kl(-0.1) == pytest.approx(1)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.intervals import Statistic, mean_of
+from rlhf_dialog.evaluation.intervals import Statistic, mean_statistic
 from rlhf_dialog.evaluation.measure import perplexity
 
 
 def test_the_interval_is_that_of_the_mean():
     """Against mean +- 1.96 standard errors, and against a bootstrap written another way."""
     values = np.random.default_rng(3).gamma(2.0, 1.5, size=400)
-    found = intervals.interval(mean_of(values))
+    found = intervals.interval(mean_statistic(values))
     error = values.std(ddof=1) / math.sqrt(len(values))
     assert found["mean"] == pytest.approx(values.sum() / 400)
     assert found["low"] == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
@@ -48,13 +48,13 @@ def test_prompts_of_one_dialogue_are_drawn_together():
     prompts = [level + rng.normal(0, 0.3, size) for size, level in zip(sizes, levels, strict=True)]
     values, units = np.concatenate(prompts), np.repeat(np.arange(150), sizes)
     shuffled = rng.permutation(len(values))  # the prompts of a dialogue need not be neighbours
-    found = intervals.interval(replace(mean_of(values[shuffled]), units=units[shuffled]))
+    found = intervals.interval(replace(mean_statistic(values[shuffled]), units=units[shuffled]))
     drawn = [np.concatenate([prompts[i] for i in rng.integers(0, 150, 150)]).mean() for _ in range(3000)]
     spread = np.std(drawn)
     assert found["mean"] == pytest.approx(values.mean())
     assert found["low"] == pytest.approx(np.quantile(drawn, 0.025), abs=0.25 * spread)
     assert found["high"] == pytest.approx(np.quantile(drawn, 0.975), abs=0.25 * spread)
-    alone = intervals.interval(mean_of(values))
+    alone = intervals.interval(mean_statistic(values))
     assert found["high"] - found["low"] > 1.8 * (alone["high"] - alone["low"])
 
 
@@ -70,26 +70,26 @@ def test_a_dialogue_without_rows_is_a_unit_with_nothing():
 def test_a_difference_draws_the_same_dialogues_for_both():
     units = np.repeat(np.arange(20), 3)
     before = np.random.default_rng(2).normal(0, 10, 20)[units]
-    sides = [replace(mean_of(values), units=units) for values in (before, before + 0.5)]
+    sides = [replace(mean_statistic(values), units=units) for values in (before, before + 0.5)]
     assert intervals.difference(*sides) == {key: pytest.approx(0.5) for key in ("mean", "low", "high")}
 
 
 def test_an_interval_of_equal_or_single_values_is_a_point():
     for values in (np.full(20, 0.25), np.array([0.25])):
-        assert intervals.interval(mean_of(values)) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+        assert intervals.interval(mean_statistic(values)) == {"mean": 0.25, "low": 0.25, "high": 0.25}
 
 
 def test_the_interval_depends_on_the_seed_alone():
-    values = mean_of(np.arange(50.0))
+    values = mean_statistic(np.arange(50.0))
     assert intervals.interval(values, 1) == intervals.interval(values, 1)
     assert intervals.interval(values, 1) != intervals.interval(values, 2)
 
 
 def test_a_mean_leaves_out_what_has_no_number():
-    found = intervals.interval(mean_of(np.array([1.0, np.nan, 4.0])))
+    found = intervals.interval(mean_statistic(np.array([1.0, np.nan, 4.0])))
     assert found["mean"] == 2.5
     assert found["high"] - 2.5 == pytest.approx(12.7062 * 1.5, abs=1e-3)  # Student's quantile of 1 degree of freedom
-    assert math.isnan(mean_of(np.full(3, np.nan)).point)
+    assert math.isnan(mean_statistic(np.full(3, np.nan)).point)
 
 
 def test_a_ratio_of_nothing_is_no_number():
@@ -107,7 +107,7 @@ def test_resamples_without_a_number_say_nothing():
 def test_an_unpaired_difference_draws_both_samples_by_themselves():
     """Equal samples: the paired difference is 0 in every resample, the other one has the variance of both together."""
     values = np.random.default_rng(0).normal(size=400)
-    one = intervals.mean_of(values)
+    one = intervals.mean_statistic(values)
     assert intervals.difference(one, one) == {"mean": 0, "low": 0, "high": 0}
     found = intervals.unpaired_difference(one, one)
     expected = 1.96 * np.std(values) * (2 / 400) ** 0.5
@@ -127,32 +127,35 @@ def test_quantiles_of_student(degrees, expected):
 def test_few_people_have_the_t_interval_of_their_means():
     """Five people with two dialogues each: the means are 0, 1, 2, 3, 4, so 2 +- 2.7764 sqrt(2.5 / 5)."""
     values, people = np.repeat(np.arange(5.0), 2) + np.tile([-0.5, 0.5], 5), np.repeat(np.arange(5), 2)
-    found = intervals.interval(replace(mean_of(values), units=np.arange(10), people=people))
+    found = intervals.interval(replace(mean_statistic(values), units=np.arange(10), people=people))
     half = 2.7764 * math.sqrt(2.5 / 5)
     assert found == {"mean": 2.0, "low": pytest.approx(2 - half, abs=1e-4), "high": pytest.approx(2 + half, abs=1e-4)}
 
 
 def test_one_person_has_the_interval_of_the_dialogues():
     values = np.random.default_rng(0).normal(size=40)
-    alone = replace(mean_of(values), units=np.arange(40), people=np.zeros(40, dtype=np.int64))
-    assert intervals.interval(alone) == intervals.interval(mean_of(values))
+    alone = replace(mean_statistic(values), units=np.arange(40), people=np.zeros(40, dtype=np.int64))
+    assert intervals.interval(alone) == intervals.interval(mean_statistic(values))
 
 
 def test_a_share_stays_between_0_and_1():
-    found = intervals.interval(mean_of(np.array([1.0, 1.0, 0.0])))
+    found = intervals.interval(mean_statistic(np.array([1.0, 1.0, 0.0])))
     assert (found["low"], found["high"]) == (0.0, 1.0)
 
 
 def test_ten_units_have_an_interval_as_long_as_students():
     """Mean of ten normal numbers: +- 2.2622 s / sqrt(10), where the plain bootstrap has 1.96 s sqrt(9 / 10) / sqrt(10)."""
     values = np.random.default_rng(4).normal(size=10)
-    found = intervals.interval(mean_of(values))
+    found = intervals.interval(mean_statistic(values))
     assert (found["high"] - found["low"]) / 2 == pytest.approx(2.2622 * values.std(ddof=1) / math.sqrt(10), rel=0.15)
 
 
 def test_small_samples_of_different_units_have_welchs_interval():
     """Welch (1947): variances 1 / 3 and 5 / 3 over 3 and 4, so the error is .7265 and 4.3245 degrees of freedom."""
-    before, after = mean_of(np.array([1.0, 2.0, 3.0]) / math.sqrt(3)), mean_of(np.array([4.0, 5.0, 6.0, 7.0]))
+    before, after = (
+        mean_statistic(np.array([1.0, 2.0, 3.0]) / math.sqrt(3)),
+        mean_statistic(np.array([4.0, 5.0, 6.0, 7.0])),
+    )
     found = intervals.unpaired_difference(before, after)
     error = math.sqrt(1 / 9 + 5 / 12)
     degrees = (1 / 9 + 5 / 12) ** 2 / ((1 / 9) ** 2 / 2 + (5 / 12) ** 2 / 3)
@@ -164,29 +167,29 @@ def test_small_samples_of_different_units_have_welchs_interval():
 
 def test_two_seeds_with_one_dialogue():
     """0 and 1: the mean .5, the standard error .5, one degree of freedom; a share stays between 0 and 1."""
-    assert intervals.interval(mean_of(np.array([[0.0], [1.0]]))) == {"mean": 0.5, "low": 0.0, "high": 1.0}
-    found = intervals.interval(mean_of(np.array([[0.0], [10.0]])))
+    assert intervals.interval(mean_statistic(np.array([[0.0], [1.0]]))) == {"mean": 0.5, "low": 0.0, "high": 1.0}
+    found = intervals.interval(mean_statistic(np.array([[0.0], [10.0]])))
     assert found["high"] == pytest.approx(5 + 12.7062 * 5, abs=1e-2)
 
 
 def test_a_two_way_table_by_hand():
     """Rows 1 2 6 and 3 6 6: squares 6 of seeds, 16 of prompts, 4 of the rest, so mean squares 6, 8, 2, the variance 12 / 6, and
     Satterthwaite's degrees of freedom 144 / (36 / 1 + 64 / 2 + 4 / 2)."""
-    found = intervals.interval(mean_of(np.array([[1.0, 2.0, 6.0], [3.0, 6.0, 6.0]])))
+    found = intervals.interval(mean_statistic(np.array([[1.0, 2.0, 6.0], [3.0, 6.0, 6.0]])))
     half = intervals.t_quantile(144 / 70) * math.sqrt(2)
     assert found == {"mean": 4.0, "low": pytest.approx(4 - half), "high": pytest.approx(4 + half)}
 
 
 def test_one_seed_has_the_interval_of_its_dialogues():
     """The quantiles of a binomial of 100 draws with 1/2 are 40 and 60."""
-    found = intervals.interval(mean_of(np.array([[0.0, 1.0] * 50])))
-    assert found == intervals.interval(mean_of(np.array([0.0, 1.0] * 50)))
+    found = intervals.interval(mean_statistic(np.array([[0.0, 1.0] * 50])))
+    assert found == intervals.interval(mean_statistic(np.array([0.0, 1.0] * 50)))
     assert (found["low"], found["high"]) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))
 
 
 def test_many_seeds_and_dialogues_both_vary():
     """20 seeds and 50 dialogues add 0 or 1 each: the variance of the mean is 1/4/20 + 1/4/50, so the interval is +-0.259."""
-    found = intervals.interval(mean_of(np.array([[0.0], [1.0]] * 10) + np.array([[0.0, 1.0] * 25])))
+    found = intervals.interval(mean_statistic(np.array([[0.0], [1.0]] * 10) + np.array([[0.0, 1.0] * 25])))
     assert found["mean"] == 1.0
     assert (found["low"], found["high"]) == (pytest.approx(0.741, abs=0.06), pytest.approx(1.259, abs=0.06))
 
@@ -194,17 +197,17 @@ def test_many_seeds_and_dialogues_both_vary():
 @pytest.mark.parametrize("num_seeds", [4, 12])
 def test_a_difference_over_seeds_is_taken_dialogue_by_dialogue(num_seeds):
     before = np.array([[3.0, -20.0, 15.0]])
-    found = intervals.difference(mean_of(before), mean_of(np.repeat(before, num_seeds, axis=0) + 2.0))
+    found = intervals.difference(mean_statistic(before), mean_statistic(np.repeat(before, num_seeds, axis=0) + 2.0))
     assert found == {"mean": pytest.approx(2.0), "low": pytest.approx(2.0), "high": pytest.approx(2.0)}
 
 
 def test_what_no_seed_and_no_dialogue_changes_has_no_width():
-    assert intervals.interval(mean_of(np.full((3, 7), 0.25))) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+    assert intervals.interval(mean_statistic(np.full((3, 7), 0.25))) == {"mean": 0.25, "low": 0.25, "high": 0.25}
 
 
 def test_numbers_that_are_no_means_are_resampled():
     """The square of a mean over 3 seeds: two-way formulas do not hold, and the resamples are squares, so none is negative."""
     values = np.random.default_rng(0).normal(size=(3, 40))
-    found = intervals.interval(replace(mean_of(values), value=lambda sums: intervals.ratio(sums) ** 2))
+    found = intervals.interval(replace(mean_statistic(values), value=lambda sums: intervals.ratio(sums) ** 2))
     assert found["low"] >= 0
     assert found["high"] > found["mean"]

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.judging import is_the_rewards, notes, num_dialogues
-from rlhf_dialog.evaluation.measure import Judges, judges_of
+from rlhf_dialog.evaluation.measure import Judges, default_judges
 from rlhf_dialog.models.relevance_folder import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
@@ -35,7 +35,7 @@ def another(classifier, tmp_path_factory):
 def judges(classifier):
     """A reward with a classifier deep inside."""
     inner = {"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"intent_model": classifier}}]}}
-    return judges_of(Scorer(CompositeReward(parts=[{"id": "LengthMatch"}, inner])))
+    return default_judges(Scorer(CompositeReward(parts=[{"id": "LengthMatch"}, inner])))
 
 
 def test_the_same_weights_in_another_folder_are_the_same_judge(judges, classifier, another, tmp_path):
@@ -73,7 +73,7 @@ def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_
     assert notes(PROMPTS, without, another, [])[1].endswith(
         "is the same model as the classifier of intent_accuracy: it adds nothing."
     )
-    of_the_reward = judges_of(Scorer(Intent(another)))
+    of_the_reward = default_judges(Scorer(Intent(another)))
     assert len(notes(PROMPTS, of_the_reward, None, [])) == 2
     assert len(notes([Dialogue(["a"])], of_the_reward, None, [])) == 1
 
@@ -134,7 +134,7 @@ def test_a_judge_of_acts_is_independent_only_where_the_folders_say_it(
     )
     with_report(reward, theirs)
     with_report(judge, ours)
-    judges = judges_of(Scorer(Intent(str(reward)))) if is_loaded else Judges()
+    judges = default_judges(Scorer(Intent(str(reward)))) if is_loaded else Judges()
     judges.judge = Intent(str(judge))
     found = notes(PROMPTS, judges, str(judge), [] if is_loaded else [str(reward)])[1:]
     assert ["is not known to be independent" in note for note in found] == [True] * (not apart)

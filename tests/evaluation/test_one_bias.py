@@ -6,7 +6,7 @@ from byte_agents import PROMPTS, agent_of
 from tiny import gpt2
 
 from rlhf_dialog.evaluation import one_bias
-from rlhf_dialog.evaluation.one_bias import OneBias
+from rlhf_dialog.evaluation.one_bias import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.generation import Sampling
 
@@ -15,7 +15,7 @@ from rlhf_dialog.models.generation import Sampling
 def test_the_bias_is_the_mean_change_of_the_log_probabilities(packing):
     """By a loop over the agent's replies, one token at a time."""
     agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
-    found = one_bias.bias_of(agent, start, PROMPTS, agent.sampling, seed=3, batch_size=3)
+    found = one_bias.fit_bias(agent, start, PROMPTS, agent.sampling, seed=3, batch_size=3)
     changes = [[], []]
     for dialogue in generate_replies(agent, PROMPTS, agent.sampling, 3, 3).dialogues:
         ids = agent.encoder.encode_prompt(dialogue.prompt_turns)
@@ -24,7 +24,7 @@ def test_the_bias_is_the_mean_change_of_the_log_probabilities(packing):
                 logits = [one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)]
             changes[min(t, 1)].append(logits[0] - logits[1])
             ids = [*ids, token]
-    for bias, own in zip((found.first, found.others), changes, strict=True):
+    for bias, own in zip((found.first, found.later), changes, strict=True):
         torch.testing.assert_close(bias, torch.stack(own).mean(0), rtol=0, atol=1e-9)
 
 
@@ -34,12 +34,12 @@ def test_a_shift_of_the_agents_own_making_is_found_and_gives_the_agent_back():
     shift = torch.randn(259, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     head = agent.policy.lm.lm_head
     agent.policy.lm.lm_head.forward = lambda x: torch.nn.functional.linear(x, head.weight) + shift
-    bias = one_bias.bias_of(agent, start, PROMPTS, agent.sampling)
-    for found in (bias.first, bias.others):
+    bias = one_bias.fit_bias(agent, start, PROMPTS, agent.sampling)
+    for found in (bias.first, bias.later):
         assert (found - shift).std() < 1e-9  # up to a constant, which a softmax does not see
     wanted, given = (
         generate_replies(speaker, PROMPTS * 5, sampling, 7)
-        for speaker, sampling in ((agent, agent.sampling), (start, bias.of(agent.sampling)))
+        for speaker, sampling in ((agent, agent.sampling), (start, bias.apply_to(agent.sampling)))
     )
     assert [dialogue.response for dialogue in given.dialogues] == [dialogue.response for dialogue in wanted.dialogues]
 
@@ -49,21 +49,21 @@ def test_the_first_token_has_a_bias_of_its_own():
     first, others = torch.zeros(259), torch.zeros(259)
     for bias, letter in ((first, "A"), (others, "b")):
         bias[speaker.encoder.tokenizer(letter)["input_ids"][-1]] = 100.0
-    found = generate_replies(speaker, PROMPTS, OneBias(first, others).of(Sampling(4)))
+    found = generate_replies(speaker, PROMPTS, LogitBias(first, others).apply_to(Sampling(4)))
     assert {dialogue.response for dialogue in found.dialogues} == {"Abbb"}
-    twice = generate_replies(speaker, PROMPTS, OneBias(first, others, scale=0.0).of(Sampling(4)), 2)
+    twice = generate_replies(speaker, PROMPTS, LogitBias(first, others, scale=0.0).apply_to(Sampling(4)), 2)
     plain = generate_replies(speaker, PROMPTS, Sampling(4), 2)
     assert [d.response for d in twice.dialogues] == [d.response for d in plain.dialogues]
 
 
 def test_the_scale_with_the_best_score_is_taken():
-    bias = OneBias(torch.zeros(3), torch.ones(3))
-    assert one_bias.scaled(bias, lambda one: -abs(one.scale - 1.6)).scale == 1.5
-    assert one_bias.scaled(bias, lambda one: 0.0).scale == one_bias.SCALES[0]
+    bias = LogitBias(torch.zeros(3), torch.ones(3))
+    assert one_bias.choose_scale(bias, lambda one: -abs(one.scale - 1.6)).scale == 1.5
+    assert one_bias.choose_scale(bias, lambda one: 0.0).scale == one_bias.SCALES[0]
 
 
 @pytest.mark.parametrize(
     ("numbers", "share"), [((0.6, 1.0, 0.2), 0.5), ((0.1, 1.0, 0.2), -0.125), ((0.6, 0.2, 0.2), None)]
 )
 def test_the_share_of_the_gain(numbers, share):
-    assert one_bias.share_of_gain(*numbers) == (share if share is None else pytest.approx(share))
+    assert one_bias.gain_share(*numbers) == (share if share is None else pytest.approx(share))

@@ -6,7 +6,7 @@ import torch
 from relevance_models import LETTERS, letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.relevance import candidates_of, recalls
+from rlhf_dialog.evaluation.relevance import draw_candidates, recalls
 
 
 class Counting:
@@ -22,14 +22,14 @@ class Counting:
 
 def test_candidates_are_the_own_prompt_and_those_of_other_dialogues():
     groups = [i // 3 for i in range(330)]
-    rows = candidates_of([], groups, seed=1)
+    rows = draw_candidates([], groups, seed=1)
     assert rows.shape == (330, 100)
     for row, candidates in enumerate(rows.tolist()):
         assert candidates[0] == row
         assert len(set(candidates)) == 100
         assert all(groups[other] != groups[row] for other in candidates[1:])
-    assert torch.equal(rows, candidates_of([], groups, seed=1))
-    assert not torch.equal(rows, candidates_of([], groups, seed=2))
+    assert torch.equal(rows, draw_candidates([], groups, seed=1))
+    assert not torch.equal(rows, draw_candidates([], groups, seed=2))
 
 
 def test_recall_by_hand():

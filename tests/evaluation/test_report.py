@@ -8,7 +8,15 @@ from rich.console import Console
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.evaluation.report import finite, markdown, notes_of, replies_of, samples_of, tables_of, verdict_of
+from rlhf_dialog.evaluation.report import (
+    choose_samples,
+    finite,
+    list_notes,
+    markdown,
+    metric_tables,
+    replies_text,
+    verdict_line,
+)
 
 
 def interval(mean, low=None, high=None):
@@ -47,7 +55,7 @@ def test_the_table_of_a_document():
 
 def test_the_table_of_a_terminal_has_intervals_for_the_agents_alone():
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    for table in tables_of(RESULT, 100):
+    for table in metric_tables(RESULT, 100):
         console.print(table)
     text = console.export_text()
     assert all(number in text for number in ("1.500", "[1.250", "1.750]", "2.000", "0.500"))
@@ -55,13 +63,13 @@ def test_the_table_of_a_terminal_has_intervals_for_the_agents_alone():
 
 
 def test_three_samples_evenly_spread():
-    found = samples_of(PROMPTS, {"agent": answers("yes"), "other": answers("no")})
+    found = choose_samples(PROMPTS, {"agent": answers("yes"), "other": answers("no")})
     assert [one["reference"] for one in found] == ["2 .", "4 .", "6 ."]
     assert found[0] == {"last_turn": "2 ?", "reference": "2 .", "agent": "yes 2", "other": "no 2"}
 
 
 def test_a_line_for_each_prompt_with_every_reply():
-    lines = [json.loads(line) for line in replies_of(PROMPTS, {"agent": answers("ja")}).splitlines()]
+    lines = [json.loads(line) for line in replies_text(PROMPTS, {"agent": answers("ja")}).splitlines()]
     assert [line["index"] for line in lines] == list(range(8))
     assert lines[3]["prompt"] == ["3 ?"]
     assert lines[3]["replies"] == {"agent": {"response": "ja 3", "truncated": False}}
@@ -80,19 +88,19 @@ def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
     sweep = scores(**{"after, best of 4": 1.3, "before, best of 4": 0.9, "before, one bias": 1.03})
     result = {**rows, "difference": {"score": interval(0.54, low, high)}, "sweep": sweep}
     result["baselines"] = scores(true_replies=1.4, random_reference=1.2, constant_reply=None, repeat_last_turn=0.2)
-    assert verdict_of(result) == (
+    assert verdict_line(result) == (
         f"{word}: +0.540 [{low:+.3f}, {high:+.3f}] of score, to 1.120; nearest baseline: before, one bias (1.030)"
     )
 
 
 def test_without_two_scores_there_is_no_verdict():
-    assert verdict_of(RESULT) is None
-    assert verdict_of({**scores(after=None, before=None), "difference": {"score": interval(None)}}) is None
+    assert verdict_line(RESULT) is None
+    assert verdict_line({**scores(after=None, before=None), "difference": {"score": interval(None)}}) is None
 
 
 def test_the_judges_preferences_come_before_the_notes():
     preferred = {"before": {"judge_x": interval(0.625, 0.5, 0.75)}}
-    assert notes_of({**RESULT, "preferred": preferred}) == [
+    assert list_notes({**RESULT, "preferred": preferred}) == [
         "judge_x: more for the agent than for 'before' at 62% [50%, 75%] of the prompts (ties count half)",
         "What an interval leaves out.",
         "Who judges.",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.intervals import Statistic, mean_of
+from rlhf_dialog.evaluation.intervals import Statistic, mean_statistic
 from rlhf_dialog.feedback.learning.gate import compare, smallest_gain
 from rlhf_dialog.feedback.store.examples import Answer, HeldOut
 
@@ -52,19 +52,19 @@ def holds(interval, truth):
 
 @pytest.mark.parametrize("count", [10, 30, 100])
 def test_the_mean_of_normal_numbers(count):
-    found = share(lambda rng: holds(intervals.interval(mean_of(rng.normal(2.0, 3.0, count))), 2.0))
+    found = share(lambda rng: holds(intervals.interval(mean_statistic(rng.normal(2.0, 3.0, count))), 2.0))
     assert claimed(found), found
 
 
 def test_the_mean_of_skewed_numbers():
     """Exponential numbers: the interval is not shifted far enough, and with 40 prompts it covers 91.8 %."""
-    found = share(lambda rng: holds(intervals.interval(mean_of(rng.exponential(1.0, 40))), 1.0))
+    found = share(lambda rng: holds(intervals.interval(mean_statistic(rng.exponential(1.0, 40))), 1.0))
     assert close(found, 0.918), found
 
 
 def test_a_share_of_prompts():
     """Accuracy 0.8 on 50 prompts."""
-    found = share(lambda rng: holds(intervals.interval(mean_of(1.0 * (rng.random(50) < 0.8))), 0.8))
+    found = share(lambda rng: holds(intervals.interval(mean_statistic(1.0 * (rng.random(50) < 0.8))), 0.8))
     assert close(found, 0.944), found
 
 
@@ -79,7 +79,7 @@ def test_dialogues_of_alike_prompts():
 
     def simulate(rng):
         values, units = dialogues_of(rng, 30, 5, between=2.0)
-        return holds(intervals.interval(Statistic(mean_of(values).rows, intervals.ratio, units)), 0.0)
+        return holds(intervals.interval(Statistic(mean_statistic(values).rows, intervals.ratio, units)), 0.0)
 
     found = share(simulate)
     assert claimed(found), found
@@ -102,7 +102,7 @@ def test_a_paired_difference():
 
     def simulate(rng):
         shared = rng.normal(0, 50, 30)
-        before, after = (mean_of(shared + rng.normal(shift, 1, 30)) for shift in (0.0, 0.4))
+        before, after = (mean_statistic(shared + rng.normal(shift, 1, 30)) for shift in (0.0, 0.4))
         found = intervals.difference(before, after)
         return holds(found, 0.4) and found["high"] - found["low"] < 5
 
@@ -114,7 +114,7 @@ def test_an_unpaired_difference():
     """Two samples of 50 with equal variance cover as one of a t of 98 degrees of freedom: 94.2 %."""
 
     def simulate(rng):
-        before, after = (mean_of(rng.normal(shift, 1, 50)) for shift in (0.0, 0.4))
+        before, after = (mean_statistic(rng.normal(shift, 1, 50)) for shift in (0.0, 0.4))
         return holds(intervals.unpaired_difference(before, after), 0.4)
 
     found = share(simulate)
@@ -125,7 +125,7 @@ def test_an_unpaired_difference():
 
 
 def over_seeds(numbers):
-    return intervals.interval(mean_of(numbers))
+    return intervals.interval(mean_statistic(numbers))
 
 
 def seeds_and_dialogues(rng, seeds, of_seeds, of_dialogues=30.0, rest=30.0, dialogues=1000):
@@ -155,7 +155,7 @@ def test_a_difference_over_seeds():
     def simulate(rng):
         before = rng.normal(0, 30, (1, 50))
         after = before + 0.7 + rng.normal(0, 1, (5, 1)) + rng.normal(0, 0.1, (5, 50))
-        return holds(intervals.difference(mean_of(before), mean_of(after)), 0.7)
+        return holds(intervals.difference(mean_statistic(before), mean_statistic(after)), 0.7)
 
     found = share(simulate)
     assert claimed(found), found
@@ -171,7 +171,7 @@ def test_people_with_ten_events_each(people, spread):
 
     def simulate(rng):
         values, owners = dialogues_of(rng, people, 10, between=spread)
-        statistic = Statistic(mean_of(values).rows, intervals.ratio, np.arange(len(values)), owners)
+        statistic = Statistic(mean_statistic(values).rows, intervals.ratio, np.arange(len(values)), owners)
         return holds(intervals.interval(statistic), 0.0)
 
     found = share(simulate)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.audit.audit import Plan, audit
+from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
 from rlhf_dialog.evaluation.audit.probes import Training
 from rlhf_dialog.evaluation.audit.search import Budget
 from rlhf_dialog.rewards import BaseReward
@@ -67,7 +67,7 @@ SMALL = Budget(prompts=10, replies=20, rounds=4, candidates=20)
 
 def audited(reward: BaseReward, judges: dict[str, BaseReward] | None = None, budget: Budget = SMALL) -> dict:
     """The audit of a reward on 30 made-up prompts."""
-    plan = Plan(budget, "<EOU>", max_words=24)
+    plan = AuditPlan(budget, "<EOU>", max_words=24)
     return audit(talks(), Training(talks(60, seed=1)), Scorer(reward), judges or {}, plan)
 
 

@@ -119,7 +119,7 @@ def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
 
 
 def test_a_page_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
-    monkeypatch.setattr(live_report, "page_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(live_report, "build_page", lambda *_: 1 / 0)
     assert run() == 0
     assert capsys.readouterr().err.count("warning: report.html has failed and is not used any more") == 1
     assert run("--report", "false", "--experiment_name", "none") == 0

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.page import Sample, page_of
+from rlhf_dialog.evaluation.run_page.page import PageSample, build_page
 from rlhf_dialog.runs.reading import facts_of, read_run, read_samples
 
 ROW = {"iteration": 1, "objective/score": 0.5}
@@ -27,7 +27,7 @@ def test_samples_of_evaluate(folder):
     rows = [{"last_turn": "Hi .", "reference": "Hello .", "after": "Hey .", "before": "Hm ."}]
     (folder / "samples.json").write_text(json.dumps(rows))
     (sample,) = read_samples(folder)
-    assert sample == Sample("Hi .", "Hello .", {"before": "Hm .", "after": "Hey ."})
+    assert sample == PageSample("Hi .", "Hello .", {"before": "Hm .", "after": "Hey ."})
     assert list(sample.replies) == ["before", "after"]
 
 
@@ -36,7 +36,9 @@ def test_all_replies_come_before_the_few_samples(folder):
     replies = {"after": {"response": "Hey .", "truncated": False}}
     row = {"index": 0, "prompt": ["0", "1", "2", "3"], "references": ["Hello ."], "act": None, "replies": replies}
     (folder / "replies.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"references": None}) + "\n")
-    assert read_samples(folder) == [Sample("1\n2\n3", reference, {"after": "Hey ."}) for reference in ("Hello .", "")]
+    assert read_samples(folder) == [
+        PageSample("1\n2\n3", reference, {"after": "Hey ."}) for reference in ("Hello .", "")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_the_newest_rows_of_a_ledger_without_those_that_are_damaged(folder):
     (folder / "ledger.jsonl").write_bytes(b"\n".join(lines))
     run = read_run(folder)
     assert [row["iteration"] for row in run.newest] == [2]
-    assert '"columns":["iteration","kl","n"],"rows":[[2.0,null,null]]' in page_of([run])
+    assert '"columns":["iteration","kl","n"],"rows":[[2.0,null,null]]' in build_page([run])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"versions": 1, "identity": [], "settings": 1, "after": 1}'])

@@ -213,7 +213,7 @@ def test_an_environment_says_itself_which_baselines_understand_it(monkeypatch):
     monkeypatch.setattr(BaselineFactory, "classes", {"counting": Counting})
     source = simulated(EnvironmentConfig(id="Knock"), 0, "test")
     (one,) = spoken("counting", source, range(1))
-    assert (one.replies, one.paid, one.dialogue.truncated) == (["one", "two"], 1.0, False)
+    assert (one.replies, one.reward, one.dialogue.truncated) == (["one", "two"], 1.0, False)
     with pytest.raises(UserError, match="handcrafted: speaks acts, which Knock does not understand"):
         spoken("handcrafted", source, range(1))
     with pytest.raises(UserError, match="counting: speaks acts, which Letters does not understand"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_dialog.evaluation.run_page.page import Live, RunRecord, Sample, page_of
+from rlhf_dialog.evaluation.run_page.page import Live, PageSample, RunRecord, build_page
 
 pytestmark = pytest.mark.browser
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
@@ -20,7 +20,7 @@ def record(name, step):
         }
         row |= {f"own/{HOSTILE}": 1.0}
     texts = ("a short one", HOSTILE, "the longest of them all")
-    samples = [Sample(f"Prompt {i}", "", {"after": text}) for i, text in enumerate(texts)]
+    samples = [PageSample(f"Prompt {i}", "", {"after": text}) for i, text in enumerate(texts)]
     return RunRecord(name, rows, {"lr": step}, samples, [("torch", HOSTILE)])
 
 
@@ -33,7 +33,7 @@ def opened(browser, tmp_path):
     contexts = []
 
     def open_(runs, width=1280, scheme="light", at=None):
-        (tmp_path / "report.html").write_text(page_of(runs), encoding="utf-8")
+        (tmp_path / "report.html").write_text(build_page(runs), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
         contexts.append(context)
         page, noticed = context.new_page(), []
@@ -136,7 +136,7 @@ def watched(opened):
 
 def next_page(page, folder, runs, seconds):
     """Put the page of `runs` in place of the one in the folder, and let `seconds` pass."""
-    (folder / "report.html").write_text(page_of(runs), encoding="utf-8")
+    (folder / "report.html").write_text(build_page(runs), encoding="utf-8")
     page.clock.run_for(1000 * seconds)
 
 

@@ -126,7 +126,7 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
         return Match(0.6, wanted, wanted, table.stored("start_1"))
 
     like = {"name": "matched", "kind": "matched", "like": ["start_0", "agent_0"]}
-    monkeypatch.setattr(rows.Comparison, "matched", matched)
+    monkeypatch.setattr(rows.Comparison, "match_distinct_2", matched)
     table.make(rows.Row(**like))
     parts = [RowFile(made, name).read()["block:distinct_2"].mean() for name in like["like"]]
     assert asked == [(table.start, 0.7, pytest.approx(sum(parts) / 2))]
@@ -135,7 +135,7 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     assert len(asked) == 1
     ours, theirs = (RowFile(made, name).read()["mean_words"] for name in ("matched", "start_1"))
     assert np.array_equal(ours, theirs)
-    monkeypatch.setattr(rows.Comparison, "matched", lambda *_: None)
+    monkeypatch.setattr(rows.Comparison, "match_distinct_2", lambda *_: None)
     table.make(rows.Row(**{**like, "name": "nowhere"}))
     assert not RowFile(made, "nowhere").is_there()
 

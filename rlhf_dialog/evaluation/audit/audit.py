@@ -10,8 +10,8 @@ import numpy as np
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.audit import checks, findings
 from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Probe, Training, fixed_probes
-from rlhf_dialog.evaluation.audit.rows import row_of
-from rlhf_dialog.evaluation.audit.scoring import Paid, Payer, Progress
+from rlhf_dialog.evaluation.audit.rows import summary_row
+from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer, ScoreTable
 from rlhf_dialog.evaluation.audit.search import Budget, search
 from rlhf_dialog.evaluation.intervals import Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
@@ -23,7 +23,7 @@ NUM_SHOWN = 5  # replies of the search
 
 
 @dataclass(frozen=True)
-class Plan:
+class AuditPlan:
     """How an audit is done. `separator`: that of the run's turns; `max_words`: of a reply."""
 
     budget: Budget
@@ -33,7 +33,7 @@ class Plan:
 
 
 def audit(
-    prompts: Sequence[Dialogue], training: Training, scorer: Scorer, judges: dict[str, BaseReward], plan: Plan
+    prompts: Sequence[Dialogue], training: Training, scorer: Scorer, judges: dict[str, BaseReward], plan: AuditPlan
 ) -> dict[str, Any]:
     """Everything that was found. Every prompt has a reference. Raises RewardError.
 
@@ -47,26 +47,27 @@ def audit(
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
     other = next(probe for probe in probes if probe.name == RANDOM).texts
     units = dialogue_numbers(prompts)
-    with Progress(_num_asked(probes, len(judges), len(prompts), plan.budget)) as progress:
-        payer = Payer(scorer, judges, progress)
+    with AuditProgress(_num_asked(probes, len(judges), len(prompts), plan.budget)) as progress:
+        payer = CountingScorer(scorer, judges, progress)
         defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
-        paid = _paid(payer, prompts, probes)
-        true = paid[0].of(np.asarray(chosen))
-        looked = _searched(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
+        tables = _score_probes(payer, prompts, probes)
+        true = tables[0].select(np.asarray(chosen))
+        looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
     rows = {
-        probe.name: {"family": probe.family, "example": probe.texts[0]} | row_of(one, paid[0], units, plan.seed)
-        for probe, one in zip(probes, paid, strict=True)
+        probe.name: {"family": probe.family, "example": probe.texts[0]}
+        | summary_row(table, tables[0], units, plan.seed)
+        for probe, table in zip(probes, tables, strict=True)
     }
-    score = np.concatenate([one.score for one in paid])
-    parts = {name: np.concatenate([one.parts[name] for one in paid]) for name in paid[0].parts}
+    score = np.concatenate([one.score for one in tables])
+    parts = {name: np.concatenate([one.parts[name] for one in tables]) for name in tables[0].parts}
     result = {
         "probes": rows,
         **looked,
-        "parts": checks.shares_of_variance(score, parts),
+        "parts": checks.variance_shares(score, parts),
         "calibration": checks.calibrations(scorer.reward, prompts),
         "asked": progress.done,
     }
-    return {"findings": findings.of(result, defects, checks.flat_parts(score, parts)), **result}
+    return {"findings": findings.list_findings(result, defects, checks.flat_parts(score, parts)), **result}
 
 
 def _num_asked(probes: list[Probe], num_judges: int, num_prompts: int, budget: Budget) -> int:
@@ -74,29 +75,34 @@ def _num_asked(probes: list[Probe], num_judges: int, num_prompts: int, budget: B
     return (1 + num_judges) * texts + checks.batch_calls(num_prompts) + budget.size
 
 
-def _paid(payer: Payer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[Paid]:
+def _score_probes(payer: CountingScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:
     """What each probe is paid; the replies to one prompt are neighbours, since a language model then reads it once."""
     texts = [probe.texts[i] for i in range(len(prompts)) for probe in probes]
-    everything = payer.paid([prompt for prompt in prompts for _ in probes], texts)
-    return [everything.of(slice(number, None, len(probes))) for number in range(len(probes))]
+    everything = payer.score_texts([prompt for prompt in prompts for _ in probes], texts)
+    return [everything.select(slice(number, None, len(probes))) for number in range(len(probes))]
 
 
-def _searched(
-    payer: Payer, prompts: list[Dialogue], training: Training, plan: Plan, true: Paid, units: Numbers
+def run_search(
+    payer: CountingScorer,
+    prompts: list[Dialogue],
+    training: Training,
+    plan: AuditPlan,
+    true: ScoreTable,
+    units: Numbers,
 ) -> dict[str, Any]:
     """The rows of what the search found, and some of its texts, those that are paid most first."""
     texts = search(
         prompts,
         training,
         plan.budget,
-        lambda asked, candidates: payer.paid(asked, candidates, judged=False).score,
+        lambda asked, candidates: payer.score_texts(asked, candidates, judged=False).score,
         plan.max_words,
         plan.seed,
     )
     kinds = (texts.retrieved, texts.climbed, texts.grown)
-    retrieved, climbed, grown = (payer.paid(prompts, some) for some in kinds)
+    retrieved, climbed, grown = (payer.score_texts(prompts, some) for some in kinds)
     best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
-    shown = [
+    examples = [
         {
             "last_turn": prompts[i].prompt_turns[-1],
             "true": {"text": prompts[i].reference, "paid": float(true.score[i])},
@@ -108,4 +114,7 @@ def _searched(
     ]
     units = np.unique(units, return_inverse=True)[1]
     found = {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
-    return {"search": {name: row_of(paid, true, units, plan.seed) for name, paid in found.items()}, "found": shown}
+    return {
+        "search": {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()},
+        "found": examples,
+    }

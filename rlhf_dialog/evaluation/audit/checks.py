@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.audit.scoring import Payer
+from rlhf_dialog.evaluation.audit.scoring import CountingScorer
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.intent import Intent
@@ -25,7 +25,9 @@ def batch_calls(num_prompts: int) -> int:
     return 4 * num_prompts + 2 * NUM_ALONE
 
 
-def batch_defects(payer: Payer, prompts: Sequence[Dialogue], other: Sequence[str], seed: int) -> list[dict[str, Any]]:
+def batch_defects(
+    payer: CountingScorer, prompts: Sequence[Dialogue], other: Sequence[str], seed: int
+) -> list[dict[str, Any]]:
     """What changes the scores of true replies and of `other` ones, though nothing in their dialogues does.
 
     Each is a name and the `largest` change, as a share of the scores' standard deviation. Raises RewardError.
@@ -51,16 +53,16 @@ def _largest(before: Array, after: Array, deviation: float) -> float:
     return float(np.nanmax(changes, initial=0.0)) / deviation
 
 
-def shares_of_variance(score: Array, parts: dict[str, Array]) -> dict[str, float]:
+def variance_shares(score: Array, parts: dict[str, Array]) -> dict[str, float]:
     """Of each part's weighted values (N,): covariance with the score, divided by the score's variance; they add up to 1.
 
     0 for all where the score does not vary.
     """
-    known = np.isfinite(score)
-    about = score[known] - score[known].mean()
+    finite = np.isfinite(score)
+    about = score[finite] - score[finite].mean()
     variance = float((about**2).mean())
     return {
-        name: float((about * values[known]).mean()) / variance if variance else 0.0 for name, values in parts.items()
+        name: float((about * values[finite]).mean()) / variance if variance else 0.0 for name, values in parts.items()
     }
 
 
@@ -87,12 +89,12 @@ def calibration(classifier: Intent, prompts: Sequence[Dialogue]) -> dict[str, An
     members = [places == i for i in range(NUM_BINS)]
     bins = [
         {
-            "replies": int(some.sum()),
-            "confidence": float(confidence[some].mean()),
-            "accuracy": float(right[some].mean()),
+            "replies": int(in_bin.sum()),
+            "confidence": float(confidence[in_bin].mean()),
+            "accuracy": float(right[in_bin].mean()),
         }
-        for some in members
-        if some.any()
+        for in_bin in members
+        if in_bin.any()
     ]
     error = sum(one["replies"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / len(prompts)
     found = {"accuracy": float(right.mean()), "confidence": float(confidence.mean()), "error": error, "bins": bins}

@@ -10,7 +10,7 @@ Finding = dict[str, Any]
 SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def of(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable[str]) -> list[Finding]:
+def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable[str]) -> list[Finding]:
     """The findings, holes first, those of the largest difference before: `probe`, `hole`, `text` and their numbers.
 
     A fixed probe is a hole where the interval of its difference to the true replies lies above zero. What the search found is
@@ -27,16 +27,16 @@ def of(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable
     return [*map(_defect, defects), *fixed, *searched, *map(_flat, flat)]
 
 
-def part_of(name: str) -> str:
+def part_title(name: str) -> str:
     """The name of a finding about a part of the reward."""
     return f"part {name}"
 
 
-def tried(result: dict[str, Any]) -> list[str]:
+def names_tried(result: dict[str, Any]) -> list[str]:
     """What this audit would have found: the names of its probes, of the search if anybody judged it, and of the parts."""
     again = any(finding["probe"] == AGAIN for finding in result["findings"])
     searched = [name for name, row in result["search"].items() if row["judges"]]
-    return [AGAIN, *([] if again else [NEIGHBOURS]), *result["probes"], *searched, *map(part_of, result["parts"])]
+    return [AGAIN, *([] if again else [NEIGHBOURS]), *result["probes"], *searched, *map(part_title, result["parts"])]
 
 
 def span(found: Interval) -> str:
@@ -61,13 +61,11 @@ def _judged_below(name: str, row: dict[str, Any], below: dict[str, Interval]) ->
     return {"probe": name, "hole": True, "text": text, **row["difference"], "judges": below}
 
 
-def _defect(one: dict[str, Any]) -> Finding:
-    text = (
-        f"{one['probe']}: the score of a reply changes by up to {one['largest']:.2f} standard deviations of the scores"
-    )
-    return {"probe": one["probe"], "hole": True, "text": text, "largest": one["largest"]}
+def _defect(defect: dict[str, Any]) -> Finding:
+    text = f"{defect['probe']}: the score of a reply changes by up to {defect['largest']:.2f} standard deviations of the scores"
+    return {"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]}
 
 
 def _flat(name: str) -> Finding:
-    text = f"{part_of(name)}: hardly differs from reply to reply before training, so it decides nothing"
-    return {"probe": part_of(name), "hole": False, "text": text}
+    text = f"{part_title(name)}: hardly differs from reply to reply before training, so it decides nothing"
+    return {"probe": part_title(name), "hole": False, "text": text}

@@ -20,7 +20,7 @@ NUM_TEXTS = 2
 Rows = dict[str, dict[str, Any]]
 
 
-def verdict_of(result: dict[str, Any]) -> str:
+def verdict_line(result: dict[str, Any]) -> str:
     """The first line."""
     budget, count = result["settings"]["budget"], sum(finding["hole"] for finding in result["findings"])
     looked = (
@@ -32,33 +32,33 @@ def verdict_of(result: dict[str, Any]) -> str:
     return f"{count} {'hole' if count == 1 else 'holes'} found: {looked}"
 
 
-def lines_of(result: dict[str, Any], changes: Changes | None) -> Iterator[str]:
+def summary_lines(result: dict[str, Any], changes: Changes | None) -> Iterator[str]:
     """The verdict, the findings, and what has changed since the last audit."""
-    yield verdict_of(result)
-    found = result["findings"]
-    for finding in found[:NUM_LISTED]:
+    yield verdict_line(result)
+    findings = result["findings"]
+    for finding in findings[:NUM_LISTED]:
         yield f"  {'hole' if finding['hole'] else 'note'}: {finding['text']}"
-    if len(found) > NUM_LISTED:
-        yield f"  and {len(found) - NUM_LISTED} more, which --output lists"
+    if len(findings) > NUM_LISTED:
+        yield f"  and {len(findings) - NUM_LISTED} more, which --output lists"
     if changes:
         for word, names in (("new", changes.new), ("still open", changes.open), ("closed", changes.closed)):
             if names:
                 yield f"{word}: {', '.join(names[:NUM_LISTED])}" + (" ..." if len(names) > NUM_LISTED else "")
 
 
-def tables_of(result: dict[str, Any]) -> Iterator[Table]:
+def score_tables(result: dict[str, Any]) -> Iterator[Table]:
     """What is paid, the means of the parts, and what the judges say: of the best paid probe of each family, and the search."""
     rows = shown(result)
     yield _table("paid, and the difference to true replies", rows, _paid_columns())
     parts = {name: _part_cell(name) for name in result["parts"]}
-    for some in _fitting(parts, lambda name: max(len(name), 7) + 3):
-        table = _table("mean of each part, times its weight", rows, some)
+    for names in _fitting(parts, lambda name: max(len(name), 7) + 3):
+        table = _table("mean of each part, times its weight", rows, names)
         table.add_section()
-        table.add_row("share of the variance", *(f"{result['parts'][name]:.0%}" for name in some))
+        table.add_row("share of the variance", *(f"{result['parts'][name]:.0%}" for name in names))
         yield table
     judges = {name: _judge_cell(name) for name in rows[TRUE]["judges"]}
-    for some in _fitting(judges, lambda name: max(len(name), 24) + 3):
-        yield _table("judges: the difference to true replies", rows, some)
+    for names in _fitting(judges, lambda name: max(len(name), 24) + 3):
+        yield _table("judges: the difference to true replies", rows, names)
     if result["calibration"]:
         yield _calibration(result["calibration"])
 
@@ -67,17 +67,17 @@ def shown(result: dict[str, Any]) -> Rows:
     """The rows of the tables: true replies, the best paid probe of each family, the search."""
     best: dict[str, str] = {}
     for name, row in result["probes"].items():
-        if row["family"] not in best or _above(row, result["probes"][best[row["family"]]]):
+        if row["family"] not in best or _is_above(row, result["probes"][best[row["family"]]]):
             best[row["family"]] = name
     return {name: result["probes"][name] for name in best.values()} | result["search"]
 
 
-def texts_of(result: dict[str, Any]) -> Iterator[str]:
+def example_lines(result: dict[str, Any]) -> Iterator[str]:
     """Some replies of the search that are paid most, one line each."""
     for one in result["found"][:NUM_TEXTS]:
-        yield _shortened(f"said last: {one['last_turn']}")
+        yield _shorten(f"said last: {one['last_turn']}")
         for name in ("true", "training reply", "changed words", "words from nothing"):
-            yield _shortened(f"  {one[name]['paid']:+.3f} {name}: {one[name]['text']}")
+            yield _shorten(f"  {one[name]['paid']:+.3f} {name}: {one[name]['text']}")
 
 
 Cells = dict[str, Callable[[dict[str, Any]], str]]
@@ -121,20 +121,20 @@ def _fitting(columns: Cells, width: Callable[[str], int]) -> Iterator[Cells]:
         yield group
 
 
-def _calibration(found: list[dict[str, Any]]) -> Table:
+def _calibration(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="how sure the classifiers are of true replies", title_justify="left")
     for name in ("part", "confidence", "accuracy", "calibration error"):
         table.add_column(name, justify="left" if name == "part" else "right")
-    for one in found:
+    for one in rows:
         table.add_row(one["part"], *(f"{one[key]:.3f}" for key in ("confidence", "accuracy", "error")))
     return table
 
 
-def _above(row: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
     mean, best = row["difference"]["mean"], other["difference"]["mean"]
     return mean is not None and (best is None or mean > best)
 
 
-def _shortened(line: str) -> str:
+def _shorten(line: str) -> str:
     line = line.replace("\n", " ")
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."

@@ -45,7 +45,7 @@ class Training:
         self.different = [*dict.fromkeys(self.replies)]
         self.counts = Counter(word for reply in self.replies for word in reply.split())
 
-    def of_act(self, act: int) -> list[str]:
+    def replies_with_act(self, act: int) -> list[str]:
         """The replies of this act."""
         return [reply for prompt, reply in zip(self.prompts, self.replies, strict=True) if prompt.act == act]
 
@@ -109,7 +109,9 @@ def _turn(prompt: Dialogue, back: int) -> str | None:
 
 def _most_common(training: Training) -> Iterator[tuple[str, str]]:
     """The most common reply, of all and of each act, with its name."""
-    named = {"most common reply": training.replies} | {f"act {ACTS[act]}": training.of_act(act) for act in ACTS}
+    named = {"most common reply": training.replies} | {
+        f"act {ACTS[act]}": training.replies_with_act(act) for act in ACTS
+    }
     for name, replies in named.items():
         if replies:
             yield name, Counter(replies).most_common(1)[0][0]

@@ -19,7 +19,7 @@ CALL = 500  # dialogues in a call of a reward
 LOGGED_EVERY = 30.0  # seconds, where no terminal shows the line
 
 
-class Progress:
+class AuditProgress:
     """A line on a terminal, a line of the log now and then elsewhere: how much is done, and how long the rest takes."""
 
     def __init__(self, total: int):
@@ -37,7 +37,7 @@ class Progress:
             self.said = time.monotonic()
             logger.info("%s", line)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "AuditProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,32 +50,32 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Paid:
+class ScoreTable:
     """Arrays (N,): the score, each part of it times its weight, and what each judge gives. NaN: there is no number."""
 
     score: Array
     parts: dict[str, Array]
     judges: dict[str, Array] = field(default_factory=dict)
 
-    def of(self, rows: Array | slice) -> "Paid":
+    def select(self, rows: Array | slice) -> "ScoreTable":
         """Those of some rows."""
         parts, judges = ({name: one[rows] for name, one in some.items()} for some in (self.parts, self.judges))
-        return Paid(self.score[rows], parts, judges)
+        return ScoreTable(self.score[rows], parts, judges)
 
 
-class Payer:
+class CountingScorer:
     """Asks the reward as an evaluation does, and the judges, and counts."""
 
-    def __init__(self, scorer: Scorer, judges: dict[str, BaseReward], progress: Progress):
+    def __init__(self, scorer: Scorer, judges: dict[str, BaseReward], progress: AuditProgress):
         self.scorer, self.judges, self.progress = scorer, judges, progress
 
-    def paid(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> Paid:
+    def score_texts(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> ScoreTable:
         """What is given to one text for each prompt, NaN where it is None. Raises RewardError."""
         rows = [row for row, text in enumerate(texts) if text is not None]
         dialogues = [replace(prompts[row], response=texts[row] or "") for row in rows]
         by_reward = self._scores(dialogues)
-        by_judges = {name: self._judged(judge, dialogues) for name, judge in self.judges.items() if judged}
-        everywhere = Paid(by_reward.score, by_reward.parts, by_judges)
+        by_judges = {name: self._judge(judge, dialogues) for name, judge in self.judges.items() if judged}
+        everywhere = ScoreTable(by_reward.score, by_reward.parts, by_judges)
         return everywhere if len(rows) == len(texts) else _spread(everywhere, rows, len(texts))
 
     def asked_at_once(self, dialogues: list[Dialogue]) -> Array:
@@ -85,7 +85,7 @@ class Payer:
         self.progress.advance(len(dialogues))
         return _array(scores.total)
 
-    def _scores(self, dialogues: list[Dialogue]) -> Paid:
+    def _scores(self, dialogues: list[Dialogue]) -> ScoreTable:
         begin_scoring(self.scorer.reward, "evaluation", 0)
         calls = []
         for part in _calls(dialogues):
@@ -93,9 +93,9 @@ class Payer:
             self.progress.advance(len(part))
         names = calls[0].parts if calls else {}
         parts = {name: _array([value for one in calls for value in one.parts[name].weighted]) for name in names}
-        return Paid(_array([value for one in calls for value in one.total]), parts)
+        return ScoreTable(_array([value for one in calls for value in one.total]), parts)
 
-    def _judged(self, judge: BaseReward, dialogues: list[Dialogue]) -> Array:
+    def _judge(self, judge: BaseReward, dialogues: list[Dialogue]) -> Array:
         begin_scoring(judge, "evaluation", 0)
         values: list[float] = []
         for part in _calls(dialogues):
@@ -108,7 +108,7 @@ def _calls(dialogues: list[Dialogue]) -> list[list[Dialogue]]:
     return [dialogues[start : start + CALL] for start in range(0, len(dialogues), CALL)]
 
 
-def _spread(paid: Paid, rows: list[int], count: int) -> Paid:
+def _spread(table: ScoreTable, rows: list[int], count: int) -> ScoreTable:
     """The same numbers in `rows` of `count`, NaN elsewhere."""
 
     def spread(values: Array) -> Array:
@@ -116,8 +116,8 @@ def _spread(paid: Paid, rows: list[int], count: int) -> Paid:
         wide[rows] = values
         return wide
 
-    parts, judges = ({name: spread(one) for name, one in some.items()} for some in (paid.parts, paid.judges))
-    return Paid(spread(paid.score), parts, judges)
+    parts, judges = ({name: spread(one) for name, one in some.items()} for some in (table.parts, table.judges))
+    return ScoreTable(spread(table.score), parts, judges)
 
 
 def _array(values: list[float]) -> Array:

@@ -32,7 +32,7 @@ LEAST = Budget(prompts=10, replies=100, rounds=4, candidates=20)  # a search of 
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best text for each prompt: of the training replies, after the rounds from these, and after those from no word."""
 
     retrieved: list[str]
@@ -42,23 +42,23 @@ class Found:
 
 def search(
     prompts: Sequence[Dialogue], training: Training, budget: Budget, totals: Totals, max_words: int, seed: int
-) -> Found:
+) -> SearchResult:
     """The best replies to the first `budget.prompts` prompts, of at most `max_words` words. Raises what `totals` raises."""
     draw, asked = random.Random(seed), prompts[: budget.prompts]
     texts = pool(training, budget.replies, max_words, draw)
     retrieved, scores = _best(asked, [texts] * len(asked), totals)
     edits = Edits(training, max_words, draw)
-    climbed = _climbed(asked, retrieved, scores, budget, edits, totals)
+    climbed = _climb(asked, retrieved, scores, budget, edits, totals)
     empty, of_empty = _best(asked, [[""]] * len(asked), totals)
-    return Found(retrieved, climbed, _climbed(asked, empty, of_empty, budget, edits, totals))
+    return SearchResult(retrieved, climbed, _climb(asked, empty, of_empty, budget, edits, totals))
 
 
-def _climbed(
+def _climb(
     prompts: Sequence[Dialogue], texts: list[str], scores: Array, budget: Budget, edits: "Edits", totals: Totals
 ) -> list[str]:
     """The texts, of these scores, after the rounds: in each the best change, where it is better."""
     for _ in range(budget.rounds):
-        changed = [[edits.changed(text) for _ in range(budget.candidates)] for text in texts]
+        changed = [[edits.change(text) for _ in range(budget.candidates)] for text in texts]
         better, new_scores = _best(prompts, changed, totals)
         texts = [new if up else old for new, old, up in zip(better, texts, new_scores > scores, strict=True)]
         scores = np.maximum(scores, new_scores)
@@ -78,7 +78,7 @@ class Edits:
         self.words = list(training.counts)
         self.often = list(training.counts.elements())
 
-    def changed(self, text: str) -> str:
+    def change(self, text: str) -> str:
         """The text with one change; one without words gets a word."""
         words = text.split()
         kinds = ["replace", "delete"] if words else []

@@ -33,7 +33,7 @@ def groups(num_rows: int, limit: int) -> list[slice]:
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
-def thinned(values: Sequence[float | None], limit: int) -> Values:
+def thin_out(values: Sequence[float | None], limit: int) -> Values:
     """The mean of the known numbers of each group; None for a group that has none."""
     means: Values = []
     for group in groups(len(values), limit):
@@ -47,15 +47,15 @@ def iterations(rows: Sequence[Row], limit: int) -> list[list[int]]:
     return [[rows[group][0]["iteration"], rows[group][-1]["iteration"]] for group in groups(len(rows), limit)]
 
 
-def curves_of(rows: Sequence[Row], limit: int) -> dict[str, Values]:
+def build_curves(rows: Sequence[Row], limit: int) -> dict[str, Values]:
     """Metric -> its thinned numbers, for every metric that has one, except for seconds and counters."""
     names = dict.fromkeys(name for row in rows for name in row if name not in LEFT_OUT and not name.startswith("time/"))
-    curves = {name: thinned([row.get(name) for row in rows], limit) for name in names}
+    curves = {name: thin_out([row.get(name) for row in rows], limit) for name in names}
     shown = {name: values for name, values in curves.items() if any(value is not None for value in values)}
     return dict(list(shown.items())[:MAX_CURVES])
 
 
-def parts_of(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Values]:
+def reward_parts(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Values]:
     """The weighted parts of the score, one number a row, which add up to it; what no part explains is a part as well.
 
     Empty for a run whose rewards have no parts.
@@ -69,7 +69,7 @@ def parts_of(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Values]:
     rest = [_less(row.get(SCORE), [row.get(name) for name in names]) for row in rows]
     sizes = [abs(row.get(SCORE) or 0.0) for row in rows]
     if any(abs(value or 0.0) > TOLERANCE * max(size, 1) for value, size in zip(rest, sizes, strict=True)):
-        parts[_name_of_rest(rest, rows, config)] = rest
+        parts[_remainder_title(rest, rows, config)] = rest
     return parts
 
 
@@ -85,11 +85,11 @@ def _less(score: Any, parts: Iterable[Any]) -> float | None:
     return score - math.fsum(numbers[1:])
 
 
-def _name_of_rest(rest: Values, rows: Sequence[Row], config: dict[str, Any]) -> str:
+def _remainder_title(names: Values, rows: Sequence[Row], config: dict[str, Any]) -> str:
     penalty = number(config.get("truncation_penalty")) or 0.0
     shares = [number(row.get("response/truncated")) for row in rows]
     is_penalty = all(
         value is None or (share is not None and abs(value + penalty * share) < 1e-3 * max(1, penalty))
-        for value, share in zip(rest, shares, strict=True)
+        for value, share in zip(names, shares, strict=True)
     )
     return "truncation penalty" if penalty and is_penalty else "the rest (environment, penalties)"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.curves import curves_of, iterations, number, parts_of, thinned
-from rlhf_dialog.evaluation.run_page.verdict import Row, table, target_of, verdict
+from rlhf_dialog.evaluation.run_page.curves import build_curves, iterations, number, reward_parts, thin_out
+from rlhf_dialog.evaluation.run_page.verdict import Row, kl_target, table, verdict
 
 TEMPLATE = Path(__file__).parent / "page.html"
 MAX_BYTES = 500_000
@@ -19,7 +19,7 @@ State = Literal["running", "ended", "stopped"]
 
 
 @dataclass(frozen=True)
-class Sample:
+class PageSample:
     """The end of a dialogue, a person's reply, and the replies of systems.
 
     >>> Sample("Hello .", "Good morning .", {"before": "Hm .", "after": "Hello , how are you ?"})
@@ -50,13 +50,13 @@ class RunRecord:
     name: str
     rows: list[Row]
     config: dict[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[PageSample] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
     newest: list[Row] = field(default_factory=list)  # rows of the ledger, those of the newest iteration
     live: Live | None = None
 
 
-def page_of(runs: Sequence[RunRecord]) -> str:
+def build_page(runs: Sequence[RunRecord]) -> str:
     """The page of runs that have at least one line of metrics each. It has at most 500,000 bytes: curves get fewer points and
     texts fewer letters until it fits. Raises UserError when it cannot fit."""
     points, samples, letters = MAX_POINTS, MAX_SAMPLES, MAX_LETTERS
@@ -76,7 +76,7 @@ def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) ->
     return {
         "rules": table(),
         "runs": [_run_data(run, points, letters) for run in runs],
-        "differences": [[shown(cell, letters) for cell in row] for row in differences(runs)],
+        "differences": [[shorten(cell, letters) for cell in row] for row in differences(runs)],
         "samples": [
             {"prompt": one.prompt, "reference": one.reference, "replies": one.replies} for one in some(merged, samples)
         ],
@@ -100,7 +100,7 @@ def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any
     names = dict.fromkeys(name for _, row in pairs for name in row)
     columns = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
     return {
-        "columns": [shown(name, letters) for name in columns],
+        "columns": [shorten(name, letters) for name in columns],
         "rows": [[_cell(row.get(name), letters) for name in columns] for _, row in pairs],
     }
 
@@ -111,38 +111,38 @@ def _cell(value: Any, letters: int) -> float | str | None:
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
         return number(value)
-    return shown("\n".join(map(str, value)) if isinstance(value, list) else str(value), letters)
+    return shorten("\n".join(map(str, value)) if isinstance(value, list) else str(value), letters)
 
 
 def _run_data(run: RunRecord, points: int, letters: int) -> dict[str, Any]:
     headline, findings = verdict(run.rows, run.config)
     return {
-        "name": shown(run.name, letters),
+        "name": shorten(run.name, letters),
         "headline": headline,
         "findings": [[one.sign, one.state, one.sentence] for one in findings],
         "iterations": iterations(run.rows, points),
-        "curves": curves_of(run.rows, points),
-        "parts": {name: thinned(values, points) for name, values in parts_of(run.rows, run.config).items()},
-        "target": target_of(run.config),
-        "facts": [[name, shown(value, letters)] for name, value in run.facts],
+        "curves": build_curves(run.rows, points),
+        "parts": {name: thin_out(values, points) for name, values in reward_parts(run.rows, run.config).items()},
+        "target": kl_target(run.config),
+        "facts": [[name, shorten(value, letters)] for name, value in run.facts],
     }
 
 
-def shown(text: str, letters: int) -> str:
+def shorten(text: str, letters: int) -> str:
     """The text, cut where it is longer."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
-def merge(runs: Sequence[RunRecord], letters: int = MAX_LETTERS) -> list[Sample]:
+def merge(runs: Sequence[RunRecord], letters: int = MAX_LETTERS) -> list[PageSample]:
     """The samples of all runs, one for each prompt: the replies of several runs to it are side by side."""
-    merged: dict[tuple[str, str], Sample] = {}
+    merged: dict[tuple[str, str], PageSample] = {}
     for run in runs:
         for one in run.samples:
-            prompt, reference = shown(one.prompt, letters), shown(one.reference, letters)
-            row = merged.setdefault((prompt, reference), Sample(prompt, reference, {}))
+            prompt, reference = shorten(one.prompt, letters), shorten(one.reference, letters)
+            row = merged.setdefault((prompt, reference), PageSample(prompt, reference, {}))
             for system, reply in one.replies.items():
                 column = system if len(runs) == 1 else f"{run.name}: {system}"
-                row.replies[shown(column, letters)] = shown(reply, letters)
+                row.replies[shorten(column, letters)] = shorten(reply, letters)
     return list(merged.values())
 
 

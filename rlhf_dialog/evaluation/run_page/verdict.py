@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Interval, mean_of, unpaired_difference
+from rlhf_dialog.evaluation.intervals import Interval, mean_statistic, unpaired_difference
 
 MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
 GROWN = 0.1  # nats per token: a KL below it may grow
@@ -218,42 +218,42 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
     """A headline, and a finding for each sign that the rows of a metrics.jsonl have; `config` is the run's config.yaml."""
     findings = list(_findings(rows, config))
     reward = findings[0]
-    others = ", ".join(one.sign for one in findings[1:] if one.state == "sick")
+    later_findings = ", ".join(one.sign for one in findings[1:] if one.state == "sick")
     if reward.state == "open":
         head = "It is too early to say whether the curve is right"
     elif reward.state == "sick":
         head = f"The curve is not right: {reward.sign}"
-    elif others:
-        return f"The reward rises, but look at this: {others}.", findings
+    elif later_findings:
+        return f"The reward rises, but look at this: {later_findings}.", findings
     else:
         return "The curve is right: the reward rises, and all other signs are healthy.", findings
-    return f"{head}; look also at this: {others}." if others else f"{head}.", findings
+    return f"{head}; look also at this: {later_findings}." if later_findings else f"{head}.", findings
 
 
 def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
-    score = next((name for name in ("objective/score", "reward") if known(rows, name)), "objective/score")
-    yield _reward(known(rows, score))
+    score = next((name for name in ("objective/score", "reward") if finite_values(rows, name)), "objective/score")
+    yield _reward(finite_values(rows, score))
     names = (f"eval/{config.get('eval_metric', 'score')}", "eval/score", "eval/reward")
-    validation = next((name for name in names if known(rows, name)), None)
+    validation = next((name for name in names if finite_values(rows, name)), None)
     if validation:
-        yield _validation(rows, validation, known(rows, score))
+        yield _validation(rows, validation, finite_values(rows, score))
     for judge in dict.fromkeys(name for row in rows for name in row if name.startswith(JUDGED)):
-        if len(known(rows, judge)) >= MIN_VALIDATIONS:
-            yield _judge(rows, judge, known(rows, score))
-    target = target_of(config)
+        if len(finite_values(rows, judge)) >= MIN_VALIDATIONS:
+            yield _judge(rows, judge, finite_values(rows, score))
+    target = kl_target(config)
     for metric in dict.fromkeys(one.metric for one in LIMITS):
-        values = known(rows, metric)
+        values = finite_values(rows, metric)
         if len(values) >= MIN_ITERATIONS:
-            yield from _limited(metric, values, target)
+            yield from _check_limits(metric, values, target)
 
 
-def known(rows: Sequence[Row], name: str) -> list[float]:
+def finite_values(rows: Sequence[Row], name: str) -> list[float]:
     """The finite numbers of a metric, in the order of the rows."""
     values = (row.get(name) for row in rows)
     return [float(value) for value in values if value is not None and math.isfinite(value)]
 
 
-def target_of(config: dict[str, Any]) -> float | None:
+def kl_target(config: dict[str, Any]) -> float | None:
     """The KL that the run aims for; None for a fixed coefficient, and where the configuration says none."""
     target = config.get("kl_target")
     if isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target):
@@ -261,10 +261,10 @@ def target_of(config: dict[str, Any]) -> float | None:
     return float(target) if target > 0 and config.get("kl_rate") != 0 else None
 
 
-def change_of(values: Sequence[float], share: int = 4) -> tuple[float, float, Interval]:
+def score_change(values: Sequence[float], share: int = 4) -> tuple[float, float, Interval]:
     """Mean of the first part (1 of `share`) of the values, mean of the last, and the 95 % interval of their difference."""
     size = len(values) // share
-    first, last = (mean_of(np.array(part)) for part in (values[:size], values[-size:]))
+    first, last = (mean_statistic(np.array(part)) for part in (values[:size], values[-size:]))
     return first.point, last.point, unpaired_difference(first, last)
 
 
@@ -273,80 +273,80 @@ def _direction(change: Interval) -> int:
     return int(change["low"] > 0) - int(change["high"] < 0)
 
 
-def _said(change: Interval) -> str:
+def _format_change(change: Interval) -> str:
     return f"{change['mean']:+.3g} [{change['low']:+.3g}, {change['high']:+.3g}]"
 
 
 def _reward(values: Sequence[float]) -> Finding:
     if len(values) < MIN_ITERATIONS:
-        said = (
+        sentence = (
             f"Iterations with a reward: {len(values)} of the {MIN_ITERATIONS} that it takes; make the page again later."
         )
-        return Finding("reward", "open", said)
-    first, last, change = change_of(values)
-    said = f"{_said(change)}, from {first:.3g} to {last:.3g}"
+        return Finding("reward", "open", sentence)
+    first, last, change = score_change(values)
+    sentence = f"{_format_change(change)}, from {first:.3g} to {last:.3g}"
     if _direction(change) > 0:
-        return Finding("reward", "healthy", f"The reward rises: {said}; nothing to do.")
+        return Finding("reward", "healthy", f"The reward rises: {sentence}; nothing to do.")
     if _direction(change) < 0:
-        return Finding(FALLS.name, "sick", f"The reward falls: {said}; {FALLS.advice}.")
-    return Finding(FLAT.name, "sick", f"The reward does not rise: {said}; {FLAT.advice}.")
+        return Finding(FALLS.name, "sick", f"The reward falls: {sentence}; {FALLS.advice}.")
+    return Finding(FLAT.name, "sick", f"The reward does not rise: {sentence}; {FLAT.advice}.")
 
 
 def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
-    values = known(rows, name)
+    values = finite_values(rows, name)
     if len(values) < MIN_VALIDATIONS:
-        said = (
+        sentence = (
             f"Validations: {len(values)} of the {MIN_VALIDATIONS} that it takes to compare them; lower `eval_interval`."
         )
-        return Finding("validation", "open", said)
-    _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
-    best = max((row for row in rows if known([row], name)), key=lambda row: float(row[name]))
-    said = f"{_said(change)}, best {best[name]:.3g} after iteration {best['iteration']}"
+        return Finding("validation", "open", sentence)
+    _, _, change = score_change(values, 4 if len(values) >= MIN_ITERATIONS else 2)
+    best = max((row for row in rows if finite_values([row], name)), key=lambda row: float(row[name]))
+    sentence = f"{_format_change(change)}, best {best[name]:.3g} after iteration {best['iteration']}"
     rises = _rises(rewards)
     if _direction(change) > 0:
         word = " with the reward" if rises else ""
-        return Finding("validation", "healthy", f"{name} rises{word}: {said}; nothing to do.")
+        return Finding("validation", "healthy", f"{name} rises{word}: {sentence}; nothing to do.")
     if _direction(change) < 0:
         word = " while the reward rises" if rises else ""
-        return Finding(AGAINST.name, "sick", f"{name} falls{word}: {said}; {AGAINST.advice}.")
-    return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {said}; {NOT_WITH.advice}.")
+        return Finding(AGAINST.name, "sick", f"{name} falls{word}: {sentence}; {AGAINST.advice}.")
+    return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {sentence}; {NOT_WITH.advice}.")
 
 
 def _rises(rewards: Sequence[float]) -> bool:
-    return len(rewards) >= MIN_ITERATIONS and _direction(change_of(rewards)[2]) > 0
+    return len(rewards) >= MIN_ITERATIONS and _direction(score_change(rewards)[2]) > 0
 
 
 def _judge(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
-    values = known(rows, name)
-    _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
+    values = finite_values(rows, name)
+    _, _, change = score_change(values, 4 if len(values) >= MIN_ITERATIONS else 2)
     label = f"The held-out judge {name.removeprefix(JUDGED)}"
     if _direction(change) < 0:
         word = " while the reward rises" if _rises(rewards) else ""
-        return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_said(change)}; {JUDGE.advice}.")
+        return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_format_change(change)}; {JUDGE.advice}.")
     word = "rises" if _direction(change) > 0 else "does not fall"
-    return Finding("held-out judge", "healthy", f"{label} {word}: {_said(change)}; nothing to do.")
+    return Finding("held-out judge", "healthy", f"{label} {word}: {_format_change(change)}; nothing to do.")
 
 
-def _limited(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:
-    """The finding of a metric with limits: of the first that is broken, or that none is. Nothing where no limit applies."""
-    measured = [(one, _measured(values, one.measure, target)) for one in LIMITS if one.metric == metric]
+def _check_limits(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:
+    """The finding of a metric with limits: of the first limit that is broken, or that none is. Nothing where no limit applies."""
+    measured = [(limit, _measured_values(values, limit.measure, target)) for limit in LIMITS if limit.metric == metric]
     if metric == "objective/kl" and target is not None:  # growth up to the target is what it is for
-        measured = [(one, number) for one, number in measured if one.measure == "target"]
-    numbers = [(one, number) for one, number in measured if number is not None]
+        measured = [(limit, number) for limit, number in measured if limit.measure == "target"]
+    numbers = [(limit, number) for limit, number in measured if number is not None]
     if not numbers:
         return
     label = LABELS[metric]
-    for one, number in numbers:
-        if one.is_broken_by(number):
-            said = f"{number:.3g} {MEASURES[one.measure]} (sick: {one.sick})"
-            yield Finding(one.name, "sick", f"{label} is {said}; {one.advice}.")
+    for limit, number in numbers:
+        if limit.is_broken_by(number):
+            sentence = f"{number:.3g} {MEASURES[limit.measure]} (sick: {limit.sick})"
+            yield Finding(limit.name, "sick", f"{label} is {sentence}; {limit.advice}.")
             return
-    said = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[one.measure]}" for one, number in numbers))
-    limits = ", ".join(one.bound for one, _ in numbers)
-    yield Finding(label, "healthy", f"{label} is {said} (healthy: {limits}); nothing to do.")
+    sentence = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[limit.measure]}" for limit, number in numbers))
+    limits = ", ".join(limit.bound for limit, _ in numbers)
+    yield Finding(label, "healthy", f"{label} is {sentence} (healthy: {limits}); nothing to do.")
 
 
-def _measured(values: Sequence[float], measure: str, target: float | None) -> float | None:
+def _measured_values(values: Sequence[float], measure: str, target: float | None) -> float | None:
     """The number that a limit is about; None where there is none, such as a ratio to 0."""
     size = len(values) // 4
     first, third, last = (sum(part) / size for part in (values[:size], values[-2 * size : -size], values[-size:]))

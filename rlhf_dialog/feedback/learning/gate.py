@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Array, Numbers, bounds_of, half_width
+from rlhf_dialog.evaluation.intervals import Array, Numbers, bootstrap_bounds, half_width
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Example, HeldOut, heldout_set, read_examples
 from rlhf_dialog.feedback.store.progress import so_far
@@ -113,7 +113,7 @@ def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0
     if not kinds:
         return Comparison(len(heldout), math.nan, math.nan, math.nan, math.nan, people)
     before, after = (float(one) for one in _concordances(kinds, np.ones((1, num_units)))[:, 0])
-    found = bounds_of(after - before, lambda counts: _differences(kinds, counts), num_units, seed)
+    found = bootstrap_bounds(after - before, lambda counts: _differences(kinds, counts), num_units, seed)
     return Comparison(len(heldout), before, after, found.low, found.standard_error, people)
 
 

@@ -15,7 +15,7 @@ from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import Played, cell, compared, lines_of, measured
+from rlhf_dialog.evaluation.dialogues import Played, cell, compare_dialogues, measure_dialogues, transcript
 from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.terminal import Console, message
@@ -99,7 +99,7 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     known = baselines_of(source.environments[0])
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
     for one in dialogues["agent"][: options.transcripts]:
-        print("\n".join(message(line) for line in lines_of(one.dialogue)), end="\n\n")
+        print("\n".join(message(line) for line in transcript(one.dialogue)), end="\n\n")
     result = _result(options, environment, agent.settings, dialogues)
     replace_json(output, finite(result))
     Console().print(_table(result, f"{options.dialogues} dialogues, {environment.id}"))
@@ -139,8 +139,8 @@ def _result(
     others = [name for name in ("baseline", "handcrafted") if name in dialogues]
     return {
         "settings": asked | settings.model_dump(include=set(sampling)),
-        "policies": {name: measured(own) for name, own in dialogues.items()},
-        **{f"difference_from_{name}": compared(dialogues[name], dialogues["agent"]) for name in others},
+        "policies": {name: measure_dialogues(own) for name, own in dialogues.items()},
+        **{f"difference_from_{name}": compare_dialogues(dialogues[name], dialogues["agent"]) for name in others},
     }
 
 

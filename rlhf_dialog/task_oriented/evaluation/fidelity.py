@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.evaluation.intervals import Statistic, interval, mean_of, unpaired_difference
+from rlhf_dialog.evaluation.intervals import Statistic, interval, mean_statistic, unpaired_difference
 from rlhf_dialog.metrics.text import blocked_distinct_n
 
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Measures:
 
     def statistic(self, name: str) -> Statistic:
         """The mean of a measure."""
-        mean = mean_of(self.values[name])
+        mean = mean_statistic(self.values[name])
         return Statistic(mean.rows, mean.value, self.units[name])
 
 

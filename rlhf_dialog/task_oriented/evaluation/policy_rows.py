@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Array, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Array, difference, interval, mean_statistic
 
 MEASURES = ("success", "reward", "turns")
 COSTS = ("dialogues", "turns", "updates", "cpu_seconds", "wall_seconds", "parameters")
@@ -49,16 +49,16 @@ def missing(wanted: Sequence[tuple[str, float, int]], cells: Cells) -> list[str]
 
 def _row(points: Cells, handcrafted: Cells, random: Cells) -> Row:
     tables = {name: _table(points, name) for name in MEASURES}
-    row: Row = {name: interval(mean_of(table)) for name, table in tables.items()}
+    row: Row = {name: interval(mean_statistic(table)) for name, table in tables.items()}
     row["seed_means"] = {name: table.mean(axis=1).tolist() for name, table in tables.items()}
     costs = {name: [point["training"][name] for point in points] for name in COSTS}
     row["training"] = {name: float(np.mean(own)) if None not in own else None for name, own in costs.items()}
     row["difference_from_handcrafted"] = None
     rules = points[0].get("handcrafted") or next((cell["points"][0]["test"] for cell in handcrafted), None)
     if rules is not None:
-        before = {name: mean_of(np.array([rules[name]], dtype=np.float64)) for name in MEASURES}
+        before = {name: mean_statistic(np.array([rules[name]], dtype=np.float64)) for name in MEASURES}
         row["difference_from_handcrafted"] = {
-            name: difference(before[name], mean_of(tables[name])) for name in MEASURES
+            name: difference(before[name], mean_statistic(tables[name])) for name in MEASURES
         }
     least = next((np.mean(cell["points"][0]["test"]["reward"]) for cell in random), -np.inf)
     row["loses_to_random"] = bool(row["reward"]["mean"] < least)

@@ -13,15 +13,15 @@ from rlhf_dialog.evaluation.audit import checks
 def test_the_shares_of_the_variance_by_hand():
     """Score 0, 1, 3, 4 = (0, 1, 0, 1) + (0, 0, 3, 3): variances 0.25 and 2.25, no covariance, 2.5 together."""
     parts = {"small": np.asarray([0.0, 1, 0, 1]), "large": np.asarray([0.0, 0, 3, 3])}
-    shares = checks.shares_of_variance(np.asarray([0.0, 1, 3, 4]), parts)
+    shares = checks.variance_shares(np.asarray([0.0, 1, 3, 4]), parts)
     assert shares == {"small": pytest.approx(0.1), "large": pytest.approx(0.9)}
 
 
 def test_replies_without_a_score_do_not_count_in_the_shares():
     parts = {"a": np.asarray([0.0, 2, np.nan]), "b": np.asarray([1.0, 1, 5])}
-    assert checks.shares_of_variance(np.asarray([1.0, 3, np.nan]), parts) == {"a": 1.0, "b": 0.0}
+    assert checks.variance_shares(np.asarray([1.0, 3, np.nan]), parts) == {"a": 1.0, "b": 0.0}
     flat = np.ones(3)
-    assert checks.shares_of_variance(flat, {"a": flat}) == {"a": 0.0}
+    assert checks.variance_shares(flat, {"a": flat}) == {"a": 0.0}
 
 
 def test_a_part_is_flat_below_a_hundredth_of_the_scores_deviation():

@@ -17,7 +17,7 @@ def judged(high):
 
 def of(probes=None, search=None, defects=(), flat=()):
     result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}}
-    return result, findings.of(result, defects, flat)
+    return result, findings.list_findings(result, defects, flat)
 
 
 @pytest.mark.parametrize(("low", "is_hole"), [(0.001, True), (0.0, False), (-0.1, False), (float("nan"), False)])
@@ -62,7 +62,7 @@ def test_the_largest_comes_first_and_a_flat_part_is_no_hole():
 def test_what_could_not_be_found_does_not_count_as_tried():
     def tried(judges, defects):
         result, found = of({"empty": row(-1)}, {"words": row(-1, judges=judges)}, defects)
-        return findings.tried(result | {"findings": found})
+        return findings.names_tried(result | {"findings": found})
 
     assert tried({}, []) == [AGAIN, NEIGHBOURS, "empty", "part a"]
     assert tried({"judge": judged(1)}, []) == [AGAIN, NEIGHBOURS, "empty", "words", "part a"]

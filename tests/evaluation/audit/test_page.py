@@ -30,10 +30,10 @@ def result():
 
 def printed(result, changes=None):
     console = Console(width=page.WIDTH, file=io.StringIO())
-    for line in page.lines_of(result, changes):
+    for line in page.summary_lines(result, changes):
         console.print(line, markup=False, highlight=False)
-    console.print(*page.tables_of(result))
-    for line in page.texts_of(result):
+    console.print(*page.score_tables(result))
+    for line in page.example_lines(result):
         console.print(line, markup=False, highlight=False)
     return console.file.getvalue()
 
@@ -76,7 +76,9 @@ def test_the_parts_and_judges_are_all_there(result):
 def test_what_has_changed_is_said():
     result = result_of(Rule(overlap))
     lines = list(
-        page.lines_of(result, Changes(new=["empty"], open=["copy of turn -1"], closed=[f"act {i}" for i in range(20)]))
+        page.summary_lines(
+            result, Changes(new=["empty"], open=["copy of turn -1"], closed=[f"act {i}" for i in range(20)])
+        )
     )
     assert lines[1:3] == ["new: empty", "still open: copy of turn -1"]
     assert lines[3].startswith("closed: act 0, act 1,")

@@ -8,29 +8,29 @@ import pytest
 from audits import Rule, Summed, talks
 
 from rlhf_dialog.evaluation.audit import scoring
-from rlhf_dialog.evaluation.audit.scoring import Payer, Progress
+from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 
 LETTERS = Rule(lambda d: len(d.response), "letters")
 
 
 def payer(reward, judges=None, skip=False):
-    return Payer(Scorer(reward, ScoringRules(skip_unscored=skip)), judges or {}, Progress(100))
+    return CountingScorer(Scorer(reward, ScoringRules(skip_unscored=skip)), judges or {}, AuditProgress(100))
 
 
 def test_a_prompt_without_a_text_has_no_number():
     reward = Summed((2.0, LETTERS), (1.0, Rule(lambda d: 1.0, "one")))
-    paid = payer(reward, {"judge": LETTERS}).paid(talks(3), ["ab", None, ""])
+    paid = payer(reward, {"judge": LETTERS}).score_texts(talks(3), ["ab", None, ""])
     assert paid.score[[0, 2]].tolist() == [5.0, 1.0]
     assert paid.parts["letters"][[0, 2]].tolist() == [4.0, 0.0]
     assert paid.judges["judge"][[0, 2]].tolist() == [2.0, 0.0]
     assert all(math.isnan(one[1]) for one in (paid.score, *paid.parts.values(), *paid.judges.values()))
-    assert paid.of(slice(0, 1)).parts["one"].tolist() == [1.0]
+    assert paid.select(slice(0, 1)).parts["one"].tolist() == [1.0]
 
 
 def test_a_missing_score_is_not_a_number_where_the_run_skips_it():
     picky = Rule(lambda d: math.inf if d.response == "x" else 1.0)
-    paid = payer(picky, skip=True).paid(talks(2), ["x", "y"])
+    paid = payer(picky, skip=True).score_texts(talks(2), ["x", "y"])
     assert math.isnan(paid.score[0])
     assert paid.score[1] == 1.0
 
@@ -45,7 +45,7 @@ def test_calls_are_of_a_bounded_size_and_keep_the_order(monkeypatch):
             return super().__call__(dialogues)
 
     asking = payer(Counting(lambda d: int(d.response)))
-    assert asking.paid(talks(10), [str(i) for i in range(10)]).score.tolist() == list(range(10))
+    assert asking.score_texts(talks(10), [str(i) for i in range(10)]).score.tolist() == list(range(10))
     assert sizes == [4, 4, 2]
     assert asking.progress.done == 10
 
@@ -64,7 +64,7 @@ def clock(monkeypatch):
 
 def test_the_line_on_a_terminal_has_the_time_left_and_goes_at_the_end(monkeypatch, clock):
     monkeypatch.setattr(sys, "stderr", out := Terminal())
-    with Progress(2000) as progress:
+    with AuditProgress(2000) as progress:
         clock[0] = 10.0
         progress.advance(500)  # a quarter took 10 s, so the rest takes 30
         assert out.getvalue().endswith("audit: 500 of 2,000 replies, 25%, 30 s left")
@@ -72,7 +72,7 @@ def test_the_line_on_a_terminal_has_the_time_left_and_goes_at_the_end(monkeypatc
 
 
 def test_the_log_gets_a_line_now_and_then(clock, caplog):
-    progress = Progress(400)
+    progress = AuditProgress(400)
     caplog.set_level("INFO", "rlhf_dialog")
     for seconds in (10.0, 20.0, 40.0):
         clock[0] = seconds

@@ -50,18 +50,18 @@ def test_the_training_replies_are_different_and_at_most_as_long_as_a_reply():
 
 def test_a_change_is_of_one_word():
     edits = Edits(TRAINING, 3, random.Random(0))
-    kinds = {tuple(edits.changed("a b c").split()) for _ in range(300)}
+    kinds = {tuple(edits.change("a b c").split()) for _ in range(300)}
     assert {("b", "c"), ("a", "c"), ("a", "b")} < kinds
     replaced = [words for words in kinds if len(words) == 3]
     assert {len(words) for words in kinds} == {2, 3}  # no room for a fourth
     assert all(sum(a != b for a, b in zip(words, "abc", strict=True)) == 1 for words in replaced)
-    assert {len(edits.changed("").split()) for _ in range(20)} == {1}
-    assert {len(edits.changed("a").split()) for _ in range(60)} == {0, 1, 2}
+    assert {len(edits.change("").split()) for _ in range(20)} == {1}
+    assert {len(edits.change("a").split()) for _ in range(60)} == {0, 1, 2}
 
 
 def test_a_word_more_leaves_the_others():
     edits = Edits(TRAINING, 4, random.Random(0))
-    longer = [words for words in (edits.changed("1 2 3").split() for _ in range(200)) if len(words) == 4]
+    longer = [words for words in (edits.change("1 2 3").split() for _ in range(200)) if len(words) == 4]
     assert [[word for word in words if word in "123"] for words in longer] == [["1", "2", "3"]] * len(longer)
     places = {next(i for i, word in enumerate(words) if word not in "123") for words in longer}
     assert places == {0, 1, 2, 3}

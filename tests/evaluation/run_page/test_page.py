@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.page import TEMPLATE, Live, RunRecord, Sample, differences, merge, page_of
+from rlhf_dialog.evaluation.run_page.page import TEMPLATE, Live, PageSample, RunRecord, build_page, differences, merge
 
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><!--'
 
@@ -25,11 +25,11 @@ def test_all_text_of_a_run_is_data_and_no_html():
     run = record(
         HOSTILE,
         config={HOSTILE: HOSTILE},
-        samples=[Sample(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})],
+        samples=[PageSample(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})],
         facts=[(HOSTILE, HOSTILE)],
     )
     run.rows[0][HOSTILE] = 1.0
-    page = page_of([run, record("__DATA__")])
+    page = build_page([run, record("__DATA__")])
     shell = TEMPLATE.read_text(encoding="utf-8")
     for tag in ("</script>", "<img", "<!--"):
         assert page.count(tag) == shell.count(tag)
@@ -53,7 +53,7 @@ def test_the_template_makes_no_html_of_text_and_asks_for_nothing():
 def test_numbers_that_are_not_finite_and_half_characters_do_not_break_the_page():
     rows = [{"iteration": 1, "objective/score": math.nan}, {"iteration": 2, "objective/score": -math.inf}]
     rows.append({"iteration": 3, "objective/score": 0.5})
-    page = page_of([RunRecord("a", rows, {"kl_target": math.inf}, [Sample("\ud800", "", {})])])
+    page = build_page([RunRecord("a", rows, {"kl_target": math.inf}, [PageSample("\ud800", "", {})])])
     assert page.encode()
     (run,) = data_of(page)["runs"]
     assert (run["curves"]["objective/score"], run["target"]) == ([None, None, 0.5], None)
@@ -61,8 +61,8 @@ def test_numbers_that_are_not_finite_and_half_characters_do_not_break_the_page()
 
 def test_a_page_stays_below_its_limit_by_fewer_points_and_letters():
     draw = [{"iteration": i + 1} | {f"own/{k}": math.sin(i * k + 1) for k in range(60)} for i in range(2000)]
-    samples = [Sample(f"prompt {i} " + "ü" * 5000, "", {"after": "words " * 2000}) for i in range(200)]
-    page = page_of([RunRecord(f"run{i}", draw, {}, samples) for i in range(2)])
+    samples = [PageSample(f"prompt {i} " + "ü" * 5000, "", {"after": "words " * 2000}) for i in range(200)]
+    page = build_page([RunRecord(f"run{i}", draw, {}, samples) for i in range(2)])
     assert 100_000 < len(page.encode()) < 500_000
     data = data_of(page)
     assert 25 <= len(data["runs"][0]["iterations"]) < 400
@@ -71,8 +71,8 @@ def test_a_page_stays_below_its_limit_by_fewer_points_and_letters():
 
 
 def test_a_usual_page_has_400_points_and_60_samples():
-    samples = [Sample(f"prompt {i}", "", {"after": "Hello ."}) for i in range(100)]
-    data = data_of(page_of([record(num_rows=800, samples=samples), record("b", num_rows=900)]))
+    samples = [PageSample(f"prompt {i}", "", {"after": "Hello ."}) for i in range(100)]
+    data = data_of(build_page([record(num_rows=800, samples=samples), record("b", num_rows=900)]))
     assert [len(run["iterations"]) for run in data["runs"]] == [400, 300]
     assert [len(run["curves"]["objective/score"]) for run in data["runs"]] == [400, 300]
     chosen = [one["prompt"] for one in data["samples"]]
@@ -82,17 +82,17 @@ def test_a_usual_page_has_400_points_and_60_samples():
 def test_too_many_runs_are_refused():
     wide = [{"iteration": 1} | {f"own/{k}" + "x" * 300: 1.0 for k in range(60)}]
     with pytest.raises(UserError, match="40 runs are too much for one page of 500,000 bytes; name fewer"):
-        page_of([RunRecord(str(i), wide) for i in range(40)])
+        build_page([RunRecord(str(i), wide) for i in range(40)])
 
 
 def test_samples_of_several_runs_are_side_by_side():
-    first = record("a", samples=[Sample("Hi .", "Hello .", {"before": "Hm .", "after": "Hello !"})])
+    first = record("a", samples=[PageSample("Hi .", "Hello .", {"before": "Hm .", "after": "Hello !"})])
     second = record(
-        "b", samples=[Sample("Hi .", "Hello .", {"after": "Hey ."}), Sample("Why ?", "", {"after": "So ."})]
+        "b", samples=[PageSample("Hi .", "Hello .", {"after": "Hey ."}), PageSample("Why ?", "", {"after": "So ."})]
     )
     assert merge([first, second]) == [
-        Sample("Hi .", "Hello .", {"a: before": "Hm .", "a: after": "Hello !", "b: after": "Hey ."}),
-        Sample("Why ?", "", {"b: after": "So ."}),
+        PageSample("Hi .", "Hello .", {"a: before": "Hm .", "a: after": "Hello !", "b: after": "Hey ."}),
+        PageSample("Why ?", "", {"b: after": "So ."}),
     ]
     assert merge([first]) == first.samples
 
@@ -119,19 +119,19 @@ def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
         {"iteration": 3, "kl": 1 / 3, "used": k > 0, "prompt": ["Hi .", "Yes ?"], "time/x": 1.0} for k in range(200)
     ]
     rows[0] |= {"reward/x_weight": 2.0, "failure/x": HOSTILE, "kl": math.nan}
-    data = data_of(page_of([record(newest=rows)]))
+    data = data_of(build_page([record(newest=rows)]))
     assert data["newest"]["columns"] == ["iteration", "kl", "used", "prompt", "failure/x"]
     assert data["newest"]["rows"][0] == [3, None, "no", "Hi .\nYes ?", HOSTILE]
     assert data["newest"]["rows"][1] == [3, 0.333333, "yes", "Hi .\nYes ?", None]
     assert (len(data["newest"]["rows"]), data["num_newest"]) == (60, 200)
-    both = data_of(page_of([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
+    both = data_of(build_page([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
     assert (both["columns"][0], [row[0] for row in both["rows"]]) == ("run", ["runs/a", "b"])
 
 
 def test_only_the_page_of_one_run_is_live():
     live = Live("running", 3, 0.25, 1e9, 30.0, 45.0)
-    assert data_of(page_of([record()]))["live"] is None
-    assert data_of(page_of([record(live=live)]))["live"] == {
+    assert data_of(build_page([record()]))["live"] is None
+    assert data_of(build_page([record(live=live)]))["live"] == {
         "state": "running",
         "iteration": 3,
         "progress": 0.25,
@@ -140,4 +140,4 @@ def test_only_the_page_of_one_run_is_live():
         "pause": 45.0,
         "why": "",
     }
-    assert data_of(page_of([record(live=live), record("b")]))["live"] is None
+    assert data_of(build_page([record(live=live), record("b")]))["live"] is None

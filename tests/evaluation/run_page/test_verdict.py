@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.evaluation.run_page.verdict import known, table, target_of, verdict
+from rlhf_dialog.evaluation.run_page.verdict import finite_values, kl_target, table, verdict
 
 PAGE = Path(__file__).parents[3] / "docs" / "READING_A_RUN.md"
 UP = [1.0, 2.0, 3.0] + [4.0] * 6 + [5.0, 6.0, 7.0]  # of 12 iterations; the last quarter lies 4 above the first
@@ -102,7 +102,7 @@ def test_a_reward_that_rises_beside_a_sick_sign():
 def test_few_iterations_are_too_early(rows):
     headline, (reward,) = verdict(rows, {})
     assert headline == "It is too early to say whether the curve is right."
-    assert f"Iterations with a reward: {len(known(rows, 'objective/score'))} of the 12" in reward.sentence
+    assert f"Iterations with a reward: {len(finite_values(rows, 'objective/score'))} of the 12" in reward.sentence
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_low_kl_may_grow_without_a_target_and_a_high_one_up_to_its_target():
     ],
 )
 def test_what_is_a_target_in_a_configuration(config, target):
-    assert target_of(config) == target
+    assert kl_target(config) == target
 
 
 def test_a_run_is_judged_by_the_metrics_that_it_has():

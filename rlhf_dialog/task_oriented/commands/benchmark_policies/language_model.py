@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import Played, numbers_of
+from rlhf_dialog.evaluation.dialogues import Played, dialogue_numbers
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     AT_ONCE,
     EvaluatePolicyOptions,
@@ -64,7 +64,7 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _numbers(found: list[Played]) -> dict[str, list[float]]:
-    numbers = numbers_of(found)
+    numbers = dialogue_numbers(found)
     return {name: np.round(numbers[name], 6).tolist() for name in ("success", "reward", "turns")}
 
 

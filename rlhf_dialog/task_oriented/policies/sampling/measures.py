@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.dialogues import said_of, with_count
-from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_of, ratio
+from rlhf_dialog.evaluation.dialogues import count_verdicts, with_count
+from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_statistic, ratio
 from rlhf_dialog.task_oriented.policies.base import Episode
 
 VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
@@ -34,7 +34,7 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
     numbers = numbers_of(episodes)
     known = {name: numbers[name][np.isfinite(numbers[name])] for name in ("success", "reward", "turns")}
     found = {name: float(values.mean()) if len(values) else float("nan") for name, values in known.items()}
-    return found | said_of(numbers["success"])
+    return found | count_verdicts(numbers["success"])
 
 
 def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
@@ -50,7 +50,7 @@ def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, I
 
 
 def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
-    found = {name: mean_of(values) for name, values in numbers_of(episodes).items()}
+    found = {name: mean_statistic(values) for name, values in numbers_of(episodes).items()}
     if all("right" in episode.info for episode in episodes):
         counts = [[episode.info["right"], len(episode)] for episode in episodes]
         found["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)

@@ -70,7 +70,7 @@ def _paid(reward: RelevanceReward, said: list[Dialogue]) -> dict[str, float]:
 
 
 def _interval(values: Array, numbers: Numbers) -> dict[str, float]:
-    return intervals.interval(replace(intervals.mean_of(values), units=numbers))
+    return intervals.interval(replace(intervals.mean_statistic(values), units=numbers))
 
 
 def markdown(split: str, result: dict[str, Any]) -> str:
