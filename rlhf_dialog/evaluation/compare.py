@@ -124,15 +124,14 @@ class Comparison:
             result["worth"] = frontier.worth(result["frontier"])
         if self.chosen_without:
             result["chosen_without"] = self.chosen_without
-        agent = next(iter(self.systems.values()))
-        other_names = replies.baseline_replies(self.prompts, training, agent, self.seed)
+        baselines = replies.baseline_replies(self.prompts, training, next(iter(self.systems.values())), self.seed)
         result["baselines"] = {
             name: self._complete(measure.measure(answers, self.judges), names)
-            for name, answers in replies.progress(list(other_names.items()), "baselines")
+            for name, answers in replies.progress(list(baselines.items()), "baselines")
         }
-        self.answers |= other_names
+        self.answers |= baselines
         if bias_prompts:
-            result["seconds"] = {name: round(some, 1) for name, some in self.seconds.items()}
+            result["seconds"] = {name: round(seconds, 1) for name, seconds in self.seconds.items()}
         return result
 
     def _generate(self, agent: ChatAgent, prompts: list[Dialogue], sampling: Sampling, title: str) -> Replies:
