@@ -16,7 +16,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
 from rlhf_dialog.task_oriented.world.action_list import ActionList
-from rlhf_dialog.task_oriented.world.states import State, StateFactory
+from rlhf_dialog.task_oriented.world.states import StateFactory, StateFunction
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
@@ -194,7 +194,7 @@ def test_the_table_of_answers_that_ships_has_the_lines_of_the_measurement():
 def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
     monkeypatch.setattr(StateFactory, "classes", dict(StateFactory.classes))
     exec(compile(program("def question_or_not"), "my_state.py", "exec"), {})
-    state = State("question_or_not", {})
+    state = StateFunction("question_or_not", {})
     assert state([("", "Hi"), ("hello", "When do you open?")]).tolist() == pytest.approx([1, 1, 0, 0.2])
     assert state.size == 4
 

@@ -9,7 +9,7 @@ from small_world import small_world
 from rlhf_dialog.task_oriented.policies.base import Episode, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
@@ -28,7 +28,7 @@ def seen(domain, *turns, action=None, turn=0.0):
     """Observation and mask after these turns of system and user."""
     state = DialogueState(domain)
     for system, user in turns:
-        state.update(acts_of(system), acts_of(user))
+        state.update(parse_acts(system), parse_acts(user))
     return MultiLayout(domain).encode(state, action, turn), MultiActions(domain).mask(state)
 
 

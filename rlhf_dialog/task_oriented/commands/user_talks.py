@@ -13,9 +13,9 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.evaluation.fidelity import OTHER, UserTurns
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.world.acts import Act, acts_of
-from rlhf_dialog.task_oriented.world.goals import goal_of
-from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, written
+from rlhf_dialog.task_oriented.world.acts import Act, parse_acts
+from rlhf_dialog.task_oriented.world.goals import parse_goal
+from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, write_turns
 from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
 
@@ -41,7 +41,7 @@ def real_talk(record: DialogueRecord, since: int = 0) -> UserTurns:
     """The first speaker's turns of a dialogue of the data, from turn `since` on, with their acts where the data has them."""
     acts: list[list[str]] | None = None
     if "dialogue_acts" in record.meta:
-        acts = [labels(acts_of(text)) for text in record.meta["dialogue_acts"][::2]][since:]
+        acts = [labels(parse_acts(text)) for text in record.meta["dialogue_acts"][::2]][since:]
     elif record.acts:
         acts = [[ACT_NAMES[act]] for act in record.acts[::2]][since:]
     return UserTurns(record.turns[::2][since:], acts)
@@ -114,7 +114,7 @@ def _goal(domain: Domain, record: DialogueRecord) -> dict[str, Any] | None:
     if not isinstance(goal, dict):
         return None
     try:
-        goal_of(domain, goal)
+        parse_goal(domain, goal)
     except UserError as error:
         logger.debug("%s", error)
         return None
@@ -164,6 +164,6 @@ def _converse(users: Sequence[LMUser], partner: "ChatAgent", seed: int, start: i
     live = list(range(len(users)))
     while live:
         streams = [Random(f"{seed}/{start + at}/partner/{len(users[at].turns)}") for at in live]
-        replies = written(partner, [[users[at].turns] for at in live], streams)
+        replies = write_turns(partner, [[users[at].turns] for at in live], streams)
         steps = answer_all([users[at] for at in live], replies)
         live = [at for at, (_, _, ended, cut, _) in zip(live, steps, strict=True) if not (ended or cut)]

@@ -120,7 +120,9 @@ class MultiDomain:
     """
 
     def __init__(self, name: str, services: Mapping[str, Service], orders: Chances):
-        self.name, self.services, self.orders = name, dict(services), orders
+        self.name = name
+        self.services = dict(services)
+        self.orders = orders
 
     def only(self, names: Collection[str]) -> "MultiDomain":
         """These services alone; the orders are those of all without the others. Raises UserError for an unknown name, or none."""

@@ -19,7 +19,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import Scene
-from rlhf_dialog.task_oriented.world.users.teacher import Teacher, given
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher, sum_rewards
 
 
 class Counters(BaseModel):
@@ -54,7 +54,11 @@ class PersonRun(ActRun):
         today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
-        self.scene, self.teacher, self.show, self.interrupts, self.today = scene, teacher, show, interrupts, today
+        self.scene = scene
+        self.teacher = teacher
+        self.show = show
+        self.interrupts = interrupts
+        self.today = today
         self.num_dialogues = self.num_rewarded = 0
         self.days: list[str] = []
         self._last: Episode | None = None
@@ -79,9 +83,9 @@ class PersonRun(ActRun):
             return
         episode.paid += (after or 0.0) - (rewards[-1] or 0.0)
         rewards[-1] = after
-        episode.rewards[-1] = cost + given(rewards[len(episode) - 1 :])
+        episode.rewards[-1] = cost + sum_rewards(rewards[len(episode) - 1 :])
         if not (self.scene.domain and self.config.show_goal):
-            episode.success = given(rewards) > 0
+            episode.success = sum_rewards(rewards) > 0
         self.policy.load(self._before)
         self.num_dialogues -= 1
         self.num_rewarded -= self._was_rewarded

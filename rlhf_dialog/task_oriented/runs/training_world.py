@@ -16,11 +16,11 @@ from rlhf_dialog.task_oriented.policies.sampling.user_environments import own_en
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
-from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
+from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
-from rlhf_dialog.task_oriented.world.person_world import Taught
+from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from rlhf_dialog.task_oriented.world.quiz import TURNS, Quiz, read_answers
-from rlhf_dialog.task_oriented.world.states import State
+from rlhf_dialog.task_oriented.world.states import StateFunction
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from rlhf_dialog.terminal import visible
 
@@ -75,12 +75,12 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
     if isinstance(settings["domain"], dict):
         limit = settings["max_turns"]
         return _scene_of_actions(
-            settings["domain"], lambda actions, state: partial(SpokenActions, actions, teacher, state, limit)
+            settings["domain"], lambda actions, state: partial(ActionListWorld, actions, teacher, state, limit)
         )
     domain = open_domain(settings["domain"], settings.get("data_path"))
     if isinstance(domain, MultiDomain):
         raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
-    environment = Taught(domain, teacher, settings["max_turns"], settings["show_goal"])
+    environment = PersonWorld(domain, teacher, settings["max_turns"], settings["show_goal"])
     return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
@@ -96,7 +96,9 @@ def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> S
     )
 
 
-def _scene_of_actions(given: dict[str, Any], make_of: Callable[[ActionList, State], Callable[[], Any]]) -> Scene:
+def _scene_of_actions(
+    given: dict[str, Any], make_of: Callable[[ActionList, StateFunction], Callable[[], Any]]
+) -> Scene:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
     try:
         path = find_config(given["actions"])
@@ -104,7 +106,7 @@ def _scene_of_actions(given: dict[str, Any], make_of: Callable[[ActionList, Stat
         raise UserError(
             f"domain.actions: there is no file '{given['actions']}', neither here nor in configs/; correct the path"
         ) from None
-    actions, state = read_actions(path), State(given["state"]["id"], given["state"]["args"])
+    actions, state = read_actions(path), StateFunction(given["state"]["id"], given["state"]["args"])
     known = json.dumps([actions.hash, given["state"], state.size])
     found = hashlib.sha256(known.encode()).hexdigest()
     return Scene(make_of(actions, state), actions.names, state.size, path.stem, found, None)

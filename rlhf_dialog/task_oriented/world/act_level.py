@@ -8,7 +8,7 @@ from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import ErrorChannel
-from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
+from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld, Observation
 from rlhf_dialog.task_oriented.world.observations import Layout
 from rlhf_dialog.task_oriented.world.success import evaluate
@@ -50,7 +50,7 @@ class ActLevel(GymnasiumWorld):
         self._declare(self.layout.size, self.actions.names)
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> Goal:
-        return goal_of(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
+        return parse_goal(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
 
     def _begin(self, goal: Goal) -> None:
         self.channel.rng = self._stream("channel")

@@ -32,7 +32,9 @@ class ActWorld(Generic[Observation]):
     def __init__(self, max_turns: int, success_reward: float = SUCCESS_REWARD, failure_reward: float = 0.0):
         if max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more")
-        self.max_turns, self.success_reward, self.failure_reward = max_turns, success_reward, failure_reward
+        self.max_turns = max_turns
+        self.success_reward = success_reward
+        self.failure_reward = failure_reward
         self._seed: int | None = None
         self.dialogue = -1
 
@@ -42,7 +44,7 @@ class ActWorld(Generic[Observation]):
         """Begin a dialogue; the user has spoken.
 
         `seed` begins with dialogue 0, without it the next one follows; `options["dialogue"]` is the number of another
-        one, and `options["goal"]` a goal of your own (`goals.goal_of`). Raises UserError for a goal that cannot be used.
+        one, and `options["goal"]` a goal of your own (`goals.parse_goal`). Raises UserError for a goal that cannot be used.
         """
         options = options or {}
         if seed is not None or self._seed is None:
@@ -68,25 +70,26 @@ class ActWorld(Generic[Observation]):
         observation = self._observe(acts, action, is_over)
         info, reward = self._info(), TURN_REWARD
         if is_over:
-            info |= self._ended(terminated)
+            info |= self._final_info(terminated)
             reward += self.success_reward if info["success"] else self.failure_reward
         return observation, reward, terminated, truncated, info
 
     def _stream(self, part: str) -> Random:
         return Random(f"{self._seed}/{self.dialogue}/{part}")
 
-    def _ended(self, terminated: bool) -> dict[str, Any]:
+    def _final_info(self, terminated: bool) -> dict[str, Any]:
         """What is known at the end: goal as it was and as it is, turns of both sides, and the verdict."""
         goal = self._final_goal()
         verdict = self._verdict(goal)
-        known = {
+        return {
             "goal": self._goal_as_dict(goal),
             "first_goal": self.first_goal.as_dict(),
             "user_acts": self.user_acts,
             "system_acts": self.system_acts,
+            **verdict,
+            "success": terminated and verdict["success"],
+            "turns": len(self.system_acts),
         }
-        success = terminated and verdict["success"]
-        return known | verdict | {"success": success, "turns": len(self.system_acts)}
 
     def _draw_seed(self) -> int:
         """The seed where none was given."""
@@ -127,7 +130,7 @@ class ActWorld(Generic[Observation]):
         raise NotImplementedError
 
 
-def acts_from(role: str, part: Any, method: str, *heard: Any) -> list[Act]:
+def acts_from(role: str, part: Any, method: str, *args: Any) -> list[Act]:
     """What a part, a function or its method, answers to what it heard; without acts it is `null`.
 
     Raises UserError, with class and method, when it raises, or answers something else than a list of acts.
@@ -137,11 +140,9 @@ def acts_from(role: str, part: Any, method: str, *heard: Any) -> list[Act]:
     if not callable(call):
         raise UserError(f"{role} {name}: it has no method {method}; define begin(goal, rng) and answer(system_acts)")
     with named(f"{role} {name}: {method}"):
-        acts = call(*heard)
-    if not isinstance(acts, list) or not all(map(_is_act, acts)):
+        acts = call(*args)
+    if not isinstance(acts, list) or not all(
+        isinstance(act, Act) and all(map(is_text, (act.intent, act.slot, act.value))) for act in acts
+    ):
         raise UserError(f"{role} {name}: {method} returned {acts!r}; return a list of Act, of texts each")
     return acts or [NULL]
-
-
-def _is_act(act: Any) -> bool:
-    return isinstance(act, Act) and all(map(is_text, (act.intent, act.slot, act.value)))

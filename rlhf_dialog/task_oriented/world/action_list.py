@@ -43,12 +43,12 @@ class Action(BaseModel):
 
     def is_allowed(self, taken: Sequence[str], heard: str) -> bool:
         """Whether the conditions hold after the actions `taken` in the dialogue, when `heard` is the user's last turn."""
-        said = f" {' '.join(words_of(heard))} "
+        padded_words = f" {' '.join(split_words(heard))} "
         return (
             (self.first is None or self.first == (not taken))
             and (not self.after or any(name in taken for name in self.after))
             and not any(name in taken for name in self.not_after)
-            and (not self.words or any(f" {' '.join(words_of(one))} " in said for one in self.words))
+            and (not self.words or any(f" {' '.join(split_words(phrase))} " in padded_words for phrase in self.words))
         )
 
 
@@ -58,7 +58,7 @@ class ActionList:
     def __init__(self, raw: Any, where: str):
         if not isinstance(raw, list) or not raw:
             raise UserError(f'{where}: is not a list of actions; write [{{"name": ..., "sentence": ...}}, ...]')
-        self.actions = [_action(one, f"{where}, action {number}") for number, one in enumerate(raw, 1)]
+        self.actions = [_action(entry, f"{where}, action {number}") for number, entry in enumerate(raw, 1)]
         self.names = [action.name for action in self.actions]
         for name in self.names:
             if self.names.count(name) > 1:
@@ -68,7 +68,7 @@ class ActionList:
                 if name not in self.names:
                     advice = nearest(name, self.names) or "; name one of the list"
                     raise UserError(f"{where}, action {action.name!r}: there is no action {name!r}{advice}")
-            if wordless := next((one for one in action.words if not words_of(one)), None):
+            if wordless := next((entry for entry in action.words if not split_words(entry)), None):
                 raise UserError(
                     f"{where}, action {action.name!r}: words: {wordless!r} has no letter or digit; name a word"
                 )
@@ -93,10 +93,10 @@ def read_actions(path: Path) -> ActionList:
     return ActionList(read_json(path, f"{path}: cannot be read as JSON: ", encoding="utf-8-sig"), str(path))
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Lower case, without punctuation. Chinese and Japanese are written without blanks; there each character is a word.
 
-    >>> words_of("What's new, then?")
+    >>> split_words("What's new, then?")
     ["what's", 'new', 'then']
     """
     return WORD.findall(unicodedata.normalize("NFC", text.lower()))
@@ -109,8 +109,8 @@ def _action(raw: Any, where: str) -> Action:
         (first, *_) = error.errors()
         key = ".".join(map(str, first["loc"])) or "it"
         if first["type"] == "extra_forbidden":
-            known = list(Action.model_fields)
+            keys = list(Action.model_fields)
             raise UserError(
-                f"{where}: unknown key {key!r}{nearest(key, known) or '; known: ' + ', '.join(known)}"
+                f"{where}: unknown key {key!r}{nearest(key, keys) or '; known: ' + ', '.join(keys)}"
             ) from None
         raise UserError(f"{where}: {key}: {first['msg']}") from None

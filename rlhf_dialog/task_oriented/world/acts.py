@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 NOTATION = re.compile(r"(\w+)\(([^()=]*)(?:=(.*?))?\)(?=\s+\w+\(|\s*$)", re.DOTALL)
 USER_INTENTS = (
-    *(
-        "hello",
-        "thankyou",
-        "ack",
-        "bye",
-        "inform",
-        "request",
-        "reqalts",
-        "reqmore",
-        "confirm",
-        "affirm",
-        "negate",
-        "deny",
-    ),
-    *("repeat", "null"),
+    "hello",
+    "thankyou",
+    "ack",
+    "bye",
+    "inform",
+    "request",
+    "reqalts",
+    "reqmore",
+    "confirm",
+    "affirm",
+    "negate",
+    "deny",
+    "repeat",
+    "null",
 )
 
 
@@ -43,19 +42,19 @@ class Act:
         return f"{self.intent}({value})"
 
 
-def text_of(acts: Iterable[Act]) -> str:
+def format_acts(acts: Iterable[Act]) -> str:
     """The acts in one line.
 
-    >>> text_of([Act("affirm"), Act("inform", "area", "north")])
+    >>> format_acts([Act("affirm"), Act("inform", "area", "north")])
     'affirm() inform(area=north)'
     """
     return " ".join(map(str, acts))
 
 
-def acts_of(text: str) -> list[Act]:
-    """The acts of a line of `text_of`; what is between them is left out.
+def parse_acts(text: str) -> list[Act]:
+    """The acts of a line of `format_acts`; what is between them is left out.
 
-    >>> acts_of("affirm() inform(area=north)")
+    >>> parse_acts("affirm() inform(area=north)")
     [Act(intent='affirm', slot='', value=''), Act(intent='inform', slot='area', value='north')]
     """
     return [Act(intent, slot, value) for intent, slot, value in NOTATION.findall(text)]

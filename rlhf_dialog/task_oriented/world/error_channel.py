@@ -60,7 +60,9 @@ class ErrorChannel:
     def __init__(self, domain: Domain, error_rate: float, rng: Random):
         if not 0 <= error_rate <= 1:
             raise UserError(f"error_rate is {error_rate}; give a probability from 0 to 1, such as 0.15")
-        self.domain, self.error_rate, self.rng = domain, error_rate, rng
+        self.domain = domain
+        self.error_rate = error_rate
+        self.rng = rng
         self.kept = () if TYPE in domain.constraints else (TYPE,)  # slots that are never confused
         self.statistics = SET_1 if error_rate < BETWEEN_SETS else SET_3
 
@@ -68,16 +70,16 @@ class ErrorChannel:
         """Hypotheses with confidences that sum to 1, `null` among them where something is left."""
         if not self.error_rate:
             return [(acts, 1.0)]
-        rng, known = self.rng, self.statistics
+        rng, statistics = self.rng, self.statistics
         wrong = rng.random() < self.error_rate
-        length = _draw(rng, known.wrong_lengths if wrong else known.right_lengths) + 1
-        place = _draw(rng, known.positions) + 1 if wrong else 0
+        length = _draw(rng, statistics.wrong_lengths if wrong else statistics.right_lengths) + 1
+        place = _draw(rng, statistics.positions) + 1 if wrong else 0
         turns: list[list[Act]] = []
         for position in range(length):
             turns.append(acts if position == place else self._another(acts, turns))
-        return self._scored(turns, known.wrong if wrong else known.right)
+        return self._add_confidences(turns, statistics.wrong if wrong else statistics.right)
 
-    def _scored(self, turns: list[list[Act]], moments: tuple[tuple[float, float], ...]) -> NBest:
+    def _add_confidences(self, turns: list[list[Act]], moments: tuple[tuple[float, float], ...]) -> NBest:
         gauss = self.rng.gauss
         scores = [min(max(gauss(mean, deviation), LOWEST), HIGHEST) for mean, deviation in moments]
         total = sum(scores)
@@ -87,12 +89,12 @@ class ErrorChannel:
     def _another(self, acts: list[Act], listed: list[list[Act]]) -> list[Act]:
         """A confusion that is neither the turn itself nor in the list; `null` after `ATTEMPTS` attempts."""
         for _ in range(ATTEMPTS):
-            turn = self._confused(acts)
+            turn = self._confuse(acts)
             if turn != acts and turn not in listed:
                 return turn
         return [NULL]
 
-    def _confused(self, acts: list[Act]) -> list[Act]:
+    def _confuse(self, acts: list[Act]) -> list[Act]:
         chance = self.rng.random()
         places = [number for number, act in enumerate(acts) if act.slot and act.slot not in self.kept]
         if chance < TYPE_SHARE or not places:
@@ -161,16 +163,16 @@ def neighbours(word: str, words: tuple[str, ...]) -> tuple[list[str], list[float
     return [words[n] for _, n in near], list(accumulate(1 / distance / total + SOFTENING for distance, _ in near))
 
 
-def levenshtein(one: str, other: str) -> int:
+def levenshtein(source: str, target: str) -> int:
     """The smallest number of letters to insert, delete or replace.
 
     >>> levenshtein("inform", "confirm")
     3
     """
-    row = list(range(len(one) + 1))
-    for number, letter in enumerate(other, 1):
+    row = list(range(len(source) + 1))
+    for number, letter in enumerate(target, 1):
         previous, row[0] = row[0], number
-        for place, mine in enumerate(one, 1):
+        for place, mine in enumerate(source, 1):
             cost = previous if letter == mine else 1 + min(previous, row[place], row[place - 1])
             previous, row[place] = row[place], cost
     return row[-1]

@@ -10,15 +10,15 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, acts_from
-from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.error_channel import NULL, NBest
-from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
+from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.summary import summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.users import User
 
 
-class Tracker(Protocol):
+class BeliefTracker(Protocol):
     """What the system believes. `FocusTracker` is one."""
 
     def reset(self) -> None:
@@ -29,14 +29,16 @@ class Tracker(Protocol):
 
 
 LINE_LENGTH = 160  # with which a prompt of 120 tokens keeps what the user says
-Evaluator = Callable[[Any, Sequence[Sequence[Act]]], Any]  # (goal, system turns) -> Outcome, or whether it succeeded
+Evaluator = Callable[
+    [Any, Sequence[Sequence[Act]]], Any
+]  # (goal, system turns) -> DialogueOutcome, or whether it succeeded
 
 
 class GoalOriented(ActWorld[str]):
     """Everything but the system's policy. One dialogue is one episode, one step is one reply and the user's answer.
 
     user: speaks acts (`User`); one that has `words` after its turn has chosen its words itself (`HumanUser`)
-    tracker: keeps the belief (`Tracker`), from which the line `[db]` behind each turn of the user is made
+    tracker: keeps the belief (`BeliefTracker`), from which the line `[db]` behind each turn of the user is made
     evaluator: reads the verdict from the goal and the system's acts (`success.Evaluator`)
     nlu: the system's words -> acts; nlg: the user's acts and a stream -> words. Without them a turn is acts as text, such
         as `inform(food=thai)`. `system_words(domain).read` and `user_words(domain).say` are for words.
@@ -53,7 +55,7 @@ class GoalOriented(ActWorld[str]):
     def __init__(
         self,
         user: User,
-        tracker: Tracker,
+        tracker: BeliefTracker,
         evaluator: Evaluator,
         nlu: Callable[[str], list[Act]] | None = None,
         nlg: Callable[[list[Act], Random], str] | None = None,
@@ -67,12 +69,15 @@ class GoalOriented(ActWorld[str]):
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
         self.slots = {*self.domain.constraints, *self.domain.requestable}
-        self.user, self.tracker, self.evaluator, self.line_length = user, tracker, evaluator, line_length
-        self.nlu = acts_of if nlu is None else nlu
-        self.nlg = _as_acts if nlg is None else nlg
+        self.user = user
+        self.tracker = tracker
+        self.evaluator = evaluator
+        self.line_length = line_length
+        self.nlu = parse_acts if nlu is None else nlu
+        self.nlg = (lambda acts, _: format_acts(acts)) if nlg is None else nlg
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> Goal:
-        return goal_of(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
+        return parse_goal(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
 
     def _begin(self, goal: Goal) -> None:
         self._words = self._stream("words")
@@ -149,9 +154,5 @@ class GoalOriented(ActWorld[str]):
         success = getattr(outcome, "success", outcome)
         if not says_success({"success": success}):
             name = getattr(self.evaluator, "__qualname__", type(self.evaluator).__name__)
-            raise UserError(f"evaluator {name}: returned {outcome!r}; return an Outcome, True or False")
+            raise UserError(f"evaluator {name}: returned {outcome!r}; return a DialogueOutcome, True or False")
         return {"outcome": outcome, "success": bool(success)}
-
-
-def _as_acts(acts: list[Act], rng: Random) -> str:
-    return text_of(acts)

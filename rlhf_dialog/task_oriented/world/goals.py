@@ -38,9 +38,11 @@ class Goal:
         kept = self.copy()
         kept.constraints, kept.requests = first.constraints | self.constraints, first.requests | self.requests
         kept.wanted_name = first.wanted_name
-        for slots, known in ((kept.constraints, domain.constraints), (kept.requests, domain.entities[0])):
-            if unknown := sorted(map(str, set(slots) - set(known))):
-                raise UserError(f"user: its goal has the slot '{unknown[0]}' at the end; keep to {', '.join(known)}")
+        for slots, domain_slots in ((kept.constraints, domain.constraints), (kept.requests, domain.entities[0])):
+            if unknown := sorted(map(str, set(slots) - set(domain_slots))):
+                raise UserError(
+                    f"user: its goal has the slot '{unknown[0]}' at the end; keep to {', '.join(domain_slots)}"
+                )
         return kept
 
     def reconsider(self) -> None:
@@ -49,10 +51,10 @@ class Goal:
 
     def fits(self, entity: Entity) -> bool:
         """Whether the entity fulfils every constraint. The name that the user settled on is not a constraint."""
-        wanted = all(value in (entity[slot], DONTCARE) for slot, value in self.constraints.items())
-        return wanted and entity[NAME] not in self.other_than and self.wanted_name in ("", entity[NAME])
+        fits_constraints = all(value in (entity[slot], DONTCARE) for slot, value in self.constraints.items())
+        return fits_constraints and entity[NAME] not in self.other_than and self.wanted_name in ("", entity[NAME])
 
-    def requested(self) -> list[str]:
+    def requested_slots(self) -> list[str]:
         """The slots of the requests without the name."""
         return [slot for slot in self.requests if slot != NAME]
 
@@ -70,27 +72,26 @@ def draw_goal(domain: Domain, rng: Random) -> Goal:
     goals, weights = domain.goals()
     constraints = rng.choices(goals, cum_weights=weights)[0]
     slots = [slot for slot in domain.requestable if slot not in domain.constraints]
-    wanted = rng.sample(slots, min(rng.randrange(MAX_REQUESTS), len(slots)))
-    return Goal(dict(constraints), dict.fromkeys([NAME, *wanted]))
+    requests = rng.sample(slots, min(rng.randrange(MAX_REQUESTS), len(slots)))
+    return Goal(dict(constraints), dict.fromkeys([NAME, *requests]))
 
 
-def goal_of(domain: Domain, data: Mapping[str, Any]) -> Goal:
+def parse_goal(domain: Domain, data: Mapping[str, Any]) -> Goal:
     """The user's own goal: `{"constraints": {slot: value}, "requests": [slot, ...]}`; the name is always requested.
 
     Raises UserError, with the slot, for one that the domain lacks, and for a goal that no entity fulfils even when every
     constraint that the user may relax is `dontcare`.
     """
     where = f"goal {data} of the domain {domain.name}"
-    wanted, requests = (data.get(key, {}) if isinstance(data, Mapping) else None for key in ("constraints", "requests"))
-    if not isinstance(wanted, Mapping) or isinstance(requests, str) or not isinstance(requests, Iterable):
+    values, requests = (data.get(key, {}) if isinstance(data, Mapping) else None for key in ("constraints", "requests"))
+    if not isinstance(values, Mapping) or isinstance(requests, str) or not isinstance(requests, Iterable):
         raise UserError(f"{where}: is not a goal; give {{'constraints': {{slot: value}}, 'requests': [slot, ...]}}")
-    constraints, requests = {slot: str(value).lower() for slot, value in wanted.items()}, list(requests)
-    known = [*domain.constraints, NAME]
+    constraints, requests = {slot: str(value).lower() for slot, value in values.items()}, list(requests)
+    constraint_slots = [*domain.constraints, NAME]
     for slot, value in constraints.items():
-        if slot not in known:
-            raise UserError(
-                f"{where}: '{slot}' is not a constraint slot{nearest(str(slot), known) or '.'} Use {', '.join(known)}"
-            )
+        if slot not in constraint_slots:
+            hint = nearest(str(slot), constraint_slots) or "."
+            raise UserError(f"{where}: '{slot}' is not a constraint slot{hint} Use {', '.join(constraint_slots)}")
         if slot != NAME and value not in (*domain.constraints[slot], DONTCARE):
             hint = nearest(str(value), domain.constraints[slot])
             raise UserError(f"{where}: the slot '{slot}' has no value '{value}'{hint or f'; or give {DONTCARE}'}")

@@ -6,15 +6,15 @@ from typing import Any
 from rlhf_dialog.task_oriented.domains import NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD
-from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.gymnasium_world import Observation
-from rlhf_dialog.task_oriented.world.users.human import in_words, why_failed
-from rlhf_dialog.task_oriented.world.users.teacher import Said, Teacher, given
+from rlhf_dialog.task_oriented.world.users.human import describe_goal, why_failed
+from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn, Teacher, sum_rewards
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
 
 
-class Taught(ActLevel):
+class PersonWorld(ActLevel):
     """An `ActLevel` without errors, whose user is a `Teacher`.
 
     A step is worth -1, and the reward that the teacher gave the answer, or at the end the dialogue. Where the teacher leaves, the
@@ -33,27 +33,27 @@ class Taught(ActLevel):
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Say the action's acts in words, and hear the teacher."""
         if self.teacher.left:
-            return self.layout.encode(self.belief, self.summary), 0.0, False, True, self._rated({})
+            return self.layout.encode(self.belief, self.summary), 0.0, False, True, self._teacher_info({})
         observation, _, terminated, truncated, info = super().step(action)
         if terminated or truncated or self.teacher.left:
-            info = self._rated({} if self.teacher.left else info)
+            info = self._teacher_info({} if self.teacher.left else info)
             truncated = truncated or not terminated
-        reward = TURN_REWARD + given(self.typing.rewards[len(self.system_acts) - 1 :])
+        reward = TURN_REWARD + sum_rewards(self.typing.rewards[len(self.system_acts) - 1 :])
         return observation, reward, terminated, truncated, info
 
-    def _rated(self, ended: dict[str, Any]) -> dict[str, Any]:
+    def _teacher_info(self, ended: dict[str, Any]) -> dict[str, Any]:
         """What is known at the end; `ended` is empty where the teacher has left before it."""
         rewards = self.typing.rewards
         if ended and not self.teacher.each_answer:
-            rewards.append(self.teacher.judge(self._said_verdict(ended)))
-        success = ended.get("success", False) if self.show_goal else given(rewards) > 0
+            rewards.append(self.teacher.judge(self._verdict_text(ended)))
+        success = ended.get("success", False) if self.show_goal else sum_rewards(rewards) > 0
         return (
             {"action_mask": self.mask}
             | ended
             | {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
         )
 
-    def _said_verdict(self, info: dict[str, Any]) -> str:
+    def _verdict_text(self, info: dict[str, Any]) -> str:
         if not self.show_goal:
             return ""
         return "the goal was reached" if info["success"] else f"not reached: {why_failed(self.domain, info)}"
@@ -66,27 +66,31 @@ class _Typing:
     """
 
     def __init__(self, domain: Domain, teacher: Teacher, show_goal: bool):
-        self.domain, self.teacher, self.show_goal = domain, teacher, show_goal
+        self.domain = domain
+        self.teacher = teacher
+        self.show_goal = show_goal
         self.heard, self.spoken = user_words(domain), system_words(domain)
         self.slots = {"", NAME, TYPE, *domain.constraints, *domain.requestable}
         self.goal, self.rng = Goal({}), Random(0)
         self.rewards: list[float | None] = []
 
     def begin(self, goal: Goal, rng: Random) -> list[Act]:
-        self.goal, self.rng, self.rewards = goal.copy(), rng, []
-        about = in_words(self.domain, self.goal) if self.show_goal else "Say goodbye when you are done."
+        self.goal = goal.copy()
+        self.rng = rng
+        self.rewards = []
+        about = describe_goal(self.domain, self.goal) if self.show_goal else "Say goodbye when you are done."
         return self._acts(self.teacher.begin(about, self.spoken.say([Act("hello")], rng)))
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
-        said = self.teacher.answer(self.spoken.say(system_acts, self.rng))
-        self.rewards.append(said.reward)
-        return self._acts(said)
+        turn = self.teacher.answer(self.spoken.say(system_acts, self.rng))
+        self.rewards.append(turn.reward)
+        return self._acts(turn)
 
-    def _acts(self, said: Said) -> list[Act]:
-        if said.ends:
+    def _acts(self, turn: PersonTurn) -> list[Act]:
+        if turn.ends:
             return [Act("bye")]
-        acts = acts_of(said.text)
-        is_acts = text_of(acts) == " ".join(said.text.split())
+        acts = parse_acts(turn.text)
+        is_acts = format_acts(acts) == " ".join(turn.text.split())
         if is_acts and all(act.intent in USER_INTENTS and act.slot in self.slots for act in acts):
             return acts
-        return self.heard.read(said.text)
+        return self.heard.read(turn.text)

@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.world.action_list import ActionList
 from rlhf_dialog.task_oriented.world.action_list_world import Observation
-from rlhf_dialog.task_oriented.world.states import State, Turn
+from rlhf_dialog.task_oriented.world.states import StateFunction, Turn
 
 TURNS = 5
 FORM = '{"ACTION": ["what people say before it", ...], ...}'
@@ -25,11 +25,11 @@ class Quiz:
 
     A line is drawn from those whose right action is allowed, so that each answer can be right. A dialogue ends after `turns`
     answers, with an action that ends it, or where no line is left to draw; it depends on (seed, dialogue) and the actions.
-    Observations and masks are those of `SpokenActions`. `info` at the end: `right`, how many answers were; `asked`, pairs of a
+    Observations and masks are those of `ActionListWorld`. `info` at the end: `right`, how many answers were; `asked`, pairs of a
     line and its right action; success, a sum of rewards above 0.
     """
 
-    def __init__(self, actions: ActionList, answers: Mapping[str, str], state: State, turns: int = TURNS):
+    def __init__(self, actions: ActionList, answers: Mapping[str, str], state: StateFunction, turns: int = TURNS):
         self.actions, self.answers, self.state, self.num_turns = actions, answers, state, turns
         self.names = actions.names
         self.observation_space = SimpleNamespace(shape=(state.size,))
@@ -54,7 +54,7 @@ class Quiz:
             1.0 if is_right else -1.0,
             not line,
             False,
-            self._seen() if line else self._ended(),
+            self._seen() if line else self._final_info(),
         )
 
     def _taken(self) -> list[str]:
@@ -69,7 +69,7 @@ class Quiz:
     def _seen(self) -> dict[str, Any]:
         return {"action_mask": np.array(self.actions.mask(self._taken(), self.turns[-1][1]))}
 
-    def _ended(self) -> dict[str, Any]:
+    def _final_info(self) -> dict[str, Any]:
         asked = [(line, self.answers[line]) for _, line in self.turns[:-1]]
         return self._seen() | {"right": self.right, "asked": asked, "success": 2 * self.right > len(asked)}
 

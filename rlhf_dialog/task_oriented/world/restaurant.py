@@ -26,13 +26,13 @@ def restaurant(
     domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
     line_length: letters at most of the line of the data base, which a domain with long values needs
     """
-    known, heard, said = _in_words(str(domain))
+    loaded_domain, system_side, user_side = _in_words(str(domain))
     return GoalOriented(
-        AgendaUser(known, user),
-        FocusTracker(known),
-        Evaluator(known),
-        nlu=heard.read,
-        nlg=said.say,
+        AgendaUser(loaded_domain, user),
+        FocusTracker(loaded_domain),
+        Evaluator(loaded_domain),
+        nlu=system_side.read,
+        nlg=user_side.say,
         max_turns=max_turns,
         line_length=line_length,
     )
@@ -41,5 +41,5 @@ def restaurant(
 @lru_cache(maxsize=4)
 def _in_words(domain: str) -> tuple[Domain, Words, Words]:
     """The domain, what its systems say, and what its users say; for all environments of a run."""
-    known = load_domain(domain)
-    return known, system_words(known), user_words(known)
+    loaded_domain = load_domain(domain)
+    return loaded_domain, system_words(loaded_domain), user_words(loaded_domain)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.foreign_code import named
-from rlhf_dialog.task_oriented.world.action_list import words_of
+from rlhf_dialog.task_oriented.world.action_list import split_words
 
 # functions (turns, **args) -> a vector, always of the same size
 StateFactory = Registry("state", "in a file of --register")
@@ -28,10 +28,10 @@ def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.2, acti
     of the three parts has the length 1, times its weight.
     """
     vector = [0.0] * size
-    (taken, heard), (_, earlier) = ([("", ""), ("", ""), *turns])[:-3:-1]
+    (taken, user_turn), (_, earlier) = ([("", ""), ("", ""), *turns])[:-3:-1]
     parts = (
-        (words_of(heard), 1.0),
-        ([f"before {word}" for word in words_of(earlier)], before),
+        (split_words(user_turn), 1.0),
+        ([f"before {word}" for word in split_words(earlier)], before),
         ([f"action {taken}"], action),
     )
     for names, weight in parts:
@@ -42,7 +42,7 @@ def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.2, acti
     return vector
 
 
-class State:
+class StateFunction:
     """A registered function of the turns, called with `args`; `size` is that of its vectors.
 
     Raises UserError for an unknown name or wrong arguments, and for a function that raises, or returns something else than finite
@@ -62,10 +62,10 @@ class State:
         with named(f"domain.state {self.name}:"):
             vector = np.array(self.function(list(turns)), dtype=np.float32)
         if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() or self.size not in (0, len(vector)):
-            wanted = (
+            expected = (
                 f"{self.size} finite numbers, as for an empty dialogue" if self.size else "a list of finite numbers"
             )
             raise UserError(
-                f"domain.state {self.name}: returned {vector.tolist()!r:.100} for {turns!r:.100}; return {wanted}"
+                f"domain.state {self.name}: returned {vector.tolist()!r:.100} for {turns!r:.100}; return {expected}"
             )
         return vector

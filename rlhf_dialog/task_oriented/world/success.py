@@ -11,7 +11,7 @@ from rlhf_dialog.task_oriented.world.tracker import NOTHING
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DialogueOutcome:
     """success: the venue that was offered last fits the goal as it was at the end, and every request was answered with
     that venue's own value. precision, recall, f1 of informed slots: right answers to requests are right; informed slots
     that were neither requested nor constraints are wrong; requests without a right answer are missing. They are 1 where
@@ -23,7 +23,7 @@ class Outcome:
     f1: float
 
 
-def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> Outcome:
+def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> DialogueOutcome:
     """The outcome of a dialogue; `goal` is the goal at its end."""
     informed: dict[str, dict[str, str]] = {}
     venues: list[str] = []
@@ -32,7 +32,7 @@ def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) 
         if len(venues) == 1:
             values = informed.setdefault(venues[0], {})
             values.update((act.slot, act.value) for act in acts if act.intent == "inform" and act.slot != NAME)
-    outcomes = [_of_venue(domain, goal, venue, informed.get(venue, {})) for venue in venues] or [_failed(goal)]
+    outcomes = [_judge_venue(domain, goal, venue, informed.get(venue, {})) for venue in venues] or [_failure(goal)]
     return max(outcomes, key=lambda outcome: (outcome.success, outcome.f1))
 
 
@@ -46,10 +46,10 @@ class Evaluator:
     def __init__(self, domain: Domain):
         self.domain = domain
 
-    def __call__(self, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> Outcome:
+    def __call__(self, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> DialogueOutcome:
         """The outcome of a dialogue; `goal` is the goal at its end."""
         outcome = evaluate(self.domain, goal, [without_contradictions(acts) for acts in system_turns])
-        venues = next((found for acts in reversed(system_turns) if (found := _venues(acts))), [])
+        venues = next((names for acts in reversed(system_turns) if (names := _venues(acts))), [])
         entities = [self.domain.entity(venue) for venue in venues]
         fits = all(entity is not None and goal.fits(entity) for entity in entities)
         return outcome if fits else replace(outcome, success=False)
@@ -68,22 +68,22 @@ def _venues(acts: Sequence[Act]) -> list[str]:
     return [name for name in names if name != NOTHING]
 
 
-def _of_venue(domain: Domain, goal: Goal, venue: str, informed: Mapping[str, str]) -> Outcome:
+def _judge_venue(domain: Domain, goal: Goal, venue: str, informed: Mapping[str, str]) -> DialogueOutcome:
     entity = domain.entity(venue)
     if entity is None:
-        return _failed(goal)
-    requested = goal.requested()
+        return _failure(goal)
+    requested = goal.requested_slots()
     right = sum(informed.get(slot) == entity[slot] for slot in requested)
     useless = sum(slot not in requested and slot not in goal.constraints for slot in informed)
     return _outcome(right == len(requested) and goal.fits(entity), right, useless, len(requested))
 
 
-def _failed(goal: Goal) -> Outcome:
-    return _outcome(False, 0, 0, len(goal.requested()))
+def _failure(goal: Goal) -> DialogueOutcome:
+    return _outcome(False, 0, 0, len(goal.requested_slots()))
 
 
-def _outcome(success: bool, right: int, useless: int, requested: int) -> Outcome:
+def _outcome(success: bool, right: int, useless: int, requested: int) -> DialogueOutcome:
     precision = right / (right + useless) if right + useless else float(not requested)
     recall = right / requested if requested else 1.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return Outcome(success, precision, recall, f1)
+    return DialogueOutcome(success, precision, recall, f1)

@@ -33,7 +33,7 @@ class Summary:
 
 def summarise(domain: Domain, belief: Belief) -> Summary:
     """Read the belief: values are accepted above `accepted_above`, when `none` is less probable."""
-    ranked = {slot: belief.ranked(slot) for slot in domain.constraints}
+    ranked = {slot: belief.ranked_values(slot) for slot in domain.constraints}
     accepted: dict[str, tuple[str, float]] = {}
     for slot, values in domain.constraints.items():
         if ranked[slot]:

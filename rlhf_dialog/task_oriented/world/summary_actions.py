@@ -42,13 +42,13 @@ class SummaryActions:
             self._alternatives_wanted = True
         allowed = []
         for slot in self.domain.constraints:
-            known = len(summary.ranked[slot])
-            allowed += [True, known > 0, known > 1]
+            num_values = len(summary.ranked[slot])
+            allowed += [True, num_values > 0, num_values > 1]
         enough = len(summary.accepted) >= ACCEPTED_TO_INFORM or not summary.distinguishable
         offered = bool(belief.offered)
         allowed += [
             summary.method == "byconstraints" and enough,
-            summary.method == "byname" and (offered or self._named(belief) != ""),
+            summary.method == "byname" and (offered or self._find_name(belief) != ""),
             self._alternatives_wanted and offered,
             summary.method == "finished",
             False,
@@ -68,7 +68,7 @@ class SummaryActions:
             self._alternatives_wanted = False
             return self._inform(belief, summary, again=False)
         if name == "inform_byname":
-            return self._inform_requested(self._named(belief) or belief.offered, summary)
+            return self._inform_requested(self._find_name(belief) or belief.offered, summary)
         return [Act(name)] if name in ("bye", "reqmore") else NULL
 
     def _about(self, kind: str, slot: str, summary: Summary) -> list[Act]:
@@ -77,22 +77,22 @@ class SummaryActions:
         values = [value for value, _ in summary.ranked[slot][: 1 if kind == "confirm" else 2]]
         return [Act(kind, slot, value) for value in values] if len(values) == (1 if kind == "confirm" else 2) else NULL
 
-    def _named(self, belief: Belief) -> str:
+    def _find_name(self, belief: Belief) -> str:
         """The name that the user gave, where that is believed."""
-        return next((name for name, score in belief.ranked(NAME)[:1] if score >= NAMED_ABOVE), "")
+        return next((name for name, score in belief.ranked_values(NAME)[:1] if score >= NAMED_ABOVE), "")
 
     def _inform(self, belief: Belief, summary: Summary, again: bool) -> list[Act]:
         """Offer an entity that fits what is accepted: the last one `again` if it fits, or one that was not offered."""
         entities = self.domain.matching(summary.accepted)
         if not entities:
-            return [Act("inform", NAME, NOTHING), *_said(summary, dontcare=False)]
+            return [Act("inform", NAME, NOTHING), *_echo_accepted(summary, dontcare=False)]
         if again:
             return self._offer(next((e for e in entities if e[NAME] == belief.offered), entities[0]), summary)
-        others = [entity for entity in entities if entity[NAME] not in belief.offers]
-        if others:
-            return self._offer(others[0], summary)
+        alternatives = [entity for entity in entities if entity[NAME] not in belief.offers]
+        if alternatives:
+            return self._offer(alternatives[0], summary)
         only = [Act("except", NAME, entity[NAME]) for entity in entities]
-        return [Act("inform", NAME, NOTHING), *only, *_said(summary, dontcare=True)]
+        return [Act("inform", NAME, NOTHING), *only, *_echo_accepted(summary, dontcare=True)]
 
     def _offer(self, entity: Entity, summary: Summary) -> list[Act]:
         slots = [slot for slot in summary.accepted if entity[slot] != UNKNOWN][:MAX_INFORMED]
@@ -106,7 +106,7 @@ class SummaryActions:
         return [Act("inform", NAME, name), *(Act("inform", slot, entity[slot]) for slot in slots)]
 
 
-def _said(summary: Summary, dontcare: bool) -> list[Act]:
+def _echo_accepted(summary: Summary, dontcare: bool) -> list[Act]:
     """The accepted values, so that the user can correct them."""
     pairs = [(slot, value) for slot, value in summary.accepted.items() if dontcare or value != DONTCARE]
     return [Act("inform", slot, value) for slot, value in pairs[:MAX_INFORMED]]

@@ -33,10 +33,10 @@ class Belief:
     offer_happened: bool = False
     nothing_found: bool = False
 
-    def ranked(self, slot: str) -> list[tuple[str, float]]:
+    def ranked_values(self, slot: str) -> list[tuple[str, float]]:
         """Values of the slot with a probability above 0, the most probable one first, without `none`."""
-        found = [(value, score) for value, score in self.slots[slot].items() if score > 0]
-        return sorted(found, key=lambda item: -item[1])
+        scored = [(value, score) for value, score in self.slots[slot].items() if score > 0]
+        return sorted(scored, key=lambda item: -item[1])
 
     def none(self, slot: str) -> float:
         """The probability that the user has not spoken of the slot."""
@@ -63,25 +63,26 @@ class FocusTracker:
         """The belief after the system's turn and what was understood of the user's; the same object in every turn."""
         belief = self.belief
         self._note_offers(system_acts)
-        asked = _asked(system_acts)
-        confirmed = _confirmed(system_acts)
-        heard: dict[str, Scores] = {}
+        asked_slot = next((act.slot for act in system_acts if act.intent in ("request", "select", "confirm")), "")
+        confirmed_pair = _find_confirmed_pair(system_acts)
+        new_scores: dict[str, Scores] = {}
         method: Scores = dict.fromkeys(METHODS, 0.0)
         requested: Scores = {}
         belief.discourse_act = {}
         for acts, score in n_best:
-            acts = self._understood(acts, asked)
-            for slot, value in _goals(acts, confirmed).items():
-                scores = heard.setdefault(slot, {})
+            acts = self._understood(acts, asked_slot)
+            for slot, value in _goals(acts, confirmed_pair).items():
+                scores = new_scores.setdefault(slot, {})
                 scores[value] = scores.get(value, 0.0) + score
             for slot in {act.slot for act in acts if act.intent in ("request", "confirm")}:
                 requested[slot] = requested.get(slot, 0.0) + score
             method[_method(acts, belief.offered)] += score
-            _add(belief.discourse_act, _discourse_act(acts), score)
-        for slot, scores in heard.items():
-            belief.slots[slot] = _focused(belief.slots[slot], scores, 1.0 - sum(scores.values()))
+            discourse_act = _discourse_act(acts)
+            belief.discourse_act[discourse_act] = belief.discourse_act.get(discourse_act, 0.0) + score
+        for slot, scores in new_scores.items():
+            belief.slots[slot] = _shift_focus(belief.slots[slot], scores, 1.0 - sum(scores.values()))
         open_method = method.pop("none")
-        belief.method = _focused(belief.method, {m: s for m, s in method.items() if s}, open_method)
+        belief.method = _shift_focus(belief.method, {m: s for m, s in method.items() if s}, open_method)
         self._note_requests(system_acts, requested)
         return belief
 
@@ -105,38 +106,30 @@ class FocusTracker:
             kept[slot] = min(1.0, kept.get(slot, 0.0) + score)
         self.belief.requested = kept
 
-    def _understood(self, acts: Iterable[Act], asked: str) -> list[Act]:
+    def _understood(self, acts: Iterable[Act], asked_slot: str) -> list[Act]:
         """The acts with the slot that an answer leaves out, and without values of slots that are not tracked."""
         understood = []
         for act in acts:
             if act.slot in self.tracked or act.intent == "request" or (not act.slot and not act.value):
                 understood.append(act)
-            elif not act.slot and asked in self.tracked:
-                understood.append(Act(act.intent, asked, act.value))
+            elif not act.slot and asked_slot in self.tracked:
+                understood.append(Act(act.intent, asked_slot, act.value))
         return understood
 
 
-def _add(scores: Scores, key: str, score: float) -> None:
-    scores[key] = scores.get(key, 0.0) + score
-
-
-def _asked(system_acts: list[Act]) -> str:
-    return next((act.slot for act in system_acts if act.intent in ("request", "select", "confirm")), "")
-
-
-def _confirmed(system_acts: list[Act]) -> tuple[str, str] | None:
+def _find_confirmed_pair(system_acts: list[Act]) -> tuple[str, str] | None:
     """Slot and value of a turn that asks for one confirmation."""
     pairs = [(act.slot, act.value) for act in system_acts if act.intent == "confirm"]
     return pairs[0] if len(pairs) == 1 else None
 
 
-def _goals(acts: list[Act], confirmed: tuple[str, str] | None) -> dict[str, str]:
+def _goals(acts: list[Act], confirmed_pair: tuple[str, str] | None) -> dict[str, str]:
     goals = {}
     for act in acts:
         if act.intent == "inform":
             goals[act.slot] = act.value
-        elif act.intent == "affirm" and confirmed:
-            goals[confirmed[0]] = confirmed[1]
+        elif act.intent == "affirm" and confirmed_pair:
+            goals[confirmed_pair[0]] = confirmed_pair[1]
     return goals
 
 
@@ -159,7 +152,7 @@ def _discourse_act(acts: list[Act]) -> str:
     return next((name for name in ("silence", "repeat", "thankyou", "ack", "hello") if name in intents), "none")
 
 
-def _focused(before: Scores, now: Scores, left: float) -> Scores:
+def _shift_focus(before: Scores, now: Scores, left: float) -> Scores:
     """p * left + s, divided by the sum where rounding makes it more than 1."""
     left = min(1.0, max(0.0, left))
     scores = {key: score * left for key, score in before.items()} if left else {}

@@ -81,19 +81,19 @@ MARKS = re.compile(r"\s*([.,?!;])(?=[\s.,?!;]|$)\s*")
 END = r"(?: [.?!;](?= |$)|$) *"
 
 
-def called(slot: str) -> str:
+def slot_in_words(slot: str) -> str:
     """The slot in words.
 
-    >>> called("pricerange"), called("parking_space")
+    >>> slot_in_words("pricerange"), slot_in_words("parking_space")
     ('price range', 'parking space')
     """
     return CALLED.get(slot, slot.replace("_", " "))
 
 
-def plain(text: str) -> str:
+def normalize(text: str) -> str:
     """Lower case, one space between words, and one before each mark at the end of a word.
 
-    >>> plain("It is  Thai, and cheap.")
+    >>> normalize("It is  Thai, and cheap.")
     'it is thai , and cheap .'
     """
     return " ".join(MARKS.sub(r" \1 ", text.lower()).split())
@@ -107,32 +107,33 @@ class Words:
     """
 
     def __init__(self, domain: Domain, templates: Templates, keywords: Keywords, invents: bool):
-        self.domain, self.templates, self.invents = domain, templates, invents
+        self.domain = domain
+        self.templates = templates
+        self.invents = invents
         self.keywords = [(re.compile(rf"\b(?:{words})\b"), act) for words, act in keywords]
         self.slots = tuple(dict.fromkeys([*domain.constraints, *domain.requestable, TYPE]))
         self.only_type = {TYPE} - {*domain.constraints}
-        self.values = {slot: {plain(value): value for value in self._known(slot)} for slot in self.slots}
-        self.patterns = sorted(self._patterns(False), key=lambda found: -found[0])
-        self.patterns += sorted(self._patterns(True), key=lambda found: -found[0]) if invents else []
-        self.mentions = {
-            value: (slot, found) for slot in self.slots[::-1] for value, found in self.values[slot].items()
-        }
-        self.mentions.pop(plain(UNKNOWN))
-        self.mentioned = re.compile(rf"(?<!\w)({_one_of(self.mentions)})(?:ly)?(?!\w)")  # "moderately priced"
+        self.values = {slot: {normalize(value): value for value in self._known_values(slot)} for slot in self.slots}
+        self.patterns = sorted(self._patterns(False), key=lambda text: -text[0])
+        self.patterns += sorted(self._patterns(True), key=lambda text: -text[0]) if invents else []
+        self.mentions = {value: (slot, text) for slot in self.slots[::-1] for value, text in self.values[slot].items()}
+        self.mentions.pop(normalize(UNKNOWN))
+        self.mentioned = re.compile(rf"(?<!\w)({_alternatives(self.mentions)})(?:ly)?(?!\w)")  # "moderately priced"
 
     def say(self, acts: Iterable[Act], rng: Random) -> str:
         """The turn in words, a sentence for each act; `rng` chooses among templates. Raises KeyError without a template."""
         acts = list(acts)
         missed = any((act.slot, act.value) == (NAME, NOTHING) for act in acts)
         return " ".join(
-            rng.choice(self._sentences(act, missed)).format(slot=called(act.slot), value=act.value) for act in acts
+            rng.choice(self._sentences(act, missed)).format(slot=slot_in_words(act.slot), value=act.value)
+            for act in acts
         )
 
     def read(self, text: str) -> list[Act]:
         """The acts of a turn, in its order; `null` where nothing is understood."""
-        text, acts = plain(text), []
+        text, acts = normalize(text), []
         while text:
-            matched = next((one for pattern in self.patterns if (one := self._matched(pattern, text))), None)
+            matched = next((result for pattern in self.patterns if (result := self._match(pattern, text))), None)
             if matched is None:
                 sentence, mark, text = _first_sentence(text)
                 acts += self._by_keywords(sentence, mark == "?")
@@ -141,7 +142,7 @@ class Words:
                 text = text[matched[1] :]
         return acts or [Act("null")]
 
-    def _known(self, slot: str) -> list[str]:
+    def _known_values(self, slot: str) -> list[str]:
         if slot in self.only_type:
             return [self.domain.type]
         return [*self.domain.values(slot), *(entity[slot] for entity in self.domain.entities), UNKNOWN]
@@ -157,25 +158,30 @@ class Words:
     def _patterns(self, invented: bool) -> Iterator[tuple[int, re.Pattern[str], str, str, str]]:
         """For each template and slot: its number of fixed letters, its expression, intent, slot and kind of value."""
         for (intent, slot, kind), sentences in self.templates.items():
-            for of_slot in self.slots if slot == ANY else [slot]:
-                if kind == VALUE and of_slot not in self.values:
+            for template_slot in self.slots if slot == ANY else [slot]:
+                if kind == VALUE and template_slot not in self.values:
                     continue
-                values = "[^.?!;]+?" if invented else _one_of(self.values.get(of_slot, ()))
+                values = "[^.?!;]+?" if invented else _alternatives(self.values.get(template_slot, ()))
                 for sentence in sentences:
-                    parts = plain(sentence).rstrip(" .?").replace("{slot}", called(of_slot)).split("{value}")
+                    parts = (
+                        normalize(sentence)
+                        .rstrip(" .?")
+                        .replace("{slot}", slot_in_words(template_slot))
+                        .split("{value}")
+                    )
                     if not invented or len(parts) > 1:
                         text = f"(?P<value>{values})".join(map(re.escape, parts))
-                        meant = "inform" if intent == "missed" else intent
-                        yield sum(map(len, parts)), re.compile(text + END), meant, of_slot, kind
+                        read_intent = "inform" if intent == "missed" else intent
+                        yield sum(map(len, parts)), re.compile(text + END), read_intent, template_slot, kind
 
-    def _matched(self, pattern: tuple[int, re.Pattern[str], str, str, str], text: str) -> tuple[Act, int] | None:
+    def _match(self, pattern: tuple[int, re.Pattern[str], str, str, str], text: str) -> tuple[Act, int] | None:
         """The act with which the text begins, and its length."""
         _, expression, intent, slot, kind = pattern
-        found = expression.match(text)
-        if not found:
+        match = expression.match(text)
+        if not match:
             return None
-        value = self.values[slot].get(found["value"], found["value"]) if kind == VALUE else kind
-        return Act(intent, slot, value), found.end()
+        value = self.values[slot].get(match["value"], match["value"]) if kind == VALUE else kind
+        return Act(intent, slot, value), match.end()
 
     def _by_keywords(self, sentence: str, question: bool) -> list[Act]:
         """Values that are named, and slots that are asked for; else the first keyword."""
@@ -200,7 +206,7 @@ class Words:
         return acts
 
     def _mentions(self, sentence: str, slot: str) -> bool:
-        return bool(re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence))
+        return bool(re.search(rf"\b(?:{_alternatives({slot_in_words(slot), slot})})\b", sentence))
 
     def _facts(self, slots: Iterable[str]) -> list[str]:
         """Of the slots those that only a user asks for, also without a question mark: "their phone number , please"."""
@@ -217,11 +223,11 @@ def system_words(domain: Domain) -> Words:
     return Words(domain, SYSTEM, SYSTEM_KEYWORDS, invents=True)
 
 
-def _one_of(texts: Iterable[str]) -> str:
+def _alternatives(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(texts, key=lambda text: (-len(text), text))))
 
 
 def _first_sentence(text: str) -> tuple[str, str, str]:
     """The sentence without its mark, the mark, and what follows."""
-    found = re.search(r"(?:^| )([.?!;])(?= |$) *", text)
-    return (text[: found.start()], found[1], text[found.end() :]) if found else (text, "", "")
+    mark = re.search(r"(?:^| )([.?!;])(?= |$) *", text)
+    return (text[: mark.start()], mark[1], text[mark.end() :]) if mark else (text, "", "")

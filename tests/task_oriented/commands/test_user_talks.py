@@ -84,13 +84,13 @@ def test_a_language_model_talks_with_another(chat_agent, persona):
 
 def test_first_turns_and_goals_are_those_of_the_data(chat_agent, monkeypatch):
     read = []
-    said = language_model.written
+    said = language_model.write_turns
 
     def written(speaker, prompts, streams):
         read.extend(prompt[0][0] for prompt in prompts)
         return said(speaker, prompts, streams)
 
-    monkeypatch.setattr(language_model, "written", written)
+    monkeypatch.setattr(language_model, "write_turns", written)
     user_talks.language_model(chat_agent, chat_agent, "", 2, [CAMREST, PLAIN], [DAILY], 5, lambda: None)
     assert set(read) == {"Green tea .", "One ."}
     read.clear()

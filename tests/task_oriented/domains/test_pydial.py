@@ -13,7 +13,7 @@ from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import evaluate
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
@@ -161,7 +161,7 @@ def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_
     assert words.read("I would take ada (2) .") == [second[0]]
     heard = [Act("inform", "name", "ada (2)")]
     assert user_words(domain).read(user_words(domain).say(heard, Random(0))) == heard
-    assert acts_of(text_of(second)) == second
+    assert parse_acts(format_acts(second)) == second
 
 
 def test_without_a_data_base(tmp_path):

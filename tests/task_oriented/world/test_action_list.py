@@ -6,7 +6,7 @@ import pytest
 from processes import ROOT
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions, words_of
+from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions, split_words
 
 FREE = {"name": "again", "sentence": "Pardon ?"}
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_used(raw, said):
     ],
 )
 def test_words_keep_their_vowel_signs_and_each_chinese_character_is_one(text, words):
-    assert words_of(text) == words
+    assert split_words(text) == words
 
 
 def test_the_names_make_the_hash(tmp_path):

@@ -3,8 +3,8 @@
 from persons import typing
 
 from rlhf_dialog.task_oriented.world.action_list import ActionList
-from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
-from rlhf_dialog.task_oriented.world.states import State
+from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld
+from rlhf_dialog.task_oriented.world.states import StateFunction
 
 ACTIONS = ActionList(
     [
@@ -19,7 +19,7 @@ ACTIONS = ActionList(
 def led(lines, actions, max_turns=9, each_answer=True):
     """The masks and the steps of a dialogue in which the system takes these actions, and what was shown."""
     person, shown = typing(lines, each_answer=each_answer, rewards=(-1.0, 1.0))
-    environment = SpokenActions(ACTIONS, person, State("last_turns", {"size": 32}), max_turns)
+    environment = ActionListWorld(ACTIONS, person, StateFunction("last_turns", {"size": 32}), max_turns)
     _, info = environment.reset(seed=0, options={"dialogue": 0})
     steps = [environment.step(ACTIONS.names.index(action)) for action in actions]
     return [one["action_mask"].tolist() for one in (info, *(step[4] for step in steps))], steps, shown

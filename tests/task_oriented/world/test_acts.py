@@ -3,7 +3,7 @@ import doctest
 import pytest
 
 from rlhf_dialog.task_oriented.world import acts
-from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 
 
 def test_acts_are_values():
@@ -13,7 +13,7 @@ def test_acts_are_values():
 
 def test_a_turn_in_one_line():
     turn = [Act("hello"), Act("request", "phone"), Act("inform", "tea", "green"), Act("inform", "", "dontcare")]
-    assert text_of(turn) == "hello() request(phone) inform(tea=green) inform(=dontcare)"
+    assert format_acts(turn) == "hello() request(phone) inform(tea=green) inform(=dontcare)"
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def test_a_turn_in_one_line():
     ],
 )
 def test_the_line_is_read_as_it_was_written(turn):
-    assert acts_of(text_of(turn)) == turn
+    assert parse_acts(format_acts(turn)) == turn
 
 
 def test_words_are_not_acts():
-    assert acts_of("How about (maybe) ada ?") == []
+    assert parse_acts("How about (maybe) ada ?") == []
     assert doctest.testmod(acts).failed == 0

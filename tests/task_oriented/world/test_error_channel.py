@@ -96,7 +96,7 @@ def test_values_slots_and_types_are_confused():
     domain = Domain("tea", "cafe", DATA["constraints"], ["name", "tea", "area"], DATA["entities"])
     channel, kinds = ErrorChannel(domain, 1.0, Random(1)), Counter()
     for _ in range(3000):
-        (act,) = channel._confused([Act("inform", "tea", "green")])[:1]
+        (act,) = channel._confuse([Act("inform", "tea", "green")])[:1]
         kinds["type" if act.intent != "inform" else "value" if act.slot == "tea" else "slot"] += 1
         assert act != Act("inform", "tea", "green")
     assert [kinds[kind] / 3000 for kind in ("value", "slot", "type")] == pytest.approx([0.5, 0.3, 0.2], abs=0.03)

@@ -15,7 +15,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.summary import summarise
@@ -70,7 +70,7 @@ def test_the_same_dialogues_as_at_act_level(words):
     policy = Handcrafted(DOMAIN)
     for dialogue in range(25):
         reset = {"seed": 3, "options": {"dialogue": dialogue}}
-        speaker = Speaker() if words else Speaker(text_of, acts_of)
+        speaker = Speaker() if words else Speaker(format_acts, parse_acts)
         _, total, info = played(in_words, speaker.reply, **reset)
         observation, expected = acts.reset(**reset)
         while "success" not in expected:
@@ -84,7 +84,7 @@ def test_the_same_dialogues_as_at_act_level(words):
 
 def test_without_words_a_turn_is_acts():
     text, info = environment_of(TEA).reset(seed=1)
-    assert acts_of(text.split("\n")[0])[-1].intent == "inform"
+    assert parse_acts(text.split("\n")[0])[-1].intent == "inform"
     assert info == {"dialogue": 0}
 
 
@@ -98,7 +98,7 @@ def test_the_line_of_the_data_base():
         ("inform(tea=white)", "0 match"),
         ("inform(tea=black) inform(area=south)", "2 match: name=dot, phone=44, tea=black, area=south"),
     ]
-    environment.user.turns = [acts_of(text) for text, _ in said]
+    environment.user.turns = [parse_acts(text) for text, _ in said]
     texts = [environment.reset(seed=0)[0], environment.step("inform(name=ada)")[0]]
     texts += [environment.step(reply)[0] for reply in ("inform(name=ada)", "inform(name=ben)", "inform(name=none)")]
     assert texts == [f"{text}\n[db] {line}" for text, line in said]
@@ -115,7 +115,7 @@ def test_the_line_of_the_data_base():
 )
 def test_slots_that_make_the_line_too_long_are_left_out_and_the_sentence_never(length, line):
     asked = "inform(tea=green) inform(area=north) request(hours)"
-    environment = environment_of(TEA, user=Scripted(acts_of(asked)), line_length=length)
+    environment = environment_of(TEA, user=Scripted(parse_acts(asked)), line_length=length)
     assert environment.reset(seed=0)[0] == f"{asked}\n[db] {line}"
 
 
@@ -185,9 +185,9 @@ def test_a_user_that_lies_is_not_believed(lie):
                 self.goal.requests.update(LIE["requests"])
                 self.goal.name = LIE["name"]
             self.success = True
-            return acts_of("thankyou() bye()")
+            return parse_acts("thankyou() bye()")
 
-    environment.user = Liar(acts_of("inform(tea=green)"))
+    environment.user = Liar(parse_acts("inform(tea=green)"))
     environment.reset(seed=0, options={"goal": WANTED})
     _, reward, terminated, _, info = environment.step("inform(name=cid) inform(phone=33)")
     assert (reward, terminated, info["success"]) == (-1.0, True, False)
@@ -197,7 +197,7 @@ def test_a_user_that_lies_is_not_believed(lie):
 
 
 def test_listing_everything_is_not_an_offer():
-    environment = environment_of(TEA, user=Scripted(acts_of("hello()"), [Act("bye")]))
+    environment = environment_of(TEA, user=Scripted(parse_acts("hello()"), [Act("bye")]))
     for venues, success in (("ada ben", True), ("ada ben cid", False), ("cid", False), ("ada zoe", False)):
         environment.reset(seed=0, options={"goal": {"constraints": WANTED["constraints"]}})
         reply = "inform(name=none) " + " ".join(f"except(name={venue})" for venue in venues.split())
@@ -213,7 +213,7 @@ def test_nothing_is_earned_by_talking(reply):
 
 
 def test_the_turn_limit():
-    environment = environment_of(TEA, user=Scripted(*[acts_of("inform(tea=green)")] * 9), max_turns=3)
+    environment = environment_of(TEA, user=Scripted(*[parse_acts("inform(tea=green)")] * 9), max_turns=3)
     _, total, info = played(environment, lambda text: "inform(name=ada) inform(phone=11)", options={"goal": WANTED})
     assert (total, info["turns"], info["terminated"], info["success"]) == (-3.0, 3, False, False)
 
@@ -233,11 +233,11 @@ class Own:
 
 def test_each_part_can_be_ones_own():
     environment = GoalOriented(
-        Scripted(acts_of("inform(tea=black)"), acts_of("bye()"), goal="to have a nice day"),
+        Scripted(parse_acts("inform(tea=black)"), parse_acts("bye()"), goal="to have a nice day"),
         Own(),
         lambda goal, turns: goal == "to have a nice day" and turns == [[Act("hello")]],
         nlu=lambda text: [Act(text)],
-        nlg=lambda acts, rng: f"<{text_of(acts)}>",
+        nlg=lambda acts, rng: f"<{format_acts(acts)}>",
     )
     prompt = opened(environment, 3, Limits(step_timeout_s=60))
     assert prompt.prompt_turns == ["<inform(tea=black)>\n[db] 2 match: name=dot, tea=black"]
@@ -254,7 +254,7 @@ def test_each_part_can_be_ones_own():
         ({"nlg": lambda acts, rng: acts}, r"nlg .*<lambda>: returned \[Act\(.*; return a text"),
         (
             {"evaluator": lambda goal, turns: 1.5},
-            r"evaluator .*<lambda>: returned 1.5; return an Outcome, True or False",
+            r"evaluator .*<lambda>: returned 1.5; return a DialogueOutcome, True or False",
         ),
         ({"nlu": lambda text: 1 / 0}, r"nlu raised ZeroDivisionError: .* at .*test_goal_oriented\.py:\d+"),
         (

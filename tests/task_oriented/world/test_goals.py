@@ -5,7 +5,7 @@ import pytest
 from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
+from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
 
 DOMAIN = small_domain()
 
@@ -47,10 +47,10 @@ def test_a_copy_is_a_goal_of_its_own():
 
 
 def test_a_goal_of_the_user():
-    goal = goal_of(DOMAIN, {"constraints": {"tea": "white", "name": "ada"}, "requests": ["phone"]})
+    goal = parse_goal(DOMAIN, {"constraints": {"tea": "white", "name": "ada"}, "requests": ["phone"]})
     assert (goal.constraints, list(goal.requests), goal.wanted_name) == ({"tea": "white"}, ["name", "phone"], "ada")
     assert goal.as_dict()["constraints"] == {"tea": "white", "name": "ada"}
-    assert goal_of(DOMAIN, {}).constraints == {}
+    assert parse_goal(DOMAIN, {}).constraints == {}
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_a_goal_of_the_user():
 )
 def test_a_goal_that_cannot_be_fulfilled_names_its_slot(data, message):
     with pytest.raises(UserError, match=message) as raised:
-        goal_of(DOMAIN, data)
+        parse_goal(DOMAIN, data)
     assert "of the domain tea" in str(raised.value)

@@ -5,7 +5,7 @@ from persons import typing
 from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.person_world import Taught
+from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 
 TEA = small_domain()
 LINES = ["green tea in the north please", "what is the phone number ?"]
@@ -15,7 +15,7 @@ ACTIONS = ["inform", "inform_byname"]
 def led(lines, actions, each_answer=False, **options):
     """The steps of a dialogue in which the system takes these actions, what was shown, and the environment."""
     person, shown = typing(lines, each_answer=each_answer)
-    environment = Taught(TEA, person, **options)
+    environment = PersonWorld(TEA, person, **options)
     environment.reset(seed=3, options={"dialogue": 0})
     return [environment.step(environment.names.index(action)) for action in actions], shown, environment
 

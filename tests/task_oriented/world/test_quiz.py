@@ -8,10 +8,10 @@ import pytest
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
-from rlhf_dialog.task_oriented.world.action_list_world import SpokenActions
+from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld
 from rlhf_dialog.task_oriented.world.quiz import Quiz, read_answers
-from rlhf_dialog.task_oriented.world.states import State
-from rlhf_dialog.task_oriented.world.users.teacher import Said
+from rlhf_dialog.task_oriented.world.states import StateFunction
+from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 
 ACTIONS = ActionList(
     [
@@ -28,7 +28,7 @@ ANSWERS = {"hi": "hello", "a book": "title", "when ?": "hours", "thanks": "bye"}
 
 def asked(choose, dialogue=0, turns=5, answers=ANSWERS):
     """The steps of a dialogue whose actions are `choose(line)`, and the observations."""
-    quiz = Quiz(ACTIONS, answers, State("last_turns", {"size": 32}), turns)
+    quiz = Quiz(ACTIONS, answers, StateFunction("last_turns", {"size": 32}), turns)
     first, _ = quiz.reset(seed=3, options={"dialogue": dialogue})
     seen, steps = [first], []
     while not steps or not steps[-1][2]:
@@ -77,16 +77,18 @@ class Script:
         self.lines = iter(lines)
 
     def begin(self, about, greeting):
-        return Said(next(self.lines))
+        return PersonTurn(next(self.lines))
 
     def answer(self, sentence, last=False):
-        return Said("" if last else next(self.lines), 1.0)
+        return PersonTurn("" if last else next(self.lines), 1.0)
 
 
 def test_the_policy_sees_what_it_saw_when_it_learned():
     for number in range(10):
         steps, seen, turns = asked(ANSWERS.get, number, turns=4)
-        spoken = SpokenActions(ACTIONS, Script(line for _, line in turns), State("last_turns", {"size": 32}), 9)
+        spoken = ActionListWorld(
+            ACTIONS, Script(line for _, line in turns), StateFunction("last_turns", {"size": 32}), 9
+        )
         expected = [spoken.reset(seed=0, options={"dialogue": 0})]
         expected += [spoken.step(ACTIONS.names.index(name)) for name, _ in turns[1:]]
         assert np.array_equal(seen, [one[0] for one in expected])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.states import State, StateFactory, last_turns
+from rlhf_dialog.task_oriented.world.states import StateFactory, StateFunction, last_turns
 
 TURNS = [("", "Hello there"), ("ask", "Blue, blue and red")]
 
@@ -27,7 +27,7 @@ def test_words_and_action_by_hand():
 
 
 def test_a_dialogue_that_has_just_begun_and_older_turns():
-    first = State("last_turns", {"size": 64})
+    first = StateFunction("last_turns", {"size": 64})
     assert first.size == 64
     assert np.count_nonzero(first([])) == 1  # that there was no action yet
     assert (first([("", "a"), ("ask", "b"), *TURNS]) == first([("", "x"), ("ask", "y"), *TURNS])).all()
@@ -45,13 +45,13 @@ def own(monkeypatch):
 
 
 def test_a_function_of_the_users_own(own):
-    state = State("length", {"unit": 2.0})
+    state = StateFunction("length", {"unit": 2.0})
     assert (state.size, state(TURNS).tolist()) == (2, [4.0, 1.0])
 
 
 def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
     turns = list(TURNS)
-    State("newest_first", {})(turns)
+    StateFunction("newest_first", {})(turns)
     assert turns == TURNS
 
 
@@ -70,9 +70,9 @@ def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
 )
 def test_what_cannot_be_used(own, name, args, said):
     with pytest.raises(UserError, match=said):
-        State(name, args)
+        StateFunction(name, args)
 
 
 def test_a_size_that_changes(own):
     with pytest.raises(UserError, match="return 1 finite numbers, as for an empty dialogue"):
-        State("ragged", {})(TURNS)
+        StateFunction("ragged", {})(TURNS)

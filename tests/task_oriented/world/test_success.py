@@ -3,7 +3,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.success import Evaluator, Outcome, evaluate
+from rlhf_dialog.task_oriented.world.success import DialogueOutcome, Evaluator, evaluate
 
 DOMAIN = small_domain()
 GOAL = Goal({"tea": "green", "area": "north"}, {"name": None, "phone": None, "hours": None})
@@ -67,7 +67,9 @@ def test_precision_recall_and_f1_by_hand(turns, numbers):
 
 
 def test_where_nothing_is_asked_nothing_is_missing():
-    assert evaluate(DOMAIN, Goal({"tea": "green"}), [informs("ada", tea="green")]) == Outcome(True, 1.0, 1.0, 1.0)
+    assert evaluate(DOMAIN, Goal({"tea": "green"}), [informs("ada", tea="green")]) == DialogueOutcome(
+        True, 1.0, 1.0, 1.0
+    )
 
 
 def test_each_venue_of_a_list_must_fit():
@@ -82,7 +84,7 @@ def test_each_venue_of_a_list_must_fit():
     goal = Goal({"tea": "green", "area": "north"})
     assert (evaluate(DOMAIN, goal, [names_all]).success, Evaluator(DOMAIN)(goal, [names_all]).success) == (True, False)
     assert Evaluator(DOMAIN)(goal, [fits, [Act("bye")]]) == evaluate(DOMAIN, goal, [fits])
-    assert Evaluator(DOMAIN)(GOAL, [OFFER, PHONE, HOURS]) == Outcome(True, 1.0, 1.0, 1.0)
+    assert Evaluator(DOMAIN)(GOAL, [OFFER, PHONE, HOURS]) == DialogueOutcome(True, 1.0, 1.0, 1.0)
     assert not Evaluator(DOMAIN)(goal, []).success
 
 

@@ -1,7 +1,7 @@
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.world.acts import Act, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.summary import summarise
 from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
 from rlhf_dialog.task_oriented.world.tracker import Belief
@@ -22,7 +22,7 @@ def allowed(belief: Belief, actions: SummaryActions | None = None) -> set[str]:
 
 
 def says(name: str, belief: Belief, actions: SummaryActions | None = None) -> str:
-    return text_of((actions or SummaryActions(DOMAIN)).acts(name, belief, summarise(DOMAIN, belief)))
+    return format_acts((actions or SummaryActions(DOMAIN)).acts(name, belief, summarise(DOMAIN, belief)))
 
 
 REQUESTS = {"request_tea", "request_area"}

@@ -21,7 +21,7 @@ def test_evidence_adds_up_and_pushes_out_what_was_heard_before():
     belief = focus.update([], [(NULL, 0.9), (INFORM, 0.1)])
     assert belief.slots["tea"] == pytest.approx({"green": 0.262, "black": 0.63})
     assert belief.none("tea") == pytest.approx(0.108)
-    assert belief.ranked("tea") == [("black", pytest.approx(0.63)), ("green", pytest.approx(0.262))]
+    assert belief.ranked_values("tea") == [("black", pytest.approx(0.63)), ("green", pytest.approx(0.262))]
     assert belief.none("area") == 1
 
 

@@ -11,7 +11,7 @@ from small_domain import small_domain
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.world import words
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.words import plain, system_words, user_words
+from rlhf_dialog.task_oriented.world.words import normalize, system_words, user_words
 
 DOMAIN = load_domain("restaurant")
 ODD = Domain(
@@ -131,4 +131,4 @@ def test_an_act_without_a_sentence():
 
 def test_the_examples_are_true():
     assert doctest.testmod(words).failed == 0
-    assert plain("9.30, St. John's .") == "9.30 , st . john's ."
+    assert normalize("9.30, St. John's .") == "9.30 , st . john's ."

@@ -62,7 +62,9 @@ class Knowledge:
     """
 
     def __init__(self, policy: Callable[[str], str], fetcher: Fetcher | None = None, own: Collection[str] = ()):
-        self.policy, self.fetcher, self.own = policy, fetcher or OfflineFile(), [normal(each) for each in own]
+        self.policy = policy
+        self.fetcher = fetcher or OfflineFile()
+        self.own = [normal(each) for each in own]
         self.begin()
 
     @classmethod

@@ -70,7 +70,9 @@ class Manager:
         self.views.check(given, "policy.args.policies")
         self.policies = {name: _built(name, given.get(name, others), view) for name, view in self.views.of.items()}
         self._blank = {key: row for view in self.views.of.values() for key, row in self._extras_of(view).items()}
-        self._pieces, self._taught, self.num_updates = Pieces(), set[str](), 0
+        self._pieces = Pieces()
+        self._taught = set[str]()
+        self.num_updates = 0
 
     def act(
         self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()

@@ -42,7 +42,9 @@ class Topics:
 
     def begin(self) -> str:
         """Begin a dialogue: the greeting."""
-        self.topic, self.is_over, self.num_missed = "", False, 0
+        self.topic = ""
+        self.is_over = False
+        self.num_missed = 0
         return f"Hello! I can help you with {self._listed(self.names)}. What are you looking for?"
 
     def hear(self, said: str | Sequence[Act]) -> str:

@@ -28,7 +28,9 @@ class Spoken:
     """
 
     def __init__(self, environment: GoalOriented, policy: Policy, varied: bool = True):
-        self.environment, self.policy, self.varied = environment, policy, varied
+        self.environment = environment
+        self.policy = policy
+        self.varied = varied
         self.layout, self.actions = Layout(environment.domain), SummaryActions(environment.domain)
         self.words = system_words(environment.domain)
 

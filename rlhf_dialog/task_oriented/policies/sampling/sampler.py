@@ -50,7 +50,10 @@ class _Place:
         self.open(dialogue)
 
     def open(self, dialogue: int) -> None:
-        self.dialogue, self.now, self.first, self.paid = dialogue, Turn(None, None), 0, 0.0
+        self.dialogue = dialogue
+        self.now = Turn(None, None)
+        self.first = 0
+        self.paid = 0.0
         self.actions: list[int] = []
         self.rows: list[dict[str, Any]] = []
 

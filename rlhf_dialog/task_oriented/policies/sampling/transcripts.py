@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.task_oriented.domains import DONTCARE, AnyDomain, MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Features
 from rlhf_dialog.task_oriented.policies.sampling.transcripts_multi import lines_of_several
-from rlhf_dialog.task_oriented.world.acts import text_of
+from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.observations import Layout
 
 SHOWN_ABOVE = 0.05
@@ -59,13 +59,13 @@ def _lines(layout: Layout, names: Sequence[str], episode: Episode) -> Iterator[s
     yield f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"
     if info["goal"] != info["first_goal"]:
         yield f"  at the end, goal: {_goal(info['goal'])}"
-    yield f"  user    {text_of(info['user_acts'][0])}"
+    yield f"  user    {format_acts(info['user_acts'][0])}"
     for observation, action, reward, system, user in zip(
         episode.observations, episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
     ):
         yield f"  belief  {beliefs(layout, observation)}"
-        yield f"  system  {text_of(system)}   [{names[action]}]"
-        yield f"  user    {text_of(user)}   [reward {reward:+g}]"
+        yield f"  system  {format_acts(system)}   [{names[action]}]"
+        yield f"  user    {format_acts(user)}   [reward {reward:+g}]"
     how = "the user said goodbye" if episode.terminated else "the turn limit"
     inform = ", ".join(f"{name} {value:.2f}" for name, value in info["inform"].items())
     verdict = "success" if episode.success else "failure"

@@ -5,7 +5,7 @@ from typing import Any
 
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.world.acts import text_of
+from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
 
@@ -15,14 +15,14 @@ def lines_of_several(domain: MultiDomain, names: Sequence[str], episode: Episode
     yield f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"
     if info["goal"] != info["first_goal"]:
         yield f"  at the end, goal: {_goal(info['goal'])}"
-    yield f"  user    {text_of(info['user_acts'][0])}"
+    yield f"  user    {format_acts(info['user_acts'][0])}"
     state.update([], info["user_acts"][0])
     for action, reward, system, user in zip(
         episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
     ):
         yield f"  state   {_known(state)}"
-        yield f"  system  {text_of(system)}   [{names[action]}]"
-        yield f"  user    {text_of(user)}   [reward {reward:+g}]"
+        yield f"  system  {format_acts(system)}   [{names[action]}]"
+        yield f"  user    {format_acts(user)}   [reward {reward:+g}]"
         state.update(system, user)
     for booking in info["bookings"]:
         slots = ", ".join(f"{slot}={value}" for slot, value in {**booking["made"], **booking["slots"]}.items())
@@ -50,7 +50,7 @@ def _known(state: DialogueState) -> str:
     """For each domain of which the user spoke: what it wants, how many entities fit, what is open, and what is booked."""
     parts = []
     for name, own in state.domains.items():
-        said = {**own.known, **{f"book {slot}": value for slot, value in own.booking.items()}}
+        said = {**own.constraints, **{f"book {slot}": value for slot, value in own.booking.items()}}
         fit = f"; {len(own.matches)} fit" if own.is_ready and own.service.entities else ""
         asked = f"; asked: {', '.join(own.asked)}" if own.asked else ""
         booked = "; booked" if own.is_booked else ""

@@ -35,7 +35,9 @@ class OwnEnvironment(Wrapped):
         max_turns: int | None = None,
     ):
         self.called = getattr(cls, "__name__", type(cls).__name__)
-        self.step_timeout_s, self.max_turns, self.turns = step_timeout_s, max_turns, 0
+        self.step_timeout_s = step_timeout_s
+        self.max_turns = max_turns
+        self.turns = 0
         self.environment: Any = None
         self.environment = self._within("__init__", lambda: cls(**args))
         for method in ("reset", "step"):

@@ -9,7 +9,7 @@ from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld, Observation
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
-from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, draw_goal, goal_of
+from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
@@ -52,11 +52,17 @@ class MultiActLevel(GymnasiumWorld):
         self._declare(self.layout.size, self.actions.names)
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> MultiGoal:
-        given = options.get("goal")
-        return draw_goal(self.domain, rng, self.failing_bookings) if given is None else goal_of(self.domain, given)
+        goal_data = options.get("goal")
+        return (
+            draw_goal(self.domain, rng, self.failing_bookings)
+            if goal_data is None
+            else parse_goal(self.domain, goal_data)
+        )
 
     def _begin(self, goal: MultiGoal) -> None:
-        refused = {name: dict(wish.fail_book) for name, wish in goal.wishes.items() if wish.fail_book}
+        refused = {
+            name: dict(domain_goal.fail_book) for name, domain_goal in goal.by_domain.items() if domain_goal.fail_book
+        }
         self.desk = BookingDesk(self._stream("desk"), refused)
         self.state = DialogueState(self.domain)
 

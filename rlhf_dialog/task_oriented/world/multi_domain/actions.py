@@ -15,18 +15,18 @@ NULL = [Act("null")]
 GLOBAL = ("reqmore", "bye")
 
 
-def intents_of(service: Service) -> tuple[str, ...]:
+def list_intents(service: Service) -> tuple[str, ...]:
     """What a system can do in a domain."""
-    found = ["request"] if service.asked else []
-    found += ["recommend", "nooffer"] if service.entities and service.constraints else []
-    found += ["inform"] if service.entities and service.requests else []
-    found += ["request_booking"] if service.booking else []
-    return (*found, "book") if service.booking or service.made_from else tuple(found)
+    intents = ["request"] if service.asked else []
+    intents += ["recommend", "nooffer"] if service.entities and service.constraints else []
+    intents += ["inform"] if service.entities and service.requests else []
+    intents += ["request_booking"] if service.booking else []
+    return (*intents, "book") if service.booking or service.made_from else tuple(intents)
 
 
 def action_names(domain: MultiDomain) -> tuple[str, ...]:
     """`hotel_request`, `hotel_recommend`, ... for each domain, then `reqmore` and `bye`."""
-    of_domains = (f"{name}_{intent}" for name, service in domain.services.items() for intent in intents_of(service))
+    of_domains = (f"{name}_{intent}" for name, service in domain.services.items() for intent in list_intents(service))
     return (*of_domains, *GLOBAL)
 
 
@@ -35,19 +35,23 @@ class MultiActions:
 
     def __init__(self, domain: MultiDomain):
         self.names = action_names(domain)
-        self.intents = {name: intents_of(service) for name, service in domain.services.items()}
+        self.intents = {name: list_intents(service) for name, service in domain.services.items()}
         self.starts = {}
         start = 0
         for name, intents in self.intents.items():
             self.starts[name], start = start, start + len(intents)
-        self.split = {f"{name}_{intent}": (name, intent) for name, own in self.intents.items() for intent in own}
+        self.split = {
+            f"{name}_{intent}": (name, intent)
+            for name, domain_intents in self.intents.items()
+            for intent in domain_intents
+        }
 
     def mask(self, state: DialogueState) -> NDArray[np.bool_]:
         """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""
         mask = np.zeros(len(self.names), dtype=np.bool_)
         mask[-len(GLOBAL) :] = True
-        for name, own in state.domains.items():
-            start, allowed = self.starts[name], _allowed(own)
+        for name, domain_state in state.domains.items():
+            start, allowed = self.starts[name], _allowed_intents(domain_state)
             mask[start : start + len(self.intents[name])] = [allowed[intent] for intent in self.intents[name]]
         return mask
 
@@ -57,7 +61,7 @@ class MultiActions:
             return [Act(name)]
         domain, intent = self.split[name]
         domain_state = state.domains.get(domain)
-        if domain_state is None or not _allowed(domain_state)[intent]:
+        if domain_state is None or not _allowed_intents(domain_state)[intent]:
             return NULL
         if intent == "request":
             return [Act("request", f"{domain}-{slot}") for slot in domain_state.missing[:MOST_ASKED]]
@@ -65,12 +69,14 @@ class MultiActions:
             return [Act("request", f"{domain}-{BOOK}{slot}") for slot in domain_state.missing_booking]
         if intent == "nooffer":
             return [
-                Act("nooffer", f"{domain}-{s}", value) for s, value in domain_state.known.items() if value != DONTCARE
+                Act("nooffer", f"{domain}-{s}", value)
+                for s, value in domain_state.constraints.items()
+                if value != DONTCARE
             ]
-        return _book(domain_state, desk) if intent == "book" else _speak_of(domain_state, intent)
+        return _book(domain_state, desk) if intent == "book" else _describe(domain_state, intent)
 
 
-def _allowed(domain_state: DomainState) -> dict[str, bool]:
+def _allowed_intents(domain_state: DomainState) -> dict[str, bool]:
     has_choice, order = domain_state.choice is not None, domain_state.order
     again = bool(domain_state.service.made_from and domain_state.asked)
     wants_booking = not domain_state.declined and not domain_state.refused
@@ -79,20 +85,20 @@ def _allowed(domain_state: DomainState) -> dict[str, bool]:
         "recommend": has_choice,
         "nooffer": domain_state.is_ready
         and not domain_state.matches
-        and any(value != DONTCARE for value in domain_state.known.values()),
+        and any(value != DONTCARE for value in domain_state.constraints.values()),
         "inform": bool(domain_state.asked) and has_choice,
         "request_booking": bool(domain_state.missing_booking) and not domain_state.declined,
         "book": wants_booking and order is not None and (again or domain_state.booked != order),
     }
 
 
-def _speak_of(domain_state: DomainState, intent: str) -> list[Act]:
+def _describe(domain_state: DomainState, intent: str) -> list[Act]:
     """Offer the entity with the values that the user wants; or answer requests, after the offer of what was not offered."""
     service, number = domain_state.service, domain_state.choice
     entity = service.entities[number or 0]
     acts = []
     if intent == "recommend" or domain_state.offered is None:
-        slots = [slot for slot in service.constraints if slot in domain_state.known or not service.is_named]
+        slots = [slot for slot in service.constraints if slot in domain_state.constraints or not service.is_named]
         acts = [
             Act("recommend", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([service.key, *slots])
         ]
@@ -110,15 +116,17 @@ def _book(domain_state: DomainState, desk: BookingDesk) -> list[Act]:
     booking = desk.book(service.name, order, service.made_from)
     if booking is None:
         return [Act("nobook", f"{service.name}-{BOOK}{slot}", value) for slot, value in order[1]]
-    said = dict(booking.made)
+    values = dict(booking.made)
     if order[0] is not None:
         entity = service.entities[order[0]]
-        said = {service.key: entity[service.key]}
+        values = {service.key: entity[service.key]}
         if domain_state.offered is None or not service.is_named:
-            said |= {
-                slot: entity[slot] for slot in service.constraints if slot in domain_state.known or not service.is_named
+            values |= {
+                slot: entity[slot]
+                for slot in service.constraints
+                if slot in domain_state.constraints or not service.is_named
             }
-        said[REFERENCE] = booking.reference
+        values[REFERENCE] = booking.reference
     prefix = "" if service.made_from else BOOK
-    said |= {f"{prefix}{slot}": value for slot, value in order[1]}
-    return [Act("offerbooked", f"{service.name}-{slot}", value) for slot, value in said.items()]
+    values |= {f"{prefix}{slot}": value for slot, value in order[1]}
+    return [Act("offerbooked", f"{service.name}-{slot}", value) for slot, value in values.items()]

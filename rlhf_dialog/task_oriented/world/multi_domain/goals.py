@@ -20,7 +20,7 @@ KEYS = ("info", "fail_info", "requests", "book", "fail_book")
 
 
 @dataclass
-class Wish:
+class DomainGoal:
     """What the user wants of one domain.
 
     info: constraints; fail_info: those that the user has first, which nothing fulfils; empty when it has given them up
@@ -62,14 +62,14 @@ class Wish:
 
 @dataclass
 class MultiGoal:
-    """Wishes by domain, in the order in which the user has them."""
+    """The goals of the domains, in the order in which the user has them."""
 
-    wishes: dict[str, Wish]
+    by_domain: dict[str, DomainGoal]
 
     @property
     def done(self) -> bool:
-        """Whether every wish is."""
-        return all(wish.done for wish in self.wishes.values())
+        """Whether the goal of every domain is."""
+        return all(goal.done for goal in self.by_domain.values())
 
     def copy(self) -> "MultiGoal":
         """A goal of its own with the same content."""
@@ -77,7 +77,7 @@ class MultiGoal:
 
     def as_dict(self) -> dict[str, Any]:
         """For transcripts."""
-        return {name: wish.as_dict() for name, wish in self.wishes.items()}
+        return {name: goal.as_dict() for name, goal in self.by_domain.items()}
 
 
 def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -> MultiGoal:
@@ -85,18 +85,18 @@ def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -
 
     failing_bookings: share of the bookings that are refused at first
     """
-    wishes = {name: _wish(domain.services[name], rng) for name in domain.orders.draw(rng)}
-    _connect_taxi(wishes)
-    _same_area(domain, wishes, rng)
-    _same_booking(wishes, rng)
-    _same_day(domain, wishes)
-    for wish in wishes.values():
-        if wish.book and failing_bookings and rng.random() < failing_bookings:
-            wish.fail_book = _another_booking(wish.book, rng)
-    return MultiGoal(wishes)
+    by_domain = {name: _draw_domain_goal(domain.services[name], rng) for name in domain.orders.draw(rng)}
+    _connect_taxi(by_domain)
+    _same_area(domain, by_domain, rng)
+    _same_booking(by_domain, rng)
+    _same_day(domain, by_domain)
+    for goal in by_domain.values():
+        if goal.book and failing_bookings and rng.random() < failing_bookings:
+            goal.fail_book = _another_booking(goal.book, rng)
+    return MultiGoal(by_domain)
 
 
-def _wish(service: Service, rng: Random) -> Wish:
+def _draw_domain_goal(service: Service, rng: Random) -> DomainGoal:
     """Constraints that something fulfils, at least one request or a booking. Raises UserError when none is found."""
     for _ in range(MAX_DRAWS):
         info = _constraints(service, rng)
@@ -114,7 +114,7 @@ def _wish(service: Service, rng: Random) -> Wish:
             keeps_first = AT_MOST not in service.constraints  # of a journey, only the changed one is asked for
             first, info = (info if keeps_first else {}), changed
         if requests or book:
-            return Wish(info, first, dict.fromkeys(requests), book)
+            return DomainGoal(info, first, dict.fromkeys(requests), book)
     raise UserError(
         f"domain {service.name}: {MAX_DRAWS} draws from the goal model found no constraints that an entity fulfils, with a "
         "request or a booking; correct the shares, or leave the domain out"
@@ -138,8 +138,8 @@ def _constraints(service: Service, rng: Random) -> dict[str, str]:
 
 def _one_time(service: Service, slots: list[str], rng: Random) -> list[str]:
     """A user of trains and taxis says when to leave or when to arrive."""
-    given = [slot for slot in TIMES if slot in slots]
-    if len(given) == 1:
+    times = [slot for slot in TIMES if slot in slots]
+    if len(times) == 1:
         return slots
     late, early = (service.constrained.get(slot, 1.0) for slot in (AT_MOST, AT_LEAST))
     time = AT_MOST if rng.random() * (late + early) < late else AT_LEAST
@@ -170,26 +170,26 @@ def _fulfillable(service: Service, info: dict[str, str], rng: Random) -> dict[st
     return None
 
 
-def _connect_taxi(wishes: dict[str, Wish]) -> None:
+def _connect_taxi(by_domain: dict[str, DomainGoal]) -> None:
     """A taxi after other places goes to the last of them, from the one before it, and to a table in time."""
-    if "taxi" not in wishes:
+    if "taxi" not in by_domain:
         return
-    before = list(wishes)[: list(wishes).index("taxi")]
-    places, taxi = [name for name in before if name in PLACES], wishes["taxi"]
+    before = list(by_domain)[: list(by_domain).index("taxi")]
+    places, taxi = [name for name in before if name in PLACES], by_domain["taxi"]
     for slot, place in zip((DESTINATION, DEPARTURE), reversed(places), strict=False):
         taxi.info[slot], taxi.follows[slot] = f"the {place}", place
-    time = wishes[places[-1]].book.get("time") if places else None
+    time = by_domain[places[-1]].book.get("time") if places else None
     if time:
         taxi.info[AT_MOST] = time
         taxi.info.pop(AT_LEAST, None)
 
 
-def _same_area(domain: MultiDomain, wishes: dict[str, Wish], rng: Random) -> None:
+def _same_area(domain: MultiDomain, by_domain: dict[str, DomainGoal], rng: Random) -> None:
     """A restaurant after an attraction may be wanted in the same area."""
-    names = [name for name in wishes if name in ("attraction", "restaurant")]
+    names = [name for name in by_domain if name in ("attraction", "restaurant")]
     if names != ["attraction", "restaurant"]:
         return
-    attraction, restaurant = (wishes[name] for name in names)
+    attraction, restaurant = (by_domain[name] for name in names)
     if restaurant.fail_info or AREA not in restaurant.info or AREA not in attraction.info:
         return
     changed = restaurant.info | {AREA: attraction.info[AREA]}
@@ -197,18 +197,18 @@ def _same_area(domain: MultiDomain, wishes: dict[str, Wish], rng: Random) -> Non
         restaurant.info = changed
 
 
-def _same_booking(wishes: dict[str, Wish], rng: Random) -> None:
+def _same_booking(by_domain: dict[str, DomainGoal], rng: Random) -> None:
     """A table and a room are for the same day, and often for the same people."""
-    table, room = (wishes[name].book if name in wishes else {} for name in ("restaurant", "hotel"))
+    table, room = (by_domain[name].book if name in by_domain else {} for name in ("restaurant", "hotel"))
     if table and room:
         for slot, share in (("people", SAME_PEOPLE), ("day", 1.0)):
             if slot in table and slot in room and rng.random() < share:
                 table[slot] = room[slot]
 
 
-def _same_day(domain: MultiDomain, wishes: dict[str, Wish]) -> None:
-    """The train comes on the day of the room, or leaves after the last night; without such a train there is no wish for one."""
-    train, room = (getattr(wishes.get(name), part, {}) for name, part in (("train", "info"), ("hotel", "book")))
+def _same_day(domain: MultiDomain, by_domain: dict[str, DomainGoal]) -> None:
+    """The train comes on the day of the room, or leaves after the last night; without such a train nobody wants one."""
+    train, room = (getattr(by_domain.get(name), part, {}) for name, part in (("train", "info"), ("hotel", "book")))
     if "day" not in train or room.get("day") not in DAYS:
         return
     if train.get(DESTINATION) == HUB:
@@ -216,17 +216,17 @@ def _same_day(domain: MultiDomain, wishes: dict[str, Wish]) -> None:
     elif train.get(DEPARTURE) == HUB and room.get("stay", "").isdigit():
         train["day"] = DAYS[(DAYS.index(room["day"]) + int(room["stay"])) % len(DAYS)]
     if not domain.services["train"].matching(train):
-        del wishes["train"]
+        del by_domain["train"]
 
 
 def _another_booking(book: dict[str, str], rng: Random) -> dict[str, str]:
     """The booking that the user has first: another day, hour or number; none where there are only other values."""
-    others = {slot: other for slot, value in book.items() if (other := _another(value))}
-    slot = rng.choice(list(others)) if others else ""
-    return book | {slot: others[slot]} if slot else {}
+    alternatives = {slot: other for slot, value in book.items() if (other := _next_value(value))}
+    slot = rng.choice(list(alternatives)) if alternatives else ""
+    return book | {slot: alternatives[slot]} if slot else {}
 
 
-def _another(value: str) -> str:
+def _next_value(value: str) -> str:
     hour, _, minute = value.partition(":")
     if value in DAYS:
         return DAYS[DAYS.index(value) - 1]
@@ -235,7 +235,7 @@ def _another(value: str) -> str:
     return str(int(value) + 1) if value.isdigit() else ""
 
 
-def goal_of(domain: MultiDomain, data: Any) -> MultiGoal:
+def parse_goal(domain: MultiDomain, data: Any) -> MultiGoal:
     """The user's own goal: `{"hotel": {"info": {slot: value}, "requests": [slot], "book": {slot: value}}, ...}`.
 
     Raises UserError, with domain and slot, for what the data lack, and for constraints that nothing fulfils.
@@ -248,27 +248,29 @@ def goal_of(domain: MultiDomain, data: Any) -> MultiGoal:
         if name not in domain.services:
             hint = nearest(str(name), domain.services) or "."
             raise UserError(f"goal: there is no domain '{name}'{hint} Use {', '.join(domain.services)}")
-    return MultiGoal({name: _own_wish(domain.services[name], own) for name, own in data.items()})
+    return MultiGoal(
+        {name: _parse_domain_goal(domain.services[name], domain_data) for name, domain_data in data.items()}
+    )
 
 
-def _own_wish(service: Service, data: Any) -> Wish:
+def _parse_domain_goal(service: Service, data: Any) -> DomainGoal:
     where = f"goal, domain {service.name}"
     if not isinstance(data, Mapping) or not set(data) <= set(KEYS):
         raise UserError(f"{where}: is not a wish; give an object with {', '.join(KEYS)}")
-    known = {"info": service.constraints, "requests": service.requests, "book": service.booking}
-    wanted: dict[str, dict[str, str]] = {}
+    slots_of_key = {"info": service.constraints, "requests": service.requests, "book": service.booking}
+    parts: dict[str, dict[str, str]] = {}
     for key in KEYS:
         slots = data.get(key, {})
         for slot in slots:
-            allowed = known[key.removeprefix("fail_")]
+            allowed = slots_of_key[key.removeprefix("fail_")]
             if slot not in allowed:
                 hint = nearest(str(slot), allowed) or "."
                 raise UserError(f"{where}: '{slot}' is not a slot of {key}{hint} Use {', '.join(allowed) or 'none'}")
         if key != "requests":
-            wanted[key] = {slot: str(slots[slot]).lower() for slot in slots}
-    if service.entities and not service.matching(wanted["info"]):
-        raise UserError(f"{where}: nothing fulfils {wanted['info']}; change a value, or use {DONTCARE}")
-    missing = [slot for slot in service.booking if wanted["book"] and slot not in wanted["book"]]
+            parts[key] = {slot: str(slots[slot]).lower() for slot in slots}
+    if service.entities and not service.matching(parts["info"]):
+        raise UserError(f"{where}: nothing fulfils {parts['info']}; change a value, or use {DONTCARE}")
+    missing = [slot for slot in service.booking if parts["book"] and slot not in parts["book"]]
     if missing:
         raise UserError(f"{where}: book lacks {', '.join(missing)}")
-    return Wish(**wanted, requests=dict.fromkeys(data.get("requests", [])))  # type: ignore[arg-type]
+    return DomainGoal(**parts, requests=dict.fromkeys(data.get("requests", [])))  # type: ignore[arg-type]

@@ -15,12 +15,8 @@ FLAGS = ("current", "spoken_of", "ready", "none", "one", "few", "many", "offered
 def _features(service: Service) -> list[str]:
     """The names of a domain's places: flags, then for each slot what is known of it."""
     constraints = [f"{kind} {slot}" for slot in service.constraints for kind in ("known", "dontcare")]
-    booking, requests = ([f"{kind} {slot}" for slot in own] for kind, own in _parts(service))
-    return [*FLAGS, *constraints, *booking, *requests]
-
-
-def _parts(service: Service) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
-    return ("booking", list(service.booking)), ("asked", list(service.requests))
+    booking = [f"booking {slot}" for slot in service.booking]
+    return [*FLAGS, *constraints, *booking, *(f"asked {slot}" for slot in service.requests)]
 
 
 class MultiLayout:
@@ -48,11 +44,10 @@ class MultiLayout:
         """The observation, (D,), each number from 0 to 1."""
         vector = np.zeros(self.size, dtype=np.float32)
         ones = [
-            places[feature]
-            for name, own in state.domains.items()
-            for places in (self.places[name],)
-            for feature in _true(own, name == state.current)
-            if feature in places
+            self.places[name][feature]
+            for name, domain_state in state.domains.items()
+            for feature in _true(domain_state, name == state.current)
+            if feature in self.places[name]
         ]
         if last_action is not None:
             ones.append(self.last_action.start + last_action)
@@ -71,7 +66,7 @@ def _true(domain_state: DomainState, is_current: bool) -> list[str]:
     flags = {"offered": domain_state.offered is not None, "booked": domain_state.is_booked}
     flags |= {"declined": domain_state.declined, "refused": domain_state.refused}
     true_names += [flag for flag, is_true in flags.items() if is_true]
-    true_names += [f"known {slot}" for slot in domain_state.known]
-    true_names += [f"dontcare {slot}" for slot, value in domain_state.known.items() if value == DONTCARE]
+    true_names += [f"known {slot}" for slot in domain_state.constraints]
+    true_names += [f"dontcare {slot}" for slot, value in domain_state.constraints.items() if value == DONTCARE]
     true_names += [f"booking {slot}" for slot in domain_state.booking]
     return true_names + [f"asked {slot}" for slot in domain_state.asked]

@@ -15,13 +15,13 @@ Booked = tuple[int | None, tuple[tuple[str, str], ...]]
 class DomainState:
     """One domain, of which the user has spoken.
 
-    known: constraints that the user said; booking: slots of a booking that it said; asked: requests without an answer
+    constraints: those that the user said; booking: slots of a booking that it said; asked: requests without an answer
     matches: the numbers of the entities that fit, when all needed slots are known; offered: the one offered last
     booked: what was booked last, None before; refused: the booking as it is was refused; declined: no booking is wanted
     """
 
     service: Service
-    known: dict[str, str] = field(default_factory=dict)
+    constraints: dict[str, str] = field(default_factory=dict)
     booking: dict[str, str] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
     matches: tuple[int, ...] = ()
@@ -35,19 +35,19 @@ class DomainState:
 
     def look_up(self) -> None:
         """Find what fits the constraints; an offer that does not fit any more is forgotten."""
-        self.matches = self.service.matching(self.known) if self.service.entities and self.is_ready else ()
+        self.matches = self.service.matching(self.constraints) if self.service.entities and self.is_ready else ()
         if self.offered is not None and self.offered not in self.matches:
             self.offered = None
 
     @property
     def is_ready(self) -> bool:
         """Whether all needed slots are known."""
-        return all(slot in self.known for slot in self.service.needed)
+        return all(slot in self.constraints for slot in self.service.needed)
 
     @property
     def has_time(self) -> bool:
         """Whether the user said when to leave, or when to arrive."""
-        return any(self.known.get(slot, DONTCARE) != DONTCARE for slot in TIMES)
+        return any(self.constraints.get(slot, DONTCARE) != DONTCARE for slot in TIMES)
 
     @property
     def choice(self) -> int | None:
@@ -57,9 +57,9 @@ class DomainState:
     @property
     def missing(self) -> list[str]:
         """The constraint slots to ask for: the needed ones; else those that are not known. One of the times is enough."""
-        needed = [slot for slot in self.service.needed if slot not in self.known]
-        others = [s for s in self.service.asked if s not in self.known and not (self.has_time and s in TIMES)]
-        return needed or others
+        needed = [slot for slot in self.service.needed if slot not in self.constraints]
+        optional = [s for s in self.service.asked if s not in self.constraints and not (self.has_time and s in TIMES)]
+        return needed or optional
 
     @property
     def missing_booking(self) -> list[str]:
@@ -70,8 +70,8 @@ class DomainState:
     def order(self) -> Booked | None:
         """What can be booked now: the entity and the slots; for what is made to order the constraints. None: nothing."""
         if self.service.made_from:
-            times = [slot for slot in TIMES if slot in self.service.constraints and slot not in self.known]
-            return (None, tuple(self.known.items())) if self.is_ready and (self.has_time or not times) else None
+            times = [slot for slot in TIMES if slot in self.service.constraints and slot not in self.constraints]
+            return (None, tuple(self.constraints.items())) if self.is_ready and (self.has_time or not times) else None
         if not self.service.booking or self.missing_booking or self.choice is None:
             return None
         return self.choice, tuple((slot, self.booking[slot]) for slot in self.service.booking)
@@ -110,12 +110,12 @@ class DialogueState:
 
     def _hear_system(self, acts: Sequence[Act]) -> None:
         """What was offered, answered, booked or refused."""
-        said: dict[str, dict[str, str]] = {}
+        informed: dict[str, dict[str, str]] = {}
         for act in acts:
             name, _, slot = act.slot.partition("-")
             if name in self.domains and act.intent in (*OFFERS, "nobook"):
-                said.setdefault(name, {})[slot] = act.value
-        for name, values in said.items():
+                informed.setdefault(name, {})[slot] = act.value
+        for name, values in informed.items():
             state = self.domains[name]
             for slot in values:
                 state.asked.pop(slot, None)
@@ -129,7 +129,7 @@ class DialogueState:
 
 def _note(state: DomainState, slot: str, value: str) -> None:
     if not slot.startswith(BOOK):
-        state.known[slot] = value
+        state.constraints[slot] = value
     elif value == DONTCARE:
         state.declined = True
     else:

@@ -7,7 +7,7 @@ from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import Service, meets
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import Booking
-from rlhf_dialog.task_oriented.world.multi_domain.goals import DEPARTURE, DESTINATION, MultiGoal, Wish
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DEPARTURE, DESTINATION, DomainGoal, MultiGoal
 from rlhf_dialog.task_oriented.world.multi_domain.user import OFFERS
 
 
@@ -29,7 +29,7 @@ class MultiOutcome:
 
 
 @dataclass
-class Said:
+class SystemClaims:
     """What a system said of one domain: of each entity its values, and which was the last one; `slots`: all that was informed."""
 
     venue: str = ""
@@ -53,27 +53,31 @@ def evaluate(
 ) -> MultiOutcome:
     """The outcome of a dialogue; `goal` is the goal at its end."""
     verdicts = []
-    for name, wish in goal.wishes.items():
-        booking = next((one for one in reversed(bookings) if one.domain == name), None)
-        verdicts.append(_verdict(domain.services[name], wish, _said(domain.services[name], system_turns), booking))
-    others = [service for name, service in domain.services.items() if name not in goal.wishes]
-    useless = sum(len(_said(service, system_turns).slots & set(service.requests)) for service in others)
-    wanted = sum(len(wish.requests) for wish in goal.wishes.values())
-    right, useless = sum(one.right for one in verdicts), useless + sum(one.useless for one in verdicts)
-    booked = [one.booked for one in verdicts if one.booked is not None]
-    success = right == wanted and all(one.fits for one in verdicts)
-    return MultiOutcome(success, *_scores(right, useless, wanted), sum(booked) / len(booked) if booked else None)
+    for name, domain_goal in goal.by_domain.items():
+        booking = next((booking for booking in reversed(bookings) if booking.domain == name), None)
+        verdicts.append(
+            _verdict(domain.services[name], domain_goal, _collect_claims(domain.services[name], system_turns), booking)
+        )
+    other_services = [service for name, service in domain.services.items() if name not in goal.by_domain]
+    useless = sum(
+        len(_collect_claims(service, system_turns).slots & set(service.requests)) for service in other_services
+    )
+    num_requests = sum(len(domain_goal.requests) for domain_goal in goal.by_domain.values())
+    right, useless = sum(verdict.right for verdict in verdicts), useless + sum(verdict.useless for verdict in verdicts)
+    booked = [verdict.booked for verdict in verdicts if verdict.booked is not None]
+    success = right == num_requests and all(verdict.fits for verdict in verdicts)
+    return MultiOutcome(success, *_scores(right, useless, num_requests), sum(booked) / len(booked) if booked else None)
 
 
-def _scores(right: int, useless: int, wanted: int) -> tuple[float | None, float | None, float | None]:
-    if not wanted:
+def _scores(right: int, useless: int, num_requests: int) -> tuple[float | None, float | None, float | None]:
+    if not num_requests:
         return None, None, None
-    precision, recall = right / (right + useless) if right + useless else 0.0, right / wanted
+    precision, recall = right / (right + useless) if right + useless else 0.0, right / num_requests
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
 
 
-def _said(service: Service, system_turns: Sequence[Sequence[Act]]) -> Said:
-    said, prefix = Said(), f"{service.name}-"
+def _collect_claims(service: Service, system_turns: Sequence[Sequence[Act]]) -> SystemClaims:
+    claims, prefix = SystemClaims(), f"{service.name}-"
     for acts in system_turns:
         turn = {
             act.slot.removeprefix(prefix): act.value
@@ -83,47 +87,47 @@ def _said(service: Service, system_turns: Sequence[Sequence[Act]]) -> Said:
         if not turn:
             continue
         if service.key in turn and service.entities:
-            said.venue = turn[service.key]
-            known = said.rows.get(said.venue) or service.named({service.key: said.venue})
+            claims.venue = turn[service.key]
+            numbers = claims.rows.get(claims.venue) or service.named({service.key: claims.venue})
             meant = set(service.named(turn))  # none where something was wrong
-            said.rows[said.venue] = tuple(n for n in known if n in meant) or known
-        said.values.setdefault(said.venue, {}).update(turn)
-        said.slots |= {slot for slot, value in turn.items() if value}
-    return said
+            claims.rows[claims.venue] = tuple(n for n in numbers if n in meant) or numbers
+        claims.values.setdefault(claims.venue, {}).update(turn)
+        claims.slots |= {slot for slot, value in turn.items() if value}
+    return claims
 
 
-def _verdict(service: Service, wish: Wish, said: Said, booking: Booking | None) -> Verdict:
-    constrained = {*wish.info, *wish.fail_info}
-    useless = sum(slot in service.requests for slot in said.slots - set(wish.requests) - constrained)
+def _verdict(service: Service, goal: DomainGoal, claims: SystemClaims, booking: Booking | None) -> Verdict:
+    constrained = {*goal.info, *goal.fail_info}
+    useless = sum(slot in service.requests for slot in claims.slots - set(goal.requests) - constrained)
     if service.made_from:
         made, slots = (booking.made, booking.slots) if booking else ({}, {})
-        values = said.values.get("", {})
-        right = sum(slot in made and values.get(slot) == made[slot] for slot in wish.requests)
-        fits = all(value in (slots.get(slot), DONTCARE) for slot, value in wish.wanted.items())
+        values = claims.values.get("", {})
+        right = sum(slot in made and values.get(slot) == made[slot] for slot in goal.requests)
+        fits = all(value in (slots.get(slot), DONTCARE) for slot, value in goal.wanted.items())
         return Verdict(right, useless, booking is not None and fits, float(booking is not None))
-    rows, values = _rows(service, said, booking)
-    fitting = set(service.matching(wish.wanted))
-    found = [(n in fitting, sum(values.get(s) == service.entities[n][s] for s in wish.requests), n) for n in rows]
-    if not found:
-        return Verdict(0, useless, False, 0.0 if wish.book else None)
-    fits, right, number = max(found, key=lambda one: one[:2])
-    if not wish.book:
+    rows, values = _rows(service, claims, booking)
+    fitting = set(service.matching(goal.wanted))
+    candidates = [(n in fitting, sum(values.get(s) == service.entities[n][s] for s in goal.requests), n) for n in rows]
+    if not candidates:
+        return Verdict(0, useless, False, 0.0 if goal.book else None)
+    fits, right, number = max(candidates, key=lambda candidate: candidate[:2])
+    if not goal.book:
         return Verdict(right, useless, fits, None)
-    is_booked = booking is not None and dict(booking.slots) == wish.wanted_booking
-    return Verdict(right, useless, fits and is_booked, _share(service, wish, number) if booking else 0.0)
+    is_booked = booking is not None and dict(booking.slots) == goal.wanted_booking
+    return Verdict(right, useless, fits and is_booked, _share(service, goal, number) if booking else 0.0)
 
 
-def _rows(service: Service, said: Said, booking: Booking | None) -> tuple[Sequence[int], dict[str, str]]:
+def _rows(service: Service, claims: SystemClaims, booking: Booking | None) -> tuple[Sequence[int], dict[str, str]]:
     """The entity that was booked, else those that the last offer may mean, and what was said of it."""
     if booking is not None and booking.entity is not None:
-        return (booking.entity,), said.values.get(service.entities[booking.entity][service.key], {})
-    return said.rows.get(said.venue, ()), said.values.get(said.venue, {})
+        return (booking.entity,), claims.values.get(service.entities[booking.entity][service.key], {})
+    return claims.rows.get(claims.venue, ()), claims.values.get(claims.venue, {})
 
 
-def _share(service: Service, wish: Wish, number: int) -> float:
+def _share(service: Service, goal: DomainGoal, number: int) -> float:
     """The share of the constraints that the entity fulfils; the ends of a journey are left out."""
     entity = service.entities[number]
     checked = [
-        meets(slot, value, entity[slot]) for slot, value in wish.wanted.items() if slot not in (DEPARTURE, DESTINATION)
+        meets(slot, value, entity[slot]) for slot, value in goal.wanted.items() if slot not in (DEPARTURE, DESTINATION)
     ]
     return sum(checked) / len(checked) if checked else 1.0

@@ -7,7 +7,7 @@ from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import meets
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, Wish
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DomainGoal, MultiGoal
 
 BOOK = "book "
 REFERENCE = "ref"
@@ -15,7 +15,7 @@ OFFERS = ("inform", "recommend", "offerbook", "offerbooked")
 DEFAULTS = {"acts_per_turn": 4, "failing_bookings": 0.0}
 
 
-class Item(NamedTuple):
+class AgendaItem(NamedTuple):
     """One thing to say; `domain` is empty for a goodbye, `slot` where a domain begins, `value` in a request."""
 
     intent: str
@@ -43,86 +43,88 @@ class MultiAgendaUser:
     def begin(self, goal: MultiGoal, rng: Random) -> list[Act]:
         """The first turn; `goal` is copied."""
         self.goal = goal.copy()
-        self.stack = [Item("bye")]
-        for name, wish in reversed(self.goal.wishes.items()):
-            wanted = list(wish.wanted.items())
-            rng.shuffle(wanted)
-            self.stack += [Item("inform", name, slot, value) for slot, value in wanted]
-            self.stack.append(Item("inform", name))
+        self.stack = [AgendaItem("bye")]
+        for name, domain_goal in reversed(self.goal.by_domain.items()):
+            constraints = list(domain_goal.wanted.items())
+            rng.shuffle(constraints)
+            self.stack += [AgendaItem("inform", name, slot, value) for slot, value in constraints]
+            self.stack.append(AgendaItem("inform", name))
         return self._say()
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """The next turn; `bye` when everything is done, or when nothing can be done any more."""
         for name, acts in _by_domain(system_acts, self.goal):
-            if not self._hear(name, self.goal.wishes[name], acts):
+            if not self._hear(name, self.goal.by_domain[name], acts):
                 return [Act("bye")]
-        is_said = not any(self._waiting(name, booking=False) for name in self.goal.wishes)
+        is_said = not any(self._waiting(name, booking=False) for name in self.goal.by_domain)
         if self.goal.done and is_said:
             return [Act("bye")]
         self._go_on()
         return self._say()
 
-    def _hear(self, name: str, wish: Wish, acts: list[tuple[str, str, str]]) -> bool:
+    def _hear(self, name: str, goal: DomainGoal, acts: list[tuple[str, str, str]]) -> bool:
         """Take in what was said of one domain; False when there is no way out."""
         intents = [intent for intent, _, _ in acts]
         if "nooffer" in intents:
-            return self._give_up(name, wish.fail_info, wish.info, "")
+            return self._give_up(name, goal.fail_info, goal.info, "")
         if "nobook" in intents:
-            return self._give_up(name, wish.fail_book, wish.book, BOOK)
+            return self._give_up(name, goal.fail_book, goal.book, BOOK)
         offered = [(slot, value) for intent, slot, value in acts if intent in OFFERS and value]
         if offered:
-            is_right = self._check(name, wish, offered)
+            is_right = self._check(name, goal, offered)
             if is_right and "offerbooked" in intents:
-                wish.booked = next((value for slot, value in offered if slot == REFERENCE), "yes")
+                goal.booked = next((value for slot, value in offered if slot == REFERENCE), "yes")
         for _, slot, _ in (act for act in acts if act[0] == "request"):
-            self._answer(name, wish, slot)
+            self._answer(name, goal, slot)
         return True
 
-    def _give_up(self, name: str, failed: dict[str, str], wanted: dict[str, str], prefix: str) -> bool:
+    def _give_up(self, name: str, failed: dict[str, str], constraints: dict[str, str], prefix: str) -> bool:
         """Say what the user wants instead of what was refused; False where there is nothing else."""
         if not failed:
             return False
-        for slot, value in wanted.items():
+        for slot, value in constraints.items():
             if failed.get(slot) != value:
-                self._push(Item("inform", name, prefix + slot, value))
+                self._push(AgendaItem("inform", name, prefix + slot, value))
         failed.clear()
         return True
 
-    def _check(self, name: str, wish: Wish, offered: list[tuple[str, str]]) -> bool:
+    def _check(self, name: str, goal: DomainGoal, offered: list[tuple[str, str]]) -> bool:
         """Write down answers; what is wrong is said again. Answers are about one venue: another one begins with none."""
         key = self.domain.services[name].key
-        venue = next((value for slot, value in offered if slot == key), wish.venue)
-        if venue != wish.venue:
-            wish.venue, wish.booked, wish.requests = venue, "", dict.fromkeys(wish.requests)
+        venue = next((value for slot, value in offered if slot == key), goal.venue)
+        if venue != goal.venue:
+            goal.venue, goal.booked, goal.requests = venue, "", dict.fromkeys(goal.requests)
         waiting, is_right = self._waiting(name, booking=False), True
-        wanted = wish.wanted | {BOOK + slot: value for slot, value in wish.wanted_booking.items()}
+        constraints = goal.wanted | {BOOK + slot: value for slot, value in goal.wanted_booking.items()}
         for slot, value in offered:
-            if slot in wish.requests:
+            if slot in goal.requests:
                 if not waiting:
                     self._drop("request", name, slot)
-                    wish.requests[slot] = value
-            elif slot in wanted and not meets(slot, wanted[slot], value):
-                self._push(Item("inform", name, slot, wanted[slot]))
+                    goal.requests[slot] = value
+            elif slot in constraints and not meets(slot, constraints[slot], value):
+                self._push(AgendaItem("inform", name, slot, constraints[slot]))
                 is_right = False
         return is_right
 
-    def _answer(self, name: str, wish: Wish, slot: str) -> None:
+    def _answer(self, name: str, goal: DomainGoal, slot: str) -> None:
         """What was asked for; `dontcare` for what the user does not care for, also for a booking that it does not want."""
-        wanted = wish.wanted | {BOOK + slot: value for slot, value in wish.wanted_booking.items()}
-        if slot not in wish.requests:
-            self._push(Item("inform", name, slot, wanted.get(slot, DONTCARE)))
+        constraints = goal.wanted | {BOOK + slot: value for slot, value in goal.wanted_booking.items()}
+        if slot not in goal.requests:
+            self._push(AgendaItem("inform", name, slot, constraints.get(slot, DONTCARE)))
 
     def _go_on(self) -> None:
         """Ask, or book, in the first domain that is not done, once its constraints are said."""
-        name = next((name for name, wish in self.goal.wishes.items() if not wish.done), "")
+        name = next((name for name, goal in self.goal.by_domain.items() if not goal.done), "")
         if not name or self._waiting(name, booking=False):
             return
-        wish = self.goal.wishes[name]
-        asked = [slot for slot, value in wish.requests.items() if value is None]
+        goal = self.goal.by_domain[name]
+        asked = [slot for slot, value in goal.requests.items() if value is None]
         if asked and not any(item.intent == "request" and item.domain == name for item in self.stack):
-            self.stack += [Item("request", name, slot) for slot in asked]
+            self.stack += [AgendaItem("request", name, slot) for slot in asked]
         elif not asked and not self._waiting(name, booking=True):
-            self.stack += [Item("inform", name, BOOK + slot, value) for slot, value in wish.wanted_booking.items()]
+            self.stack += [
+                AgendaItem("inform", name, BOOK + slot, value) for slot, value in goal.wanted_booking.items()
+            ]
 
     def _waiting(self, name: str, booking: bool) -> bool:
         """Whether something of this domain, or of its booking, is still to be said."""
@@ -130,7 +132,7 @@ class MultiAgendaUser:
             item.intent == "inform" and item.domain == name and item.is_booking == booking for item in self.stack
         )
 
-    def _push(self, item: Item) -> None:
+    def _push(self, item: AgendaItem) -> None:
         self._drop(item.intent, item.domain, item.slot)
         self.stack.append(item)
 
@@ -142,21 +144,21 @@ class MultiAgendaUser:
         if not self.stack:
             return [Act("bye")]
         top = self.stack[-1]
-        said: list[Act] = []
-        while self.stack and len(said) < self.parameters["acts_per_turn"]:
+        acts: list[Act] = []
+        while self.stack and len(acts) < self.parameters["acts_per_turn"]:
             item = self.stack[-1]
             if (item.intent, item.domain, item.is_booking) != (top.intent, top.domain, top.is_booking):
                 break
-            said.append(self._act(self.stack.pop()))
-        return said
+            acts.append(self._act(self.stack.pop()))
+        return acts
 
-    def _act(self, item: Item) -> Act:
+    def _act(self, item: AgendaItem) -> Act:
         if not item.domain:
             return Act(item.intent)
-        value, wish = item.value, self.goal.wishes[item.domain]
-        place = wish.follows.get(item.slot)
-        if place and self.goal.wishes[place].venue:
-            wish.info[item.slot] = value = self.goal.wishes[place].venue
+        value, goal = item.value, self.goal.by_domain[item.domain]
+        place = goal.follows.get(item.slot)
+        if place and self.goal.by_domain[place].venue:
+            goal.info[item.slot] = value = self.goal.by_domain[place].venue
         return Act(item.intent, f"{item.domain}-{item.slot}" if item.slot else item.domain, value)
 
 
@@ -165,7 +167,7 @@ def _by_domain(acts: list[Act], goal: MultiGoal) -> list[tuple[str, list[tuple[s
     by_domain: dict[str, list[tuple[str, str, str]]] = {}
     for act in acts:
         name, _, slot = act.slot.partition("-")
-        if name in goal.wishes:
+        if name in goal.by_domain:
             by_domain.setdefault(name, []).append((act.intent, slot, act.value))
     return list(by_domain.items())
 
@@ -182,6 +184,6 @@ def _parameters(parameters: Any) -> dict[str, Any]:
         is_whole = isinstance(value, int) and value >= 1
         is_fine = is_whole if name == "acts_per_turn" else isinstance(value, int | float) and 0 <= value <= 1
         if not is_fine:
-            wanted = "a whole number above 0" if name == "acts_per_turn" else "a number from 0 to 1"
-            raise UserError(f"user parameter '{name}' is {value!r}; give {wanted}")
+            expected = "a whole number above 0" if name == "acts_per_turn" else "a number from 0 to 1"
+            raise UserError(f"user parameter '{name}' is {value!r}; give {expected}")
     return DEFAULTS | parameters

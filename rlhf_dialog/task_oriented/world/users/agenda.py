@@ -6,8 +6,13 @@ from random import Random
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.users.goal_agreement import Heard, heard, misheard, unconfirmed
-from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, ranges_of
+from rlhf_dialog.task_oriented.world.users.goal_agreement import (
+    SystemTurn,
+    contradicts_goal,
+    find_unconfirmed,
+    read_system_turn,
+)
+from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, read_ranges
 
 Pair = tuple[str, str]
 Plan = tuple[str, list[Pair]]  # one thing to say: an intent, and slots with values (empty for a request)
@@ -21,7 +26,7 @@ class AgendaUser:
     """
 
     def __init__(self, domain: Domain, parameters: "str | dict[str, float | tuple[float, float]]" = "friendly"):
-        self.domain, self.ranges = domain, ranges_of(parameters)
+        self.domain, self.ranges = domain, read_ranges(parameters)
         self.of_type: list[Pair] = [] if TYPE in domain.constraints else [(TYPE, domain.type)]
         self.goal = Goal({})
 
@@ -42,15 +47,15 @@ class AgendaUser:
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """The next turn; a system that repeats itself, or says nothing, costs patience, and without patience it is `bye`."""
-        said = heard(system_acts)
-        if said.intent == "null" or set(system_acts) == self.before:
+        turn = read_system_turn(system_acts)
+        if turn.intent == "null" or set(system_acts) == self.before:
             self.patience -= 1
         if self.patience < 1:
-            self.agenda = [("bye", [])]
+            self._leave()
         else:
             self.before = set(system_acts)
-            self._receive(said)
-        return self._respond(said.intent)
+            self._receive(turn)
+        return self._respond(turn.intent)
 
     def _chance(self, name: str) -> bool:
         return self.rng.random() < self.chances[name]
@@ -67,29 +72,26 @@ class AgendaUser:
     def _done(self) -> bool:
         return not self.goal.constraints or self.nothing_fits or not self._open_requests()
 
-    def _receive(self, said: Heard) -> None:
+    def _receive(self, turn: SystemTurn) -> None:
         """Change goal and agenda by what the system said."""
-        if not self.agenda and said.intent != "reqmore" and self._done() and self.rng.random() < LEAVES_WHEN_DONE:
+        if not self.agenda and turn.intent != "reqmore" and self._done() and self.rng.random() < LEAVES_WHEN_DONE:
             self._leave()
-        elif said.intent in HEARD:
-            HEARD[said.intent](self, said)
+        elif turn.intent in HANDLERS:
+            HANDLERS[turn.intent](self, turn)
         else:
             self.agenda.append((self.last_said[0], list(self.last_said[1])))
 
-    def _hear_hello(self, said: Heard) -> None:
+    def _hear_hello(self, turn: SystemTurn) -> None:
         if self._chance("greets"):
             self._say("hello")
 
-    def _hear_bye(self, said: Heard) -> None:
-        self._leave()
-
-    def _hear_select(self, said: Heard) -> None:
-        slot, value = said.pairs[0]
+    def _hear_select(self, turn: SystemTurn) -> None:
+        slot, value = turn.pairs[0]
         if slot != NAME:
             value = self.goal.constraints.setdefault(slot, DONTCARE)
         self._say("inform", (slot, value))
 
-    def _hear_reqmore(self, said: Heard) -> None:
+    def _hear_reqmore(self, turn: SystemTurn) -> None:
         goal = self.goal
         if len(self.agenda) > 1:
             intent, pairs = self.agenda[-1]
@@ -106,13 +108,13 @@ class AgendaUser:
         elif self._chance("affirms_more"):
             self._say("affirm")
         else:
-            wanted = [pair for pair in goal.constraints.items() if pair[1] != DONTCARE]
-            self._say("inform", *self.of_type, *wanted)
+            constraints = [pair for pair in goal.constraints.items() if pair[1] != DONTCARE]
+            self._say("inform", *self.of_type, *constraints)
 
-    def _hear_confirm(self, said: Heard) -> None:
-        if not self._check(said):
+    def _hear_confirm(self, turn: SystemTurn) -> None:
+        if not self._check(turn):
             return
-        for slot, value in said.pairs:
+        for slot, value in turn.pairs:
             if slot not in self.goal.constraints and not (slot == NAME and self.goal.name) and value != DONTCARE:
                 return self._say("negate", (slot, DONTCARE))
         pairs: list[Pair] = []
@@ -120,8 +122,8 @@ class AgendaUser:
             pairs = self.agenda.pop()[1]
         self._say("affirm", *pairs)
 
-    def _hear_request(self, said: Heard) -> None:
-        slot, goal = said.pairs[0][0], self.goal
+    def _hear_request(self, turn: SystemTurn) -> None:
+        slot, goal = turn.pairs[0][0], self.goal
         open_requests = self._open_requests()
         planned = [plan for plan in self.agenda if plan[0] == "inform" and any(slot == s for s, _ in plan[1])]
         offered = goal.requests[NAME]
@@ -138,48 +140,45 @@ class AgendaUser:
 
     def _answer_unwanted(self, slot: str) -> None:
         """The system asks for a slot that is not in the goal."""
-        chance, repeats, wanted = (
-            self.rng.random(),
-            self.chances["repeats_constraint"],
-            list(self.goal.constraints.items()),
-        )
-        if chance < repeats and wanted:
-            self._say("inform", self.rng.choice(wanted))
+        constraints = list(self.goal.constraints.items())
+        chance, repeats = self.rng.random(), self.chances["repeats_constraint"]
+        if chance < repeats and constraints:
+            self._say("inform", self.rng.choice(constraints))
         elif chance < repeats + self.chances["leaves_open"] or slot == NAME:
             self._say("inform", ("", DONTCARE))
         else:
             self.goal.constraints[slot] = DONTCARE
             self._say("inform", (slot, DONTCARE))
 
-    def _hear_inform(self, said: Heard) -> None:
+    def _hear_inform(self, turn: SystemTurn) -> None:
         goal = self.goal
-        if said.offer and goal.requests[NAME] != said.offer:
+        if turn.offer and goal.requests[NAME] != turn.offer:
             self._forget()
-        if not self._check(said):
+        if not self._check(turn):
             return
         chosen = ""
-        if said.empty or said.choices:
-            if said.choices:
-                chosen = self._choose(said)
-            elif self._relax(said):
+        if turn.empty or turn.choices:
+            if turn.choices:
+                chosen = self._choose(turn)
+            elif self._relax(turn):
                 return
             else:
                 return self._leave() if self._chance("gives_up") else self._say("inform", *self.of_type)
-        elif self._refuses(said):
+        elif self._refuses(turn):
             return
-        self._note(said, chosen)
+        self._note(turn, chosen)
 
-    def _refuses(self, said: Heard) -> bool:
+    def _refuses(self, turn: SystemTurn) -> bool:
         """Once, after the first offer, the user may want another venue, or something else."""
-        if self.first_offer and said.offer:
+        if self.first_offer and turn.offer:
             self.first_offer, chance, wants = False, self.rng.random(), self.chances["wants_alternative"]
             if chance < wants:
-                self._refuse(said.offer)
+                self._refuse(turn.offer)
                 self._say("reqalts")
                 return True
-            if chance < wants + self.chances["changes_mind"] and self._relax(said):
+            if chance < wants + self.chances["changes_mind"] and self._relax(turn):
                 return True
-        self._settle_on(said.offer)
+        self._settle_on(turn.offer)
         return False
 
     def _settle_on(self, name: str) -> None:
@@ -192,45 +191,45 @@ class AgendaUser:
         if name and not goal.name and name not in goal.other_than:
             goal.other_than.append(name)
 
-    def _relax(self, said: Heard) -> bool:
+    def _relax(self, turn: SystemTurn) -> bool:
         """Change one constraint, one that the system said where there is one, and say so; False without constraints."""
         goal, rng = self.goal, self.rng
         if not goal.constraints:
             return False
-        spoken = [s for s, value in said.pairs if s in self.domain.constraints and value != DONTCARE]
+        spoken = [s for s, value in turn.pairs if s in self.domain.constraints and value != DONTCARE]
         slot = rng.choice(spoken or list(goal.constraints))
         goal.reconsider()
         value = DONTCARE
         if not self._chance("relaxes_constraint") and slot in self.used:
-            others = [value for value in self.domain.constraints[slot] if value not in self.used[slot]]
-            value = rng.choice(others) if others else DONTCARE
+            unused = [value for value in self.domain.constraints[slot] if value not in self.used[slot]]
+            value = rng.choice(unused) if unused else DONTCARE
             self.used[slot].add(value)
         goal.constraints[slot] = value
-        if said.empty or self._chance("says_what_changed"):
+        if turn.empty or self._chance("says_what_changed"):
             self._say("reqalts", (slot, value))
         else:
             self._say("reqalts")
             if value == DONTCARE:
-                self._refuse(said.offer)
+                self._refuse(turn.offer)
             else:
                 goal.requests[slot] = None
         return True
 
-    def _choose(self, said: Heard) -> str:
+    def _choose(self, turn: SystemTurn) -> str:
         """Pick one of the only venues that the system has; constraints that it did not name are given up."""
         goal = self.goal
-        free = [n for n in said.choices if n not in goal.other_than and goal.name in ("", n)]
+        free = [n for n in turn.choices if n not in goal.other_than and goal.name in ("", n)]
         if not free:
             goal.reconsider()
-        for slot in goal.constraints.keys() - said.slots:
+        for slot in goal.constraints.keys() - turn.slots:
             goal.constraints[slot] = DONTCARE
             self._drop(slot)
-        return self.rng.choice(free or said.choices)
+        return self.rng.choice(free or turn.choices)
 
-    def _note(self, said: Heard, chosen: str) -> None:
+    def _note(self, turn: SystemTurn, chosen: str) -> None:
         """Write down the answers to the requests, then thank, go on, or ask the next one."""
         requests = self.goal.requests
-        for slot, value in said.pairs:
+        for slot, value in turn.pairs:
             if slot in requests and not (slot == NAME and value == "none"):
                 requests[slot] = value
         if chosen:
@@ -255,23 +254,23 @@ class AgendaUser:
     def _forget(self) -> None:
         self.goal.requests = dict.fromkeys(self.goal.requests)
 
-    def _check(self, said: Heard) -> bool:
+    def _check(self, turn: SystemTurn) -> bool:
         """Whether all that the system said is right; if not, a correction or a question is on the agenda."""
         goal, asks = self.goal, False
-        for slot, value in said.pairs:
-            wrong = misheard(goal, self.domain, said, slot)
-            open_constraints = [] if said.empty or said.choices else unconfirmed(goal, said)
+        for slot, value in turn.pairs:
+            wrong = contradicts_goal(goal, self.domain, turn, slot)
+            open_constraints = [] if turn.empty or turn.choices else find_unconfirmed(goal, turn)
             question = self.rng.choice(open_constraints) if open_constraints else None
             if wrong:
                 self._correct(slot, value, question)
                 return False
-            if question and not asks and said.intent == "inform" and self._chance("confirms_at_random"):
+            if question and not asks and turn.intent == "inform" and self._chance("confirms_at_random"):
                 self._say("confirm", question)
                 asks = True
-            elif said.empty or said.choices:
+            elif turn.empty or turn.choices:
                 self.nothing_fits = True
         if asks:
-            goal.requests |= dict(said.pairs)
+            goal.requests |= dict(turn.pairs)
         return not asks
 
     def _correct(self, slot: str, value: str, question: Pair | None) -> None:
@@ -295,8 +294,8 @@ class AgendaUser:
         self._forget()
 
     def _drop(self, slot: str) -> None:
-        said = ("inform", "confirm", "affirm")
-        self.agenda = [p for p in self.agenda if p[0] not in said or all(slot != s for s, _ in p[1])]
+        turn = ("inform", "confirm", "affirm")
+        self.agenda = [p for p in self.agenda if p[0] not in turn or all(slot != s for s, _ in p[1])]
 
     def _respond(self, asked: str) -> list[Act]:
         """Take the top of the agenda, perhaps with what lies below it."""
@@ -329,12 +328,12 @@ def _acts(intent: str, pairs: list[Pair]) -> list[Act]:
     return [Act(intent), *(Act("inform", slot, value) for slot, value in pairs)]
 
 
-HEARD: dict[str, Callable[[AgendaUser, Heard], None]] = {  # what the user does when the system says this
+HANDLERS: dict[str, Callable[[AgendaUser, SystemTurn], None]] = {  # what the user does when the system says this
     "hello": AgendaUser._hear_hello,
     "request": AgendaUser._hear_request,
     "confirm": AgendaUser._hear_confirm,
     "select": AgendaUser._hear_select,
     "inform": AgendaUser._hear_inform,
     "reqmore": AgendaUser._hear_reqmore,
-    "bye": AgendaUser._hear_bye,
+    "bye": lambda user, turn: user._leave(),
 }

@@ -10,7 +10,7 @@ NOTHING = "none"  # the name in `inform name=none`: nothing fits
 
 
 @dataclass
-class Heard:
+class SystemTurn:
     """The system's turn: its first intent, slots and values without `except`, and what it says of venues.
 
     offer: the venue of `inform name=X`, or empty; empty: nothing fits; choices: the only venues that there are
@@ -24,13 +24,13 @@ class Heard:
     choices: tuple[str, ...] = ()
 
 
-def heard(acts: list[Act]) -> Heard:
+def read_system_turn(acts: list[Act]) -> SystemTurn:
     """Read the system's acts."""
     intent = acts[0].intent if acts else "null"
     pairs = [(act.slot, act.value) for act in acts if act.slot and act.intent != "except"]
     choices = tuple(act.value for act in acts if act.intent == "except")
     name = next((value for slot, value in pairs if slot == NAME), "") if intent == "inform" else ""
-    return Heard(
+    return SystemTurn(
         intent,
         pairs,
         {slot for slot, _ in pairs},
@@ -40,27 +40,27 @@ def heard(acts: list[Act]) -> Heard:
     )
 
 
-def misheard(goal: Goal, domain: Domain, said: Heard, slot: str) -> bool:
+def contradicts_goal(goal: Goal, domain: Domain, turn: SystemTurn, slot: str) -> bool:
     """Whether what the system said of the slot contradicts the goal, so that the user corrects it."""
-    nothing = said.empty or bool(said.choices)
+    nothing = turn.empty or bool(turn.choices)
     if slot == NAME:
-        return not nothing and _wrong_venue(goal, domain, said)
-    wanted = goal.constraints.get(slot)
-    if wanted is None or wanted == DONTCARE:
+        return not nothing and _wrong_venue(goal, domain, turn)
+    goal_value = goal.constraints.get(slot)
+    if goal_value is None or goal_value == DONTCARE:
         return False
-    return any(value != wanted for s, value in said.pairs if s == slot)
+    return any(value != goal_value for s, value in turn.pairs if s == slot)
 
 
-def _wrong_venue(goal: Goal, domain: Domain, said: Heard) -> bool:
+def _wrong_venue(goal: Goal, domain: Domain, turn: SystemTurn) -> bool:
     """A venue that the user refused; or answers about another venue than the one that the user settled on."""
-    if said.offer in goal.other_than or (goal.wanted_name and said.offer != goal.wanted_name):
+    if turn.offer in goal.other_than or (goal.wanted_name and turn.offer != goal.wanted_name):
         return True
-    known = {*domain.constraints, NAME}
-    about_venue = any(slot in domain.requestable and slot not in known for slot in said.slots)
-    return bool(goal.name) and about_venue and said.offer != goal.name
+    constraint_slots = {*domain.constraints, NAME}
+    about_venue = any(slot in domain.requestable and slot not in constraint_slots for slot in turn.slots)
+    return bool(goal.name) and about_venue and turn.offer != goal.name
 
 
-def unconfirmed(goal: Goal, said: Heard) -> list[tuple[str, str]]:
+def find_unconfirmed(goal: Goal, turn: SystemTurn) -> list[tuple[str, str]]:
     """The constraints that the system did not repeat; the user may ask about one of them."""
-    spoken = set(said.pairs)
+    spoken = set(turn.pairs)
     return [pair for pair in goal.constraints.items() if pair[1] != DONTCARE and pair not in spoken]

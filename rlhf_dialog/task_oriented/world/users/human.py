@@ -9,7 +9,7 @@ from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import without_contradictions
 from rlhf_dialog.task_oriented.world.tracker import NOTHING
-from rlhf_dialog.task_oriented.world.words import called, user_words
+from rlhf_dialog.task_oriented.world.words import slot_in_words, user_words
 
 GOODBYE = "Goodbye ."
 
@@ -31,21 +31,23 @@ class HumanUser:
         show: Callable[[str], None],
         read: Callable[[str], list[Act]] | None = None,
     ):
-        self.domain, self.ask, self.show = domain, ask, show
+        self.domain = domain
+        self.ask = ask
+        self.show = show
         self.read = user_words(domain).read if read is None else read
         self.goal, self.words = Goal({}), ""
 
     def begin(self, goal: Goal, rng: Random) -> list[Act]:
         """Show the goal, and ask for the first turn; nothing is random."""
         self.goal = goal.copy()
-        self.show(in_words(self.domain, self.goal))
-        return self._typed()
+        self.show(describe_goal(self.domain, self.goal))
+        return self._read_turn()
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """Ask for the next turn."""
-        return self._typed()
+        return self._read_turn()
 
-    def _typed(self) -> list[Act]:
+    def _read_turn(self) -> list[Act]:
         try:
             typed = self.ask()
         except EOFError:
@@ -54,15 +56,15 @@ class HumanUser:
         return self.read(self.words)
 
 
-def in_words(domain: Domain, goal: Goal) -> str:
+def describe_goal(domain: Domain, goal: Goal) -> str:
     """What the person is asked to do, in two sentences."""
-    wanted = [f"{called(slot)} {value}" for slot, value in goal.constraints.items() if value != DONTCARE]
-    wanted += [f"{called(slot)} of any kind" for slot, value in goal.constraints.items() if value == DONTCARE]
-    wanted += [f"the {NAME} {goal.wanted_name}"] if goal.wanted_name else []
-    asked = [called(slot) for slot in goal.requests]
+    wishes = [f"{slot_in_words(slot)} {value}" for slot, value in goal.constraints.items() if value != DONTCARE]
+    wishes += [f"{slot_in_words(slot)} of any kind" for slot, value in goal.constraints.items() if value == DONTCARE]
+    wishes += [f"the {NAME} {goal.wanted_name}"] if goal.wanted_name else []
+    requests = [slot_in_words(slot) for slot in goal.requests]
     return (
-        f"You are looking for a {domain.type}: {', '.join(wanted) or 'any one'}. "
-        f"Find out: {', '.join(asked)}. Say goodbye when you have it."
+        f"You are looking for a {domain.type}: {', '.join(wishes) or 'any one'}. "
+        f"Find out: {', '.join(requests)}. Say goodbye when you have it."
     )
 
 
@@ -75,18 +77,18 @@ def why_failed(domain: Domain, info: Mapping[str, Any]) -> str:
         return f"no {domain.type} was offered"
     if entity is None:
         return f"{name} is not in the data base"
-    wanted = info["goal"]["constraints"]
+    constraints = info["goal"]["constraints"]
     wrong = [
-        f"{called(slot)} {entity[slot]}, not {value}"
-        for slot, value in wanted.items()
+        f"{slot_in_words(slot)} {entity[slot]}, not {value}"
+        for slot, value in constraints.items()
         if value not in (entity[slot], DONTCARE)
     ]
     if wrong:
         return f"{name} does not fit: {', '.join(wrong)}"
     turns = map(without_contradictions, info["system_acts"])
-    said = {act for acts in turns for act in acts if act.intent == "inform"}
-    asked = [slot for slot in info["goal"]["requests"] if slot != NAME]
-    missing = [called(slot) for slot in asked if Act("inform", slot, entity[slot]) not in said]
+    informed = {act for acts in turns for act in acts if act.intent == "inform"}
+    requests = [slot for slot in info["goal"]["requests"] if slot != NAME]
+    missing = [slot_in_words(slot) for slot in requests if Act("inform", slot, entity[slot]) not in informed]
     if missing:
         return f"what was not said, or not rightly: the {', '.join(missing)} of {name}"
     return "the dialogue did not end with a goodbye, or it went on to another offer"

@@ -60,7 +60,9 @@ class LMUser:
     ):
         if max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more")
-        self.goals, self.openings = (_texts(name, given) for name, given in (("goals", goals), ("openings", openings)))
+        self.goals, self.openings = (
+            _texts(name, source) for name, source in (("goals", goals), ("openings", openings))
+        )
         if not (persona or self.goals or self.openings):
             raise UserError("language_model_user: there is no persona, goal or opening; give one of them")
         self.persona, self.max_turns = persona, max_turns
@@ -82,10 +84,10 @@ class LMUser:
             self._seed, self.dialogue = SystemRandom().randrange(2**31) if seed is None else seed, -1
         self.dialogue = int(options.get("dialogue", self.dialogue + 1))
         rng = self._stream("goal")
-        drawn = [rng.choice(texts) if texts else "" for texts in (self.goals, self.openings)]
-        self.goal, opening = options.get("goal", drawn[0]), options.get("opening", drawn[1])
-        wanted = GOAL.format(goal=self.goal) if self.goal else ""
-        self.instruction = " ".join(filter(None, (self.persona, wanted)))
+        choices = [rng.choice(texts) if texts else "" for texts in (self.goals, self.openings)]
+        self.goal, opening = options.get("goal", choices[0]), options.get("opening", choices[1])
+        goal_text = GOAL.format(goal=self.goal) if self.goal else ""
+        self.instruction = " ".join(filter(None, (self.persona, goal_text)))
         self.turns: list[str] = []
         if not (opening or self.instruction):
             raise UserError("language_model_user: this dialogue has no persona, goal or opening; give one of them")
@@ -136,14 +138,14 @@ def _write(users: Sequence[LMUser]) -> list[str]:
     """The next turn of each user."""
     texts: dict[int, str] = {}
     for speaker in {id(user.speaker): user.speaker for user in users}.values():
-        own = [at for at, user in enumerate(users) if user.speaker is speaker]
-        prompts = [users[at]._prompt() for at in own]
-        streams = [users[at]._stream(f"user/{len(users[at].turns)}") for at in own]
-        texts |= zip(own, written(speaker, prompts, streams), strict=True)
-    return [texts[at] for at in range(len(users))]
+        rows = [row for row, user in enumerate(users) if user.speaker is speaker]
+        prompts = [users[row]._prompt() for row in rows]
+        streams = [users[row]._stream(f"user/{len(users[row].turns)}") for row in rows]
+        texts |= zip(rows, write_turns(speaker, prompts, streams), strict=True)
+    return [texts[row] for row in range(len(users))]
 
 
-def written(speaker: "ChatAgent", prompts: Sequence[list[list[str]]], streams: Sequence[Random]) -> list[str]:
+def write_turns(speaker: "ChatAgent", prompts: Sequence[list[list[str]]], streams: Sequence[Random]) -> list[str]:
     """What the model says next, for each prompt: of its variants, the longest first, the first one that fits is read.
 
     All chance comes from the stream of the prompt.
@@ -184,10 +186,10 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
     try:
         folder = Path(_folder(model))
         settings = read_settings(folder, _default_settings(folder))
-        given = settings.model_dump() | dict(sampling)
-        return ChatAgent.load(folder, device=device, settings=AgentSettings(**given))
+        values = settings.model_dump() | dict(sampling)
+        return ChatAgent.load(folder, device=device, settings=AgentSettings(**values))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise UserError(f"language_model_user: {wrong}; correct it") from None
     except UserError as error:
         raise UserError(f"language_model_user: {str(error).replace('--agent', 'model')}") from error
@@ -206,20 +208,20 @@ def _default_settings(folder: Path) -> Any:
     from rlhf_dialog.models.loading import read_tokenizer
 
     has_template = bool(read_tokenizer(str(folder), "--agent", False).chat_template)
-    own = {"turn_separator": CHAT_TEMPLATE} if has_template else {}
-    return AgentSettings(max_prompt_length=LONGEST_PROMPT, **own)
+    separator = {"turn_separator": CHAT_TEMPLATE} if has_template else {}
+    return AgentSettings(max_prompt_length=LONGEST_PROMPT, **separator)
 
 
-def _texts(name: str, given: str | Sequence[str]) -> list[str]:
+def _texts(name: str, source: str | Sequence[str]) -> list[str]:
     """The texts themselves, or the lines of a file. Raises UserError for a file that cannot be read, or is empty."""
-    if not isinstance(given, str):
-        return list(given)
+    if not isinstance(source, str):
+        return list(source)
     try:
-        lines = [line.strip() for line in Path(given).expanduser().read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in Path(source).expanduser().read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(
-            f"language_model_user: {name} '{given}' cannot be read: {error}; give a text file, or a list"
+            f"language_model_user: {name} '{source}' cannot be read: {error}; give a text file, or a list"
         ) from None
     if not any(lines):
-        raise UserError(f"language_model_user: {name} '{given}' is empty; write one on each line")
+        raise UserError(f"language_model_user: {name} '{source}' is empty; write one on each line")
     return list(filter(None, lines))

@@ -5,8 +5,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.task_oriented.domains import TYPE
-from rlhf_dialog.task_oriented.world.acts import Act, text_of
-from rlhf_dialog.task_oriented.world.users.language_model import load_speaker, written
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
+from rlhf_dialog.task_oriented.world.users.language_model import load_speaker, write_turns
 from rlhf_dialog.task_oriented.world.words import Words
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class LMWords:
     words: reads sentences, and has the templates (`words.user_words`)
     model: as for `LMUser`; sampling: too
     instruction, examples: what the model reads before the acts; an example is a turn of acts and its words. Leave both empty
-        for a model that was trained on pairs of acts (`text_of`) and words
+        for a model that was trained on pairs of acts (`format_acts`) and words
     tries: how often the model may write before the templates do
 
     `num_turns` and `num_fallbacks` count turns, and those of them that the templates said.
@@ -41,7 +41,7 @@ class LMWords:
     ):
         self.words, self.tries = words, tries
         self.speaker = load_speaker(model, device, tuple(sorted(sampling.items()))) if isinstance(model, str) else model
-        self.before = [text for acts, sentence in examples for text in (text_of(acts), sentence)]
+        self.before = [text for acts, sentence in examples for text in (format_acts(acts), sentence)]
         self.instruction = instruction
         self.num_turns = self.num_fallbacks = 0
 
@@ -54,14 +54,16 @@ class LMWords:
         rngs = [Random(stream.getrandbits(64)) for stream in streams]
         accepted: dict[int, str] = {}
         for _ in range(self.tries):
-            left = [at for at in range(len(turns)) if at not in accepted]
-            texts = self._written([turns[at] for at in left], [rngs[at] for at in left])
-            accepted |= {at: text for at, text in zip(left, texts, strict=True) if self.carries(text, turns[at])}
+            open_rows = [row for row in range(len(turns)) if row not in accepted]
+            texts = self._generate([turns[row] for row in open_rows], [rngs[row] for row in open_rows])
+            accepted |= {
+                row: text for row, text in zip(open_rows, texts, strict=True) if self.carries(text, turns[row])
+            }
         self.num_turns += len(turns)
         self.num_fallbacks += len(turns) - len(accepted)
         return [
-            accepted[at] if at in accepted else self.words.say(acts, rng)
-            for at, (acts, rng) in enumerate(zip(turns, rngs, strict=True))
+            accepted[row] if row in accepted else self.words.say(acts, rng)
+            for row, (acts, rng) in enumerate(zip(turns, rngs, strict=True))
         ]
 
     def carries(self, text: str, acts: Sequence[Act]) -> bool:
@@ -69,12 +71,12 @@ class LMWords:
         the user is looking for (`type`) beside other acts."""
         return bool(text) and _meaning(self.words.read(text)) == _meaning(acts)
 
-    def _written(self, turns: Sequence[list[Act]], streams: Sequence[Random]) -> list[str]:
+    def _generate(self, turns: Sequence[list[Act]], streams: Sequence[Random]) -> list[str]:
         if not turns:
             return []
-        prompts = [[*self.before, text_of(acts)] for acts in turns]
-        whole = [[" ".join(filter(None, (self.instruction, first))), *others] for first, *others in prompts]
-        return written(self.speaker, [[prompt] for prompt in whole], streams)
+        prompts = [[*self.before, format_acts(acts)] for acts in turns]
+        whole = [[" ".join(filter(None, (self.instruction, first))), *later] for first, *later in prompts]
+        return write_turns(self.speaker, [[prompt] for prompt in whole], streams)
 
 
 def _meaning(acts: Sequence[Act]) -> set[Act]:

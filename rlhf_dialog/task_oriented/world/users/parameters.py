@@ -38,30 +38,36 @@ UNFRIENDLY: Ranges = FRIENDLY | {
     "relaxes_constraint": (0.2, 0.5),
     "says_what_changed": (0.2, 0.4),
 }
-_FIXED = {
-    **{"combines_informs": 0.6, "adds_to_affirmation": 1.0, "greets": 0.5, "relaxes_constraint": 0.667},
-    **{"says_what_changed": 0.5, "gives_up": 0.333, "goes_on_with_agenda": 0.5, "names_venue": 0.05},
-    **{
-        "dontcare_without_slot": 0.8,
-        "confirms_instead": 0.05,
-        "affirms_with_agenda": 0.05,
-        "overrules_correction": 0.1,
-    },
-    **{"confirms_at_random": 0.1, "wants_alternative": 0.143, "changes_mind": 0.143, "repeats_constraint": 0.2},
-    **{
-        "leaves_open": 0.2,
-        "corrects_by_negating": 0.45,
-        "corrects_by_denying": 0.4,
-        "thanks": 0.1,
-        "acknowledges": 0.1,
-    },
-    **{"requests_one_more": 0.333, "declines_more": 0.7, "affirms_more": 0.25},
+FIXED: Ranges = {
+    "combines_informs": (0.6, 0.6),
+    "adds_to_affirmation": (1.0, 1.0),
+    "greets": (0.5, 0.5),
+    "relaxes_constraint": (0.667, 0.667),
+    "says_what_changed": (0.5, 0.5),
+    "gives_up": (0.333, 0.333),
+    "goes_on_with_agenda": (0.5, 0.5),
+    "names_venue": (0.05, 0.05),
+    "dontcare_without_slot": (0.8, 0.8),
+    "confirms_instead": (0.05, 0.05),
+    "affirms_with_agenda": (0.05, 0.05),
+    "overrules_correction": (0.1, 0.1),
+    "confirms_at_random": (0.1, 0.1),
+    "wants_alternative": (0.143, 0.143),
+    "changes_mind": (0.143, 0.143),
+    "repeats_constraint": (0.2, 0.2),
+    "leaves_open": (0.2, 0.2),
+    "corrects_by_negating": (0.45, 0.45),
+    "corrects_by_denying": (0.4, 0.4),
+    "thanks": (0.1, 0.1),
+    "acknowledges": (0.1, 0.1),
+    "requests_one_more": (0.333, 0.333),
+    "declines_more": (0.7, 0.7),
+    "affirms_more": (0.25, 0.25),
 }
-FIXED: Ranges = {name: (value, value) for name, value in _FIXED.items()}
 NAMED = {"friendly": FRIENDLY, "unfriendly": UNFRIENDLY, "fixed": FIXED}
 
 
-def ranges_of(parameters: "str | dict[str, float | tuple[float, float]]") -> Ranges:
+def read_ranges(parameters: "str | dict[str, float | tuple[float, float]]") -> Ranges:
     """`friendly`, `unfriendly`, `fixed`, or changes to `friendly`: a number or a range (low, high) for a decision.
 
     Raises UserError for an unknown name, and for something else than probabilities.

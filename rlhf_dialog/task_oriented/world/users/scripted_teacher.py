@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
-from rlhf_dialog.task_oriented.world.users.teacher import Said
+from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 
 
 class ScriptedTeacher:
@@ -20,18 +20,18 @@ class ScriptedTeacher:
         self.answers, self.rng, self.wrong, self.turns = answers, rng, wrong, turns
         self.left = False
 
-    def begin(self, about: str, greeting: str) -> Said:
+    def begin(self, about: str, greeting: str) -> PersonTurn:
         """A line of the table."""
         self.rest = self.turns
-        return Said(self._line())
+        return PersonTurn(self._line())
 
-    def answer(self, sentence: str, last: bool = False) -> Said:
+    def answer(self, sentence: str, last: bool = False) -> PersonTurn:
         """Reward the answer; after the last one the dialogue ends."""
         is_right = sentence == self.answers[self.said]
         is_wrong_way = self.rng.random() < self.wrong
         self.rest -= 1
         ends = last or self.rest <= 0
-        return Said("" if ends else self._line(), 1.0 if is_right != is_wrong_way else -1.0, ends)
+        return PersonTurn("" if ends else self._line(), 1.0 if is_right != is_wrong_way else -1.0, ends)
 
     def judge(self, verdict: str) -> float | None:
         """None: each answer was rewarded."""

@@ -19,7 +19,7 @@ WORDS = {  # word: its arguments, what it does
 
 
 @dataclass
-class Said:
+class PersonTurn:
     """What a person says next, and what the last answer was worth to them; None: nothing was said of it.
 
     ends: the person ends the dialogue without further words
@@ -30,9 +30,9 @@ class Said:
     ends: bool = False
 
 
-def given(rewards: Iterable[float | None]) -> float:
+def sum_rewards(rewards: Iterable[float | None]) -> float:
     """The sum of the rewards; None counts 0."""
-    return sum(one or 0.0 for one in rewards)
+    return sum(reward or 0.0 for reward in rewards)
 
 
 class Teacher(Protocol):
@@ -45,10 +45,10 @@ class Teacher(Protocol):
     each_answer: bool
     left: bool
 
-    def begin(self, about: str, greeting: str) -> Said:
+    def begin(self, about: str, greeting: str) -> PersonTurn:
         """The first words of a dialogue. about: what the teacher is asked to do; greeting: of the system, or an empty text."""
 
-    def answer(self, sentence: str, last: bool = False) -> Said:
+    def answer(self, sentence: str, last: bool = False) -> PersonTurn:
         """Hear an answer; what follows. last: the system has ended the dialogue, so nothing is said any more."""
 
     def judge(self, verdict: str) -> float | None:
@@ -76,25 +76,29 @@ class TypedTeacher:
         each_answer: bool = False,
         undo: Callable[[], None] = lambda: None,
     ):
-        self.ask, self.show, self.rewards, self.each_answer, self.undo = ask, show, rewards, each_answer, undo
+        self.ask = ask
+        self.show = show
+        self.rewards = rewards
+        self.each_answer = each_answer
+        self.undo = undo
         self.left = False
 
-    def begin(self, about: str, greeting: str) -> Said:
+    def begin(self, about: str, greeting: str) -> PersonTurn:
         """Show what is to be done, and ask for the first words."""
         if about:
             self.show(about)
         if greeting:
             self.show(f"> System: {greeting}")
         self._reward: float | None = None
-        return self._said(is_first=True)
+        return self._ask_turn(is_first=True)
 
-    def answer(self, sentence: str, last: bool = False) -> Said:
+    def answer(self, sentence: str, last: bool = False) -> PersonTurn:
         """Show the answer, ask for its reward where each one is rewarded, and for the next words."""
         self.show(f"> System: {sentence}")
         self._reward = self.correct() if self.each_answer else None
         if last or self.left:
-            return Said(reward=self._reward, ends=last)
-        return self._said()
+            return PersonTurn(reward=self._reward, ends=last)
+        return self._ask_turn()
 
     def judge(self, verdict: str) -> float | None:
         """Show the verdict, and ask for a reward."""
@@ -110,30 +114,30 @@ class TypedTeacher:
             if not line:  # none, or the end of the day
                 return None
             if line.startswith("/"):
-                self._word(line, "a reward is asked for: a number, or Enter for none")
+                self._run_word(line, "a reward is asked for: a number, or Enter for none")
             elif (reward := self._number(line)) is not None:
                 return reward
 
-    def _said(self, is_first: bool = False) -> Said:
+    def _ask_turn(self, is_first: bool = False) -> PersonTurn:
         """The next words to the system; words for the program are done on the way."""
         while True:
             line = self._line("> You: ")
             if line is None:
-                return Said(reward=self._reward)
-            word, rest = _word_of(line)
+                return PersonTurn(reward=self._reward)
+            word, arguments = _split_command(line)
             if word == "end" and not is_first:
-                return Said(reward=self._reward, ends=True)
+                return PersonTurn(reward=self._reward, ends=True)
             if word == "undo":
                 self._undo(is_first)
             elif word == "reward" and not is_first:
-                reward = self._number(rest)
+                reward = self._number(arguments)
                 self._reward = self._reward if reward is None else reward
             elif word:
-                self._word(line, "the system has not answered yet")
+                self._run_word(line, "the system has not answered yet")
             elif line:
-                return Said(line.removeprefix("/"), self._reward)
+                return PersonTurn(line.removeprefix("/"), self._reward)
             if self.left:
-                return Said(reward=self._reward)
+                return PersonTurn(reward=self._reward)
 
     def _undo(self, is_first: bool) -> None:
         if is_first:
@@ -143,15 +147,15 @@ class TypedTeacher:
         else:
             self._reward = self.correct()
 
-    def _word(self, line: str, otherwise: str) -> None:
-        word = _word_of(line)[0]
+    def _run_word(self, line: str, otherwise: str) -> None:
+        word = _split_command(line)[0]
         if word == "help":
             rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
             self.show("\n".join(rows))
         elif word in WORDS:
             self.show(f"({otherwise})")
         else:
-            advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
+            advice = nearest(f"/{word}", [f"/{name}" for name in WORDS])
             self.show(f"(there is no word /{word}{advice or ';'} /help lists them, and // begins words with a slash)")
 
     def _number(self, text: str) -> float | None:
@@ -168,13 +172,13 @@ class TypedTeacher:
         except (EOFError, KeyboardInterrupt, SignalExit):
             self.show("")
             line = "/quit"
-        self.left = _word_of(line)[0] in ("quit", "exit")
+        self.left = _split_command(line)[0] in ("quit", "exit")
         return None if self.left else line
 
 
-def _word_of(line: str) -> tuple[str, str]:
+def _split_command(line: str) -> tuple[str, str]:
     """The word of `/word arguments`, in lower case, and its arguments; two empty texts for other lines."""
     if not line.startswith("/") or line.startswith("//"):
         return "", ""
-    word, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
-    return word.lower() or "?", rest
+    word, arguments = [*line[1:].split(maxsplit=1), "", ""][:2]
+    return word.lower() or "?", arguments

@@ -6,7 +6,7 @@ from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.sampling.measures import numbers_of
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
@@ -19,7 +19,7 @@ def chosen(*turns):
     """The action after these turns of system and user."""
     state = DialogueState(WORLD)
     for system, user in turns:
-        state.update(acts_of(system), acts_of(user))
+        state.update(parse_acts(system), parse_acts(user))
     observation, mask = POLICY.layout.encode(state, None, 0.0), ACTIONS.mask(state)
     return ACTIONS.names[POLICY.act(observation[None], mask[None])[0][0]]
 

@@ -13,7 +13,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import LONGEST_TE
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
-from rlhf_dialog.task_oriented.world.words import called
+from rlhf_dialog.task_oriented.world.words import slot_in_words
 
 
 class Shelf:
@@ -148,7 +148,7 @@ def test_a_task_in_words_is_not_disturbed():
     """Guests with goals, behind a lookup that has a page on everything: each of their turns reaches the policy."""
     environment = restaurant()
     system, heard = Spoken(environment, Handcrafted(environment.domain)), []
-    own = [called(slot) for slot in environment.domain.requestable]
+    own = [slot_in_words(slot) for slot in environment.domain.requestable]
     knowledge = Knowledge(lambda turn: heard.append(turn) or system.reply(), Everything(), own)
     said = []
     for seed in range(12):

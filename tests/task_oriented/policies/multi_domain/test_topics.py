@@ -3,7 +3,7 @@ from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.multi_domain.topics import Topics
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 
 WORLD = small_world().only(["restaurant", "hotel", "train"])
 NAMES = "hotel, restaurant or train"
@@ -47,13 +47,13 @@ def test_words_decide_whose_policy_speaks(turns, topic):
 
 
 def test_acts_decide_too():
-    topics, said = talk(acts_of("inform(train-day=friday)"))
+    topics, said = talk(parse_acts("inform(train-day=friday)"))
     assert (topics.topic, said) == ("train", "")
-    assert topics.hear(acts_of("request(hotel-phone)")) == ""
+    assert topics.hear(parse_acts("request(hotel-phone)")) == ""
     assert topics.topic == "hotel"
-    assert topics.hear(acts_of("affirm()")) == ""
+    assert topics.hear(parse_acts("affirm()")) == ""
     assert topics.topic == "hotel"
-    assert topics.hear(acts_of("bye()")) == "Goodbye!"
+    assert topics.hear(parse_acts("bye()")) == "Goodbye!"
     assert (topics.is_over, topics.topic) == (True, "")
 
 

@@ -3,7 +3,7 @@
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.acts import text_of
+from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 
 
@@ -19,7 +19,7 @@ def test_it_says_what_the_policy_chooses_at_act_level():
             action, _ = policy.act(observation[None], info["action_mask"][None])
             observation, _, _, _, info = acts.step(action[0])
             *_, ended = environment.step(system.reply())
-        assert list(map(text_of, ended["user_acts"])) == list(map(text_of, info["user_acts"]))
+        assert list(map(format_acts, ended["user_acts"])) == list(map(format_acts, info["user_acts"]))
         assert ended["success"] == info["success"]
 
 

@@ -102,11 +102,11 @@ def judge(domain, info) -> bool:
     """A second evaluator: searches the tables itself, and knows nothing of the first one."""
     if not info["terminated"]:
         return False
-    return all(_reached(domain.services[name], wish, info) for name, wish in info["goal"].items())
+    return all(_reached(domain.services[name], domain_goal, info) for name, domain_goal in info["goal"].items())
 
 
-def _reached(service, wish, info) -> bool:
-    wanted, requests = wish.get("fail_info", wish.get("info", {})), wish.get("requests", [])
+def _reached(service, domain_goal, info) -> bool:
+    wanted, requests = domain_goal.get("fail_info", domain_goal.get("info", {})), domain_goal.get("requests", [])
     bookings = [one for one in info["bookings"] if one["domain"] == service.name]
     told = [
         [(act.slot.split("-", 1)[1], act.value) for act in turn if act.slot.split("-")[0] == service.name]
@@ -131,8 +131,8 @@ def _reached(service, wish, info) -> bool:
         current = own or current
         about += turn if rows and current == rows[0][service.key] else []
     heard = dict(about)
-    if "book" in wish:
-        slots = wish.get("fail_book", wish["book"])
+    if "book" in domain_goal:
+        slots = domain_goal.get("fail_book", domain_goal["book"])
         if not bookings or bookings[-1]["slots"] != slots:
             return False
     return any(_row_fits(row, wanted) and all(heard.get(slot) == row[slot] for slot in requests) for row in rows)

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 from small_world import small_world
 
-from rlhf_dialog.task_oriented.world.acts import acts_of, text_of
+from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, action_names
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
@@ -17,7 +17,7 @@ TAXI = "inform(taxi-departure=a) inform(taxi-destination=b) inform(taxi-leaveAt=
 def after(*turns):
     state = DialogueState(WORLD)
     for system, user in turns:
-        state.update(acts_of(system), acts_of(user))
+        state.update(parse_acts(system), parse_acts(user))
     return state
 
 
@@ -27,7 +27,7 @@ def allowed(state):
 
 
 def said(name, state, refused=None):
-    return text_of(ACTIONS.acts(name, state, BookingDesk(Random(0), refused or {})))
+    return format_acts(ACTIONS.acts(name, state, BookingDesk(Random(0), refused or {})))
 
 
 def test_a_domain_has_the_intents_that_it_can_use():
@@ -72,7 +72,7 @@ def test_an_offer_says_what_the_user_wants():
 
 def test_a_train_is_told_apart_by_all_that_is_said_of_it():
     state = after(("", "inform(train-day=friday) inform(train-departure=oakhaven) inform(train-destination=milbury)"))
-    acts = acts_of(said("train_recommend", state))
+    acts = parse_acts(said("train_recommend", state))
     values = {act.slot.removeprefix("train-"): act.value for act in acts}
     assert WORLD.services["train"].named(values) == (state.domains["train"].choice,)
 

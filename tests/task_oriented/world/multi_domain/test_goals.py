@@ -7,7 +7,7 @@ from small_world import REAL, goal_model, needs_multiwoz, small_world, write_wor
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
 from rlhf_dialog.task_oriented.domains.services import Chances
-from rlhf_dialog.task_oriented.world.multi_domain.goals import DAYS, Wish, _another_booking, draw_goal, goal_of
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DAYS, DomainGoal, _another_booking, draw_goal, parse_goal
 
 WORLD = small_world()
 
@@ -26,7 +26,7 @@ def test_a_goal_depends_on_its_stream_only():
 
 def test_domains_come_in_the_orders_of_the_goal_model():
     shares = {tuple(key.split("+")): share for key, share in goal_model()["domain_ordering_dist"].items() if key}
-    counts = Counter(tuple(goal.wishes) for goal in DRAWN)
+    counts = Counter(tuple(goal.by_domain) for goal in DRAWN)
     counts[("hotel", "train")] += counts.pop(("hotel",), 0)  # no train on the day of the room: no wish for one
     for order, share in shares.items():
         assert counts[order] / 1500 == pytest.approx(share, abs=0.04)
@@ -35,52 +35,54 @@ def test_domains_come_in_the_orders_of_the_goal_model():
 def test_slots_requests_and_bookings_have_their_shares():
     """Combinations 3 : 1 : 1; a request that is also a constraint is left out; a wish without request and booking is drawn
     again, so the shares are conditional."""
-    wishes = [goal.wishes["restaurant"] for goal in DRAWN if next(iter(goal.wishes)) == "restaurant"]
-    sets = Counter("+".join(sorted(wish.info)) for wish in wishes)
-    assert sets["area+food+pricerange"] / len(wishes) == pytest.approx(0.6, abs=0.06)
-    assert all("food" not in wish.requests for wish in wishes if "food" in wish.info)
+    by_domain = [goal.by_domain["restaurant"] for goal in DRAWN if next(iter(goal.by_domain)) == "restaurant"]
+    sets = Counter("+".join(sorted(domain_goal.info)) for domain_goal in by_domain)
+    assert sets["area+food+pricerange"] / len(by_domain) == pytest.approx(0.6, abs=0.06)
+    assert all("food" not in domain_goal.requests for domain_goal in by_domain if "food" in domain_goal.info)
     nothing = 0.5 * 0.7 * 0.6 * 0.5  # phone, postcode, address, booking: none of them
-    assert sum("phone" in wish.requests for wish in wishes) / len(wishes) == pytest.approx(
+    assert sum("phone" in domain_goal.requests for domain_goal in by_domain) / len(by_domain) == pytest.approx(
         0.5 / (1 - nothing), abs=0.06
     )
-    assert sum(bool(wish.book) for wish in wishes) / len(wishes) == pytest.approx(0.5 / (1 - nothing), abs=0.06)
+    assert sum(bool(domain_goal.book) for domain_goal in by_domain) / len(by_domain) == pytest.approx(
+        0.5 / (1 - nothing), abs=0.06
+    )
 
 
 def test_a_goal_can_be_reached():
-    for name, wish in (wish for goal in DRAWN[:200] for wish in goal.wishes.items()):
+    for name, domain_goal in (domain_goal for goal in DRAWN[:200] for domain_goal in goal.by_domain.items()):
         service = WORLD.services[name]
-        assert wish.requests or wish.book
-        assert not set(wish.requests) & set(wish.info)
-        assert set(wish.book) in (set(), set(service.booking))
+        assert domain_goal.requests or domain_goal.book
+        assert not set(domain_goal.requests) & set(domain_goal.info)
+        assert set(domain_goal.book) in (set(), set(service.booking))
         if service.entities:
-            assert service.matching(wish.info)
-        if wish.fail_info:
-            assert not service.matching(wish.fail_info)
-            assert sum(wish.fail_info[slot] != value for slot, value in wish.info.items()) == 1
+            assert service.matching(domain_goal.info)
+        if domain_goal.fail_info:
+            assert not service.matching(domain_goal.fail_info)
+            assert sum(domain_goal.fail_info[slot] != value for slot, value in domain_goal.info.items()) == 1
         if name in ("train", "taxi"):
-            assert ("arriveBy" in wish.info) != ("leaveAt" in wish.info)
-            assert wish.info["departure"] != wish.info["destination"]
+            assert ("arriveBy" in domain_goal.info) != ("leaveAt" in domain_goal.info)
+            assert domain_goal.info["departure"] != domain_goal.info["destination"]
 
 
 def test_some_goals_fail_at_first():
-    assert sum(any(wish.fail_info for wish in goal.wishes.values()) for goal in DRAWN) > 5
-    assert not any("train" in goal.wishes and goal.wishes["train"].fail_info for goal in DRAWN)
+    assert sum(any(domain_goal.fail_info for domain_goal in goal.by_domain.values()) for goal in DRAWN) > 5
+    assert not any("train" in goal.by_domain and goal.by_domain["train"].fail_info for goal in DRAWN)
 
 
 def test_a_taxi_goes_between_the_places_before_it():
-    taxis = [goal.wishes for goal in DRAWN if list(goal.wishes) == ["restaurant", "hotel", "taxi"]]
-    assert all(wishes["taxi"].follows == {"departure": "restaurant", "destination": "hotel"} for wishes in taxis)
-    alone = [goal.wishes["taxi"] for goal in DRAWN if list(goal.wishes) == ["taxi"]]
+    taxis = [goal.by_domain for goal in DRAWN if list(goal.by_domain) == ["restaurant", "hotel", "taxi"]]
+    assert all(by_domain["taxi"].follows == {"departure": "restaurant", "destination": "hotel"} for by_domain in taxis)
+    alone = [goal.by_domain["taxi"] for goal in DRAWN if list(goal.by_domain) == ["taxi"]]
     assert len(alone) > 20
-    assert not any(wish.follows for wish in alone)
+    assert not any(domain_goal.follows for domain_goal in alone)
 
 
 def test_a_taxi_reaches_a_booked_table_in_time():
-    model = [goal for goal in goals(300, _with_order("restaurant", "taxi")) if goal.wishes["restaurant"].book]
+    model = [goal for goal in goals(300, _with_order("restaurant", "taxi")) if goal.by_domain["restaurant"].book]
     assert len(model) > 50
     for goal in model:
-        assert goal.wishes["taxi"].info["arriveBy"] == goal.wishes["restaurant"].book["time"]
-        assert "leaveAt" not in goal.wishes["taxi"].info
+        assert goal.by_domain["taxi"].info["arriveBy"] == goal.by_domain["restaurant"].book["time"]
+        assert "leaveAt" not in goal.by_domain["taxi"].info
 
 
 def _with_order(*names):
@@ -88,7 +90,7 @@ def _with_order(*names):
 
 
 def test_a_room_and_a_table_are_for_the_same_day():
-    pairs = [goal.wishes for goal in goals(300, _with_order("restaurant", "hotel"))]
+    pairs = [goal.by_domain for goal in goals(300, _with_order("restaurant", "hotel"))]
     both = [w for w in pairs if w["restaurant"].book and w["hotel"].book]
     assert len(both) > 60
     assert all(w["restaurant"].book["day"] == w["hotel"].book["day"] for w in both)
@@ -97,10 +99,12 @@ def test_a_room_and_a_table_are_for_the_same_day():
 
 
 def test_a_train_fits_the_nights_of_the_room():
-    found = [goal.wishes for goal in DRAWN if list(goal.wishes) == ["hotel", "train"] and goal.wishes["hotel"].book]
+    found = [
+        goal.by_domain for goal in DRAWN if list(goal.by_domain) == ["hotel", "train"] and goal.by_domain["hotel"].book
+    ]
     assert len(found) > 20
-    for wishes in found:
-        room, train = wishes["hotel"].book, wishes["train"].info
+    for by_domain in found:
+        room, train = by_domain["hotel"].book, by_domain["train"].info
         if train["destination"] == "cambridge":
             assert train["day"] == room["day"]
         elif train["departure"] == "cambridge":
@@ -108,10 +112,13 @@ def test_a_train_fits_the_nights_of_the_room():
 
 
 def test_bookings_that_are_refused_first():
-    assert not any(wish.fail_book for goal in DRAWN for wish in goal.wishes.values())
+    assert not any(domain_goal.fail_book for goal in DRAWN for domain_goal in goal.by_domain.values())
     drawn = goals(200, failing_bookings=1.0)
-    books = [wish for goal in drawn for wish in goal.wishes.values() if wish.book]
-    assert all(sum(wish.fail_book[slot] != value for slot, value in wish.book.items()) == 1 for wish in books)
+    books = [domain_goal for goal in drawn for domain_goal in goal.by_domain.values() if domain_goal.book]
+    assert all(
+        sum(domain_goal.fail_book[slot] != value for slot, value in domain_goal.book.items()) == 1
+        for domain_goal in books
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +147,7 @@ def test_an_older_goal_model_draws_slots_one_by_one(tmp_path):
     model = goal_model()
     del model["slots_combination_dist"]
     drawn = goals(600, open_domain("multiwoz", write_world(tmp_path, goals=model)))
-    sets = Counter("+".join(sorted(goal.wishes["hotel"].info)) for goal in drawn if "hotel" in goal.wishes)
+    sets = Counter("+".join(sorted(goal.by_domain["hotel"].info)) for goal in drawn if "hotel" in goal.by_domain)
     assert {"area+stars", "area+parking+stars", "stars", "name"} <= set(sets)
     assert not any("name" in slots and "+" in slots for slots in sets)
 
@@ -149,9 +156,13 @@ def test_a_goal_of_ones_own():
     data = {
         "hotel": {"info": {"area": "North"}, "requests": ["phone"], "book": {"stay": 1, "day": "friday", "people": "2"}}
     }
-    wish = goal_of(WORLD, data).wishes["hotel"]
-    assert (wish.info, wish.requests, wish.book["stay"]) == ({"area": "north"}, {"phone": None}, "1")
-    assert goal_of(WORLD, data).as_dict() == {
+    domain_goal = parse_goal(WORLD, data).by_domain["hotel"]
+    assert (domain_goal.info, domain_goal.requests, domain_goal.book["stay"]) == (
+        {"area": "north"},
+        {"phone": None},
+        "1",
+    )
+    assert parse_goal(WORLD, data).as_dict() == {
         "hotel": {
             "info": {"area": "north"},
             "requests": ["phone"],
@@ -179,16 +190,16 @@ def test_a_goal_of_ones_own():
 )
 def test_what_is_wrong_with_it_is_named(data, message):
     with pytest.raises(UserError, match=message):
-        goal_of(WORLD, data)
+        parse_goal(WORLD, data)
 
 
 def test_a_wish_that_is_done():
-    wish = Wish({}, requests={"phone": None}, book={"day": "friday"})
-    assert not wish.done
-    wish.requests["phone"] = "1"
-    assert not wish.done
-    wish.booked = "a1"
-    assert wish.done
+    domain_goal = DomainGoal({}, requests={"phone": None}, book={"day": "friday"})
+    assert not domain_goal.done
+    domain_goal.requests["phone"] = "1"
+    assert not domain_goal.done
+    domain_goal.booked = "a1"
+    assert domain_goal.done
 
 
 @needs_multiwoz
@@ -196,10 +207,10 @@ def test_goals_of_the_real_data_have_the_shares_of_the_goal_model():
     domain = open_domain("multiwoz", REAL)
     drawn = goals(2000, domain)
     total = sum(domain.orders.shares.values())
-    counts = Counter(tuple(goal.wishes) for goal in drawn)
+    counts = Counter(tuple(goal.by_domain) for goal in drawn)
     for order in (("restaurant",), ("hotel",), ("attraction", "hotel", "taxi")):
         assert counts[order] / 2000 == pytest.approx(domain.orders.shares[order] / total, abs=0.02)
-    hotels = [goal.wishes["hotel"].info for goal in drawn if "hotel" in goal.wishes]
+    hotels = [goal.by_domain["hotel"].info for goal in drawn if "hotel" in goal.by_domain]
     assert sum("name" in info for info in hotels) / len(hotels) == pytest.approx(
         0.185, abs=0.04
     )  # its share in the model

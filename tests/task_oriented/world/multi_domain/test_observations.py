@@ -1,7 +1,7 @@
 import numpy as np
 from small_world import small_world
 
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
@@ -12,7 +12,7 @@ LAYOUT = MultiLayout(WORLD)
 def seen(user, last_action=None, turn=0.0):
     """The features that are 1, and the vector."""
     state = DialogueState(WORLD)
-    state.update([], acts_of(user))
+    state.update([], parse_acts(user))
     vector = LAYOUT.encode(state, last_action, turn)
     names = {f"{name}: {feature}" for name, own in LAYOUT.places.items() for feature, n in own.items() if vector[n]}
     return names, vector

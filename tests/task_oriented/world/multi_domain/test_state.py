@@ -1,7 +1,7 @@
 import pytest
 from small_world import small_world
 
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
 WORLD = small_world()
@@ -11,7 +11,7 @@ def after(*turns):
     """The state after turns of system and user, in text."""
     state = DialogueState(WORLD)
     for system, user in turns:
-        state.update(acts_of(system), acts_of(user))
+        state.update(parse_acts(system), parse_acts(user))
     return state
 
 
@@ -19,7 +19,7 @@ def test_what_the_user_said_is_known():
     state = after(("", "inform(hotel) inform(hotel-area=north)"), ("", "request(restaurant-phone)"))
     assert list(state.domains) == ["hotel", "restaurant"]
     assert state.current == "restaurant"
-    assert state.domains["hotel"].known == {"area": "north"}
+    assert state.domains["hotel"].constraints == {"area": "north"}
     assert state.domains["hotel"].matches == (0, 2, 4)
     assert list(state.domains["restaurant"].asked) == ["phone"]
 

@@ -1,9 +1,9 @@
 import pytest
 from small_world import small_world
 
-from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import Booking
-from rlhf_dialog.task_oriented.world.multi_domain.goals import goal_of
+from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
 
 WORLD = small_world()
@@ -14,7 +14,7 @@ TAXI = {"taxi": {"info": {"departure": "a", "destination": "b", "leaveAt": "09:0
 
 
 def outcome(goal, *turns, bookings=()):
-    return evaluate(WORLD, goal_of(WORLD, goal), [acts_of(turn) for turn in turns], bookings)
+    return evaluate(WORLD, parse_goal(WORLD, goal), [parse_acts(turn) for turn in turns], bookings)
 
 
 def booking(entity, domain="hotel", slots=SLOTS, **made):

@@ -4,8 +4,8 @@ import pytest
 from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.acts import acts_of, text_of
-from rlhf_dialog.task_oriented.world.multi_domain.goals import goal_of
+from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
+from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.user import MultiAgendaUser
 
 WORLD = small_world()
@@ -16,15 +16,15 @@ BOOKING = {"stay": "1", "day": "friday", "people": "2"}
 def begin(goal, **parameters):
     """A user who has begun, and what it said."""
     user = MultiAgendaUser(WORLD, parameters or "friendly")
-    return user, said(user.begin(goal_of(WORLD, goal), Random(0)))
+    return user, said(user.begin(parse_goal(WORLD, goal), Random(0)))
 
 
 def said(acts):
-    return set(text_of(acts).replace(") ", ")|").split("|"))
+    return set(format_acts(acts).replace(") ", ")|").split("|"))
 
 
 def answer(user, text):
-    return said(user.answer(acts_of(text)))
+    return said(user.answer(parse_acts(text)))
 
 
 def test_it_says_what_it_wants_asks_and_leaves():
@@ -49,7 +49,7 @@ def test_at_most_four_acts_of_one_kind():
 def test_it_does_not_take_answers_before_it_has_said_all():
     user, _ = begin(HOTEL, acts_per_turn=1)
     answer(user, "recommend(hotel-name=ivory house) inform(hotel-phone=06662)")
-    assert user.goal.wishes["hotel"].requests["phone"] is None
+    assert user.goal.by_domain["hotel"].requests["phone"] is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_booking_and_its_reference():
     wrong = "offerbooked(hotel-name=ivory house) offerbooked(hotel-ref=a1) offerbooked(hotel-book day=monday)"
     assert answer(user, wrong) == {"inform(hotel-book day=friday)"}
     assert answer(user, wrong.replace("monday", "friday")) == {"bye()"}
-    assert user.goal.wishes["hotel"].booked == "a1"
+    assert user.goal.by_domain["hotel"].booked == "a1"
 
 
 def test_a_refused_booking_is_changed_or_the_user_leaves():
@@ -131,23 +131,23 @@ def test_it_does_not_leave_before_all_is_said():
 
 
 def test_a_taxi_goes_where_the_user_found_a_place():
-    wishes = {
+    by_domain = {
         "hotel": {"info": {"area": "north"}, "requests": ["phone"]},
         "taxi": {
             "info": {"departure": "oak hall", "destination": "the hotel", "leaveAt": "09:00"},
             "requests": ["phone"],
         },
     }
-    goal = goal_of(WORLD, wishes)
-    goal.wishes["taxi"].follows = {"destination": "hotel"}
+    goal = parse_goal(WORLD, by_domain)
+    goal.by_domain["taxi"].follows = {"destination": "hotel"}
     user = MultiAgendaUser(WORLD)
     user.begin(goal, Random(0))
     answer(user, "recommend(hotel-name=ivory house)")
     assert "inform(taxi-destination=ivory house)" in answer(
         user, "inform(hotel-name=ivory house) inform(hotel-phone=06662)"
     )
-    assert user.goal.wishes["taxi"].info["destination"] == "ivory house"
-    assert goal.wishes["taxi"].info["destination"] == "the hotel"  # the goal that was given is its own
+    assert user.goal.by_domain["taxi"].info["destination"] == "ivory house"
+    assert goal.by_domain["taxi"].info["destination"] == "the hotel"  # the goal that was given is its own
 
 
 @pytest.mark.parametrize(

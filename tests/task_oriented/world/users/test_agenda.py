@@ -4,7 +4,7 @@ from random import Random
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.world.acts import Act, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.users.parameters import FRIENDLY
@@ -17,7 +17,7 @@ GOAL = Goal({"tea": "green", "area": "north"}, {"name": None, "phone": None})
 def user(goal: Goal = GOAL, seed: int = 0, **chances: float) -> AgendaUser:
     """A user that does nothing by chance but what the test asks for, and has said the kind of venue."""
     talker = AgendaUser(DOMAIN, NEVER | chances)
-    assert text_of(talker.begin(goal, Random(seed))).startswith("inform(type=cafe)")
+    assert format_acts(talker.begin(goal, Random(seed))).startswith("inform(type=cafe)")
     return talker
 
 
@@ -29,7 +29,7 @@ ADA = offer("ada", tea="green", area="north")
 
 
 def says(talker: AgendaUser, *acts: Act) -> str:
-    return text_of(talker.answer(list(acts)))
+    return format_acts(talker.answer(list(acts)))
 
 
 def test_a_dialogue_from_beginning_to_end():
@@ -44,7 +44,9 @@ def test_a_dialogue_from_beginning_to_end():
 
 def test_informs_are_combined():
     talker = AgendaUser(DOMAIN, NEVER | {"greets": 1.0, "combines_informs": 1.0})
-    assert text_of(talker.begin(GOAL, Random(0))) == "hello() inform(type=cafe) inform(tea=green) inform(area=north)"
+    assert (
+        format_acts(talker.begin(GOAL, Random(0))) == "hello() inform(type=cafe) inform(tea=green) inform(area=north)"
+    )
 
 
 def test_an_affirmation_may_say_more():

@@ -3,7 +3,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.users.goal_agreement import heard, misheard, unconfirmed
+from rlhf_dialog.task_oriented.world.users.goal_agreement import contradicts_goal, find_unconfirmed, read_system_turn
 
 DOMAIN = small_domain()
 GOAL = Goal({"tea": "green", "area": "dontcare"})
@@ -14,13 +14,13 @@ def informs(*pairs: tuple[str, str]) -> list[Act]:
 
 
 def test_what_a_turn_says_of_venues():
-    said = heard(informs(("name", "ada"), ("tea", "green")))
+    said = read_system_turn(informs(("name", "ada"), ("tea", "green")))
     assert (said.intent, said.offer, said.empty, said.slots) == ("inform", "ada", False, {"name", "tea"})
-    said = heard(informs(("name", "none"), ("tea", "white")))
+    said = read_system_turn(informs(("name", "none"), ("tea", "white")))
     assert (said.offer, said.empty, said.choices) == ("", True, ())
-    said = heard([Act("inform", "name", "none"), Act("except", "name", "ada"), Act("except", "name", "ben")])
+    said = read_system_turn([Act("inform", "name", "none"), Act("except", "name", "ada"), Act("except", "name", "ben")])
     assert (said.offer, said.empty, said.choices) == ("", False, ("ada", "ben"))
-    assert heard([]).intent == heard([Act("null")]).intent == "null"
+    assert read_system_turn([]).intent == read_system_turn([Act("null")]).intent == "null"
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_what_a_turn_says_of_venues():
     ],
 )
 def test_what_contradicts_the_goal(goal, acts, slot, wrong):
-    assert misheard(goal, DOMAIN, heard(acts), slot) is wrong
+    assert contradicts_goal(goal, DOMAIN, read_system_turn(acts), slot) is wrong
 
 
 def test_constraints_that_were_not_repeated():
     goal = Goal({"tea": "green", "area": "south"})
-    assert unconfirmed(goal, heard(informs(("name", "cid"), ("area", "south")))) == [("tea", "green")]
-    assert unconfirmed(GOAL, heard(informs(("name", "cid"), ("tea", "green")))) == []
+    assert find_unconfirmed(goal, read_system_turn(informs(("name", "cid"), ("area", "south")))) == [("tea", "green")]
+    assert find_unconfirmed(GOAL, read_system_turn(informs(("name", "cid"), ("tea", "green")))) == []

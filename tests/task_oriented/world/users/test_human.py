@@ -3,12 +3,12 @@
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.world.acts import Act, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
-from rlhf_dialog.task_oriented.world.users.human import HumanUser, in_words, why_failed
+from rlhf_dialog.task_oriented.world.users.human import HumanUser, describe_goal, why_failed
 from rlhf_dialog.task_oriented.world.words import system_words
 
 TEA = small_domain()
@@ -52,8 +52,10 @@ def test_a_closed_terminal_is_a_goodbye(last):
 
 def test_a_goal_in_words():
     goal = Goal({"tea": "dontcare"}, {"name": None}, wanted_name="ada")
-    assert in_words(TEA, goal).startswith("You are looking for a cafe: tea of any kind, the name ada. Find out: name.")
-    assert "cafe: any one. Find" in in_words(TEA, Goal({}))
+    assert describe_goal(TEA, goal).startswith(
+        "You are looking for a cafe: tea of any kind, the name ada. Find out: name."
+    )
+    assert "cafe: any one. Find" in describe_goal(TEA, Goal({}))
 
 
 @pytest.mark.parametrize(
@@ -93,4 +95,4 @@ def test_a_person_is_shown_what_was_missing(replies, reason):
     ],
 )
 def test_what_people_type_is_read(typed, acts):
-    assert text_of(HumanUser(TEA, input, print).read(typed)) == acts
+    assert format_acts(HumanUser(TEA, input, print).read(typed)) == acts

@@ -33,7 +33,7 @@ def scripted(monkeypatch):
         read.extend(prompts)
         return [said.pop(0) for _ in prompts]
 
-    monkeypatch.setattr(language_model, "written", written)
+    monkeypatch.setattr(language_model, "write_turns", written)
     return said, read
 
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.world.acts import Act, text_of
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
@@ -28,7 +28,7 @@ def writes(monkeypatch):
             read.extend(prompts)
             return [sentence(prompt[0][-1], rng) for prompt, rng in zip(prompts, streams, strict=True)]
 
-        monkeypatch.setattr(language_model_words, "written", written)
+        monkeypatch.setattr(language_model_words, "write_turns", written)
         return read
 
     return set_up
@@ -91,7 +91,7 @@ def test_the_acts_are_those_of_the_agenda_whatever_the_model_writes(chat_agent):
         while not ended:
             _, _, terminated, truncated, info = environment.step("How about ada ? Its phone number is 11 .")
             ended = terminated or truncated
-        return [text_of(acts) for acts in info["user_acts"]], info["success"]
+        return [format_acts(acts) for acts in info["user_acts"]], info["success"]
 
     speak = LMWords(WORDS, chat_agent, tries=1)
     assert transcript(speak) == transcript(WORDS.say)

@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.users.parameters import FIXED, FRIENDLY, UNFRIENDLY, ranges_of
+from rlhf_dialog.task_oriented.world.users.parameters import FIXED, FRIENDLY, UNFRIENDLY, read_ranges
 
 TABLE = {  # the definition's table: default, range, unfriendly
     "combines_informs": (0.6, (0.2, 0.7), (0.0, 0.4)),
@@ -28,7 +28,7 @@ def test_the_table():
 
 
 def test_changes():
-    ranges = ranges_of({"greets": 1, "thanks": [0.0, 0.5]})
+    ranges = read_ranges({"greets": 1, "thanks": [0.0, 0.5]})
     assert (ranges["greets"], ranges["thanks"], ranges["acknowledges"]) == ((1, 1), (0.0, 0.5), (0.01, 0.2))
     assert FRIENDLY["greets"] == (0.3, 0.7)
 
@@ -44,4 +44,4 @@ def test_changes():
 )
 def test_what_is_not_a_parameter(parameters, message):
     with pytest.raises(UserError, match=message):
-        ranges_of(parameters)
+        read_ranges(parameters)

@@ -4,17 +4,17 @@ import pytest
 from persons import typing
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.task_oriented.world.users.teacher import Said
+from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 
 ASKED = "> Reward, -20 to 20 (Enter: none): "
 
 
 def test_words_and_rewards_go_their_ways():
     person, shown = typing(["", "hello", "/reward 3", "//reward", "/end", "-2.5", ""])
-    assert person.begin("Find tea.", "Hello .") == Said("hello")
+    assert person.begin("Find tea.", "Hello .") == PersonTurn("hello")
     assert shown[:3] == ["Find tea.", "> System: Hello .", "> You: "]
-    assert person.answer("Which tea ?") == Said("/reward", reward=3.0)
-    assert person.answer("Which area ?") == Said(ends=True)
+    assert person.answer("Which tea ?") == PersonTurn("/reward", reward=3.0)
+    assert person.answer("Which area ?") == PersonTurn(ends=True)
     assert [person.judge("the goal was reached"), person.judge("")] == [-2.5, None]
     assert "(the goal was reached)" in shown
     assert not person.left
@@ -23,9 +23,9 @@ def test_words_and_rewards_go_their_ways():
 def test_each_answer_is_rewarded_where_that_is_wanted():
     person, shown = typing(["hi", "1", "tea", "", "bye", "-1"], each_answer=True, rewards=(-1.0, 1.0))
     person.begin("", "")
-    assert person.answer("What ?") == Said("tea", 1.0)
-    assert person.answer("Who ?") == Said("bye", None)
-    assert person.answer("Goodbye .", last=True) == Said("", -1.0, ends=True)
+    assert person.answer("What ?") == PersonTurn("tea", 1.0)
+    assert person.answer("Who ?") == PersonTurn("bye", None)
+    assert person.answer("Goodbye .", last=True) == PersonTurn("", -1.0, ends=True)
     assert shown[-2:] == ["> System: Goodbye .", "> Reward, -1 to 1 (Enter: none): "]
 
 
@@ -42,12 +42,12 @@ def test_words_with_a_slash():
     )
     undone = []
     person.undo = lambda: undone.append(1)
-    assert person.begin("", "") == Said("hi")
+    assert person.begin("", "") == PersonTurn("hi")
     assert undone == [1]
     assert shown.count("(the system has not answered yet)") == 2
     assert any("/quit" in line and "/undo" in line for line in shown)
     assert any("there is no word /wuit; did you mean '/quit'?" in line for line in shown)
-    assert person.answer("What ?") == Said("x", 6.0)
+    assert person.answer("What ?") == PersonTurn("x", 6.0)
     assert any("the last answer has no reward" in line for line in shown)
 
 
@@ -70,7 +70,7 @@ def test_the_end_of_the_day(end):
 
     person.ask = ask
     person.begin("", "")
-    assert person.answer("What ?") == Said("", 2.0)
+    assert person.answer("What ?") == PersonTurn("", 2.0)
     assert person.left
-    assert person.answer("Are you there ?") == Said()  # nothing more is asked
+    assert person.answer("Are you there ?") == PersonTurn()  # nothing more is asked
     assert person.judge("") is None
