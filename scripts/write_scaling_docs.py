@@ -39,7 +39,7 @@ MODELS = {
     ),
 }
 RANK = 16  # the default of lora_r
-GPUS = (1, 8)
+ROWS = (("0", 1), ("1", 8), ("2", 8), ("2, offload", 8), ("3", 8), ("3, offload", 1), ("3, offload", 8))  # stage and GPUs
 # as in nlp_ppo.yaml; its 256 responses are divided among the GPUs
 SETTING = Setting(
     rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
@@ -58,22 +58,20 @@ STAGES: dict[str, dict[str, Any]] = {
         "frozen_offload": True,
     },
 }
-COLUMNS = ("stage", "GPUs", "weights", "gradients", "Adam", "reference", "the rest at the peak", "**GPU**", "host")
+COLUMNS = ("stage", "GPUs", "weights", "gradients", "Adam", "reference", "other", "**GPU**", "host")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def written() -> str:
-    """The generated section: for each model what is trained, and a table with and without LoRA."""
+    """The generated section: a table for each model, and the effect of single keys."""
     parts = []
     for name, config in MODELS.items():
         sizes = sizes_of(config)
         lora = lora_parameters(sizes, RANK)
         parts.append(
-            f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters; LoRA trains {lora / 1e6:,.1f} million beside them"
+            f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters ({lora / 1e6:,.1f} million with LoRA of rank {RANK})"
         )
-        for title, rank in (("All parameters", 0), (f"LoRA of rank {RANK}", RANK)):
-            parts += [f"{title}:", "\n".join([HEAD, *rows(sizes, rank)])]
-        parts.append(other_choices(sizes))
+        parts += ["\n".join([HEAD, *rows(sizes)]), other_choices(sizes)]
     return "\n\n".join([*parts, classifier()]) + "\n"
 
 
@@ -81,12 +79,13 @@ def setting_for(stage: str, gpus: int, rank: int) -> Setting:
     return replace(SETTING, rows=SETTING.rows // gpus, world_size=gpus, lora_rank=rank, **STAGES[stage])
 
 
-def rows(sizes: Sizes, rank: int) -> Iterator[str]:
-    for stage in STAGES:
-        for gpus in GPUS:
-            found = forecast(sizes, None, None, setting_for(stage, gpus, rank))
-            cells = [stage, str(gpus), *map(gib, columns(found)), f"**{gib(found.total)}**", gib(found.host_total)]
-            yield f"| {' | '.join(cells)} |"
+def rows(sizes: Sizes) -> Iterator[str]:
+    """The rows of a table, in GiB without the unit."""
+    for stage, gpus in ROWS:
+        found = forecast(sizes, None, None, setting_for(stage, gpus, 0))
+        numbers = [gib(count).removesuffix(" GiB") for count in (*columns(found), found.total, found.host_total)]
+        numbers[-2] = f"**{numbers[-2]}**"
+        yield f"| {' | '.join([stage, str(gpus), *numbers])} |"
 
 
 def columns(found: Forecast) -> list[int]:
@@ -108,6 +107,7 @@ def other_choices(sizes: Sizes) -> str:
     critic = replace(plain, critic="separate")
     recompute = replace(plain, activation_checkpointing=True)
     variants = {
+        "`use_lora: true`": replace(plain, lora_rank=RANK),
         "`use_share_model: false`": critic,
         "`use_share_model: false` with LoRA": replace(critic, lora_rank=RANK),
         "`precision: fp32`": replace(plain, precision="fp32"),
@@ -117,13 +117,13 @@ def other_choices(sizes: Sizes) -> str:
     }
     items = [f"- {name}: {gib(forecast(sizes, None, None, variant).total)}" for name, variant in variants.items()]
     total = gib(forecast(sizes, None, None, plain).total)
-    return "\n".join([f"On one GPU without ZeRO, these choices change the {total} of the first row to:", *items])
+    return "\n".join([f"On one GPU without ZeRO, these keys change the {total} of the first row to:", *items])
 
 
 def classifier() -> str:
     """What the intent classifier adds to everything else."""
     sizes = sizes_of(RobertaConfig())
-    return f"An intent classifier of RoBERTa-base's size adds {gib(4 * sizes.parameters)} to every row, at stage 0."
+    return f"An intent classifier of RoBERTa-base's size adds {gib(4 * sizes.parameters)} to every row."
 
 
 def gib(count: float) -> str:
