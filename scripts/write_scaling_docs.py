@@ -39,7 +39,15 @@ MODELS = {
     ),
 }
 RANK = 16  # the default of lora_r
-ROWS = (("0", 1), ("1", 8), ("2", 8), ("2, offload", 8), ("3", 8), ("3, offload", 1), ("3, offload", 8))  # stage and GPUs
+ROWS = (
+    ("0", 1),
+    ("1", 8),
+    ("2", 8),
+    ("2, offload", 8),
+    ("3", 8),
+    ("3, offload", 1),
+    ("3, offload", 8),
+)
 # as in nlp_ppo.yaml; its 256 responses are divided among the GPUs
 SETTING = Setting(
     rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
