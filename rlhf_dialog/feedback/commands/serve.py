@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
@@ -20,7 +20,6 @@ from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
-from rlhf_dialog.feedback.page.logins import plain_address
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.progress import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
@@ -45,12 +44,6 @@ class ServeOptions(BotOptions):
         metavar="NAME",
         again=True,
     )
-    trusted_proxy: tuple[str, ...] = option(
-        "address of a proxy before the page: wrong passwords are counted by the address that it adds to X-Forwarded-For. May be "
-        "given again",
-        metavar="ADDRESS",
-        again=True,
-    )
     share: bool = option("also a public link through Gradio's servers")
     device: str = option("cpu or cuda (default: cpu)", "cpu")
 
@@ -60,7 +53,7 @@ def run_serve(options: ServeOptions) -> None:
     check_gradio()
     check_device(options.device)
     login = None if options.auth is None else login_of(options.auth)
-    names, proxies = allowed_names(options.allow_host), trusted_addresses(options.trusted_proxy)
+    names = allowed_names(options.allow_host)
     family, address = resolved(options.host, options.port)
     if login is None and (options.share or not is_loopback(address)):
         what = "--share" if options.share else f"--host {options.host}"
@@ -74,15 +67,14 @@ def run_serve(options: ServeOptions) -> None:
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
         from rlhf_dialog.feedback.page.answering import Answering
-        from rlhf_dialog.feedback.page.connections import PageServer
-        from rlhf_dialog.feedback.page.page import Page
+        from rlhf_dialog.feedback.page.page import Page, PageServer
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
         answering = stack.enter_context(Answering(bot, device=options.device))
         version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)
-        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress, proxies)
+        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -144,14 +136,6 @@ def allowed_names(given: Sequence[str]) -> Sequence[str]:
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     return given
-
-
-def trusted_addresses(given: Iterable[str]) -> set[str]:
-    """The addresses of --trusted_proxy. Raises UserError for what is none."""
-    for address in given:
-        if not plain_address(address):
-            raise UserError(f"--trusted_proxy {address}: give an address, such as 127.0.0.1")
-    return {plain_address(address) for address in given}
 
 
 def resolved(host: str, port: int) -> tuple[int, Any]:

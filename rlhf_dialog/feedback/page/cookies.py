@@ -1,10 +1,10 @@
-"""What the page's cookies say: ids that the server has issued, and signed so that nobody chooses one."""
+"""The page's cookies: random ids that the server has issued, and signed so that nobody chooses one."""
 
 import hmac
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 YEAR = 365 * 24 * 3600
@@ -13,31 +13,29 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class SignedCookie:
-    """A cookie with a random id, which scripts cannot read and other sites cannot send.
+    """A cookie with a random id, which scripts cannot read and other sites cannot send."""
 
-    An id without a signature, of before they were signed, holds where `was_issued` knows it.
-    """
+    def __init__(self, name: str, secret: str):
+        self.name, self._secret = name, secret
 
-    def __init__(self, name: str, secret: str, was_issued: Callable[[str], bool] = lambda one: False):
-        self.name, self._secret, self._was_issued = name, secret, was_issued
-
-    def signed(self, one: str) -> str:
+    def sign(self, person: str) -> str:
         """The cookie's value for an id."""
-        return f"{one}.{hmac.digest(self._secret.encode(), f'{self.name} {one}'.encode(), 'sha256').hex()[:32]}"
+        signature = hmac.digest(self._secret.encode(), f"{self.name} {person}".encode(), "sha256").hex()[:32]
+        return f"{person}.{signature}"
 
     def read(self, cookies: Mapping[str, str]) -> str | None:
         """The id in the cookies of a request, None when there is none of ours."""
         value = cookies.get(self.name, "")
-        one = value[:32]
-        if not ID.fullmatch(one):
-            return None
-        is_signed = hmac.compare_digest(value.encode("utf-8", "replace"), self.signed(one).encode())
-        return one if is_signed or (value == one and self._was_issued(one)) else None
+        person = value[:32]
+        is_ours = ID.fullmatch(person) and hmac.compare_digest(
+            value.encode("utf-8", "replace"), self.sign(person).encode()
+        )
+        return person if is_ours else None
 
-    def issued(self, one: str, is_secure: bool) -> Headers:
+    def headers(self, person: str, is_secure: bool) -> Headers:
         """The header that gives an id to a browser."""
         secure = "; Secure" if is_secure else ""
-        value = f"{self.name}={self.signed(one)}; Path=/; Max-Age={YEAR}; HttpOnly; SameSite=Strict{secure}"
+        value = f"{self.name}={self.sign(person)}; Path=/; Max-Age={YEAR}; HttpOnly; SameSite=Strict{secure}"
         return [(b"set-cookie", value.encode())]
 
 
@@ -59,14 +57,13 @@ class People:
     def with_id(self, scope: MutableMapping[str, Any], cookies: dict[str, str]) -> tuple[dict[str, Any], Headers]:
         """The request with a person's id, and the headers that give it to the browser where it is new."""
         person = self.cookie.read(cookies)
-        if person is None or person in self._renewed:
-            person = secrets.token_hex(16)
-        elif cookies[self.cookie.name] != person:  # else it is signed now
+        if person is not None and person not in self._renewed:
             return dict(scope), []
-        sent = cookies | {self.cookie.name: self.cookie.signed(person)}
-        headers = [one for one in scope["headers"] if one[0] != b"cookie"]
-        headers.append((b"cookie", "; ".join(f"{name}={value}" for name, value in sent.items()).encode("latin-1")))
-        return {**scope, "headers": headers}, self.cookie.issued(person, scope.get("scheme") == "https")
+        person = secrets.token_hex(16)
+        pairs = cookies | {self.cookie.name: self.cookie.sign(person)}
+        headers = [pair for pair in scope["headers"] if pair[0] != b"cookie"]
+        headers.append((b"cookie", "; ".join(f"{name}={value}" for name, value in pairs.items()).encode("latin-1")))
+        return {**scope, "headers": headers}, self.cookie.headers(person, scope.get("scheme") == "https")
 
 
 class Sessions:
@@ -89,12 +86,12 @@ class Sessions:
             self._people.popitem(last=False)
 
 
-def cookies_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
+def read_cookies(scope: MutableMapping[str, Any]) -> dict[str, str]:
     """The cookies of a request."""
     pairs = (
-        one.partition("=")
+        pair.partition("=")
         for name, value in scope["headers"]
         if name == b"cookie"
-        for one in value.decode("latin-1").split(";")
+        for pair in value.decode("latin-1").split(";")
     )
     return {key.strip(): content.strip() for key, _, content in pairs if key.strip()}

@@ -4,7 +4,7 @@ What a bot or a person wrote is shown as text: no markup of it is read. Gradio i
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -12,12 +12,12 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
+import uvicorn
 from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import acts as acts
 from rlhf_dialog.feedback.page.answering import Answering, AnsweringClosed
-from rlhf_dialog.feedback.page.events import Events
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_talks import OpenTalks
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
@@ -46,8 +46,8 @@ class Page:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
-    answers to (None: any), `proxies` addresses whose X-Forwarded-For is believed. `progress` says how many ratings are still
-    needed. The `place` that a page shows, and sends: a dialogue's id and state, "" for a new one.
+    answers to (None: any). `progress` says how many ratings are still needed. The `place` that a page shows, and sends, is a
+    dialogue's id and state, "" for a new one.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class Page:
         limits: Limits | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
         progress: Callable[[], str] = str,
-        proxies: Collection[str] = (),
     ):
         self.store, self.answering, self.name, self.progress = store, answering, name, progress
         self.limits = limits or Limits()
@@ -80,24 +79,8 @@ class Page:
             **closed,
             **LOOKS,
         )
-        self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
-        known = (lambda cookies: True) if login is None else self._logged_in
-        self.app = RequestFilter(
-            parent,
-            store.bot,
-            self.limits,
-            hosts,
-            known,
-            secret="".join(store.hashed(f"cookies of the page {number}") for number in range(4)),
-            events=Events(self.demo),
-            was_issued=lambda person: bool(store.dialogues_of(person)),
-            proxies=proxies,
-        )
-
-    def _logged_in(self, cookies: Mapping[str, str]) -> bool:
-        """Whether the cookies of a request hold a token that Gradio gave for a password."""
-        names = (f"access-token-{self._gradio.cookie_id}", f"access-token-unsecure-{self._gradio.cookie_id}")
-        return any(cookies.get(name) in self._gradio.tokens for name in names)
+        secret = "".join(store.hashed(f"cookies of the page {number}") for number in range(4))
+        self.app = RequestFilter(parent, store.bot, self.limits, hosts, secret=secret)
 
     def say(self, text: str, place: str, request: gr.Request) -> Iterator[View]:
         """Answer a message, as the answer grows; the first output is what the box of the message holds."""
@@ -265,3 +248,25 @@ class Page:
 
 
 SKIPPED: View = [gr.skip()] * 10
+
+
+class PageServer(uvicorn.Server):
+    """uvicorn's server of a page, which tells the open pages when it ends."""
+
+    def __init__(self, app: RequestFilter, seconds_to_end: int):
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=seconds_to_end,
+            )
+        )
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._app.end()
+        super().handle_exit(sig, frame)

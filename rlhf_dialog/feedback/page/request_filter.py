@@ -1,19 +1,17 @@
-"""Between the network and the page: who somebody is, how large a request may be, what a browser may load."""
+"""Between the network and the page: who sends a request, how large it may be, what a browser may load."""
 
 import asyncio
 import json
+import logging
 import re
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.cookies import Headers, People, Sessions, SignedCookie, cookies_of
-from rlhf_dialog.feedback.page.events import read_json
-from rlhf_dialog.feedback.page.logins import Logins, address_of
-from rlhf_dialog.feedback.page.tally import Tally
+from rlhf_dialog.feedback.page.cookies import Headers, People, Sessions, SignedCookie, read_cookies
+from rlhf_dialog.feedback.page.events import read_event
 from rlhf_dialog.feedback.store.limits import Limits
 
 Message = MutableMapping[str, Any]
@@ -21,81 +19,57 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+logger = logging.getLogger(__name__)
 THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-LAX = re.compile(rb";\s*SameSite=\w+", re.IGNORECASE)
 HOST = re.compile(r"([\w.-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE | re.ASCII)
-# What a proxy or a tunnel says of itself, as Gradio can read it. `x-gradio-server` is for programs.
-PASSED = {
-    b"x-forwarded-host": re.compile(rb"[\w.-]+(:\d{1,4})?(, *[\w.-]+(:\d{1,4})?)*"),
-    b"x-forwarded-proto": re.compile(rb"https?(, *https?)*"),
-    b"x-gradio-server": re.compile(rb"(?!)"),
-}
-# What the page needs of Gradio. The rest (uploads, files, a proxy, profiles, an API for programs) is closed.
-OPEN = re.compile(
-    r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\]*"
+# The paths of Gradio that the page uses. The other ones (uploads, files, a proxy, profiles, an API for programs) are closed.
+OPEN_PATHS = re.compile(
+    r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
     r"|gradio_api/(queue/(join|data)|heartbeat/\w+|reset|cancel|startup-events|login_check|app_id|user|theme\.css))/?"
 )
-# What the page that asks for a password needs. `config` says to others only that there is a password.
-BEFORE_LOGIN = re.compile(r"/(|config|login|theme\.css|favicon\.ico|(assets|static|svelte)/.*|gradio_api/theme\.css)/?")
-# A browser loads nothing from elsewhere, for all that a bot or a person writes. Gradio's page has scripts in itself.
+# A browser loads nothing from elsewhere, whatever a bot or a person writes. Gradio's page contains inline scripts.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-src 'none'; frame-ancestors 'none'"
 )
-HEADERS = [
-    (b"content-security-policy", CONTENT_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-frame-options", b"DENY"),
-]
+HEADERS = {
+    b"content-security-policy": CONTENT_POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+}
 
 
-class Refused(Exception):
-    """Why a request is not answered: a status, a reason, and how many seconds to wait."""
+class RequestRefused(Exception):
+    """Why a request is not answered: a status and a reason."""
 
-    def __init__(self, status: int, reason: str, wait: float = 0.0):
+    def __init__(self, status: int, reason: str):
         super().__init__(reason)
-        self.status, self.reason, self.wait = status, reason, wait
+        self.status, self.reason = status, reason
 
 
 class RequestFilter:
     """ASGI middleware around the page of the bot with this id (32 hexadecimal digits).
 
-    It answers to the names `hosts` alone (None: to any): a site that lets its own name lead to this machine must not read the
-    page. It refuses what other sites send, paths that the page does not need, all but the form for the password to who is not
-    `known` by the cookies, requests that are too large, while they arrive, and events that `events` does not know. It gives each
-    browser a random id, signed with `secret`, lets nobody read the stream of another person's page, slows down who guesses
-    passwords, by the address that `proxies` add, and says to the browser that nothing may be loaded from elsewhere. It writes
-    nothing down, addresses least of all.
+    It answers only to the names `hosts` (None: to any), because a site that lets its own name lead to this machine must not read
+    the page. It refuses what other sites send, paths that the page does not use, bodies above the limit, while they arrive, and
+    bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
+    person's page. Passwords are checked by Gradio.
     """
 
     def __init__(
-        self,
-        app: App,
-        bot: str,
-        limits: Limits,
-        hosts: Collection[str] | None = THIS_MACHINE,
-        known: Callable[[Mapping[str, str]], bool] = lambda cookies: True,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        secret: str,
-        events: Any,
-        was_issued: Callable[[str], bool] = lambda person: False,
-        proxies: Collection[str] = (),
+        self, app: App, bot: str, limits: Limits, hosts: Collection[str] | None = THIS_MACHINE, *, secret: str
     ):
-        self._app, self._limits, self._known, self._events, self._proxies = app, limits, known, events, proxies
+        self._app, self._limits = app, limits
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self.links: set[str] = set()  # where a tunnel shows the page, as a browser names it: host, or host:port
-        name = f"rlhf_dialog_{bot[:8]}"
-        self.people = People(SignedCookie(name, secret, was_issued))
+        self.people = People(SignedCookie(f"rlhf_dialog_{bot[:8]}", secret))
         self._sessions = Sessions()
-        self._logins = Logins(limits, SignedCookie(f"{name}_browser", secret), clock)
         self._ending = asyncio.Event()
-        self._tally = Tally()
 
     def end(self) -> None:
-        """Say to the open pages that the server ends; call it in the thread of the event loop."""
+        """Tell the open pages that the server ends; call it in the thread of the event loop."""
         self._ending.set()
 
     def person(self, cookies: Mapping[str, str]) -> str | None:
@@ -109,113 +83,102 @@ class RequestFilter:
             return
         has_begun = False
 
-        async def sent(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
 
         try:
-            await self._filtered(_cleaned(scope), receive, sent)
-        except Refused as refusal:
-            await _refuse(sent, refusal)
+            await self._filter(scope, receive, send_and_note)
+        except RequestRefused as refusal:
+            await _refuse(send, refusal)
         except Exception as error:  # of any kind: Gradio reads what strangers write
-            # A page of before a restart asks for its events, and Gradio refuses after it began to answer.
-            if getattr(error.__cause__, "status_code", None) != 404:
-                self._tally.add(f"a request was not answered: {_place(error)}")
+            place = traceback.extract_tb(error.__traceback__)[-1]  # the log has no text of strangers
+            logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
             if not has_begun:
-                await _refuse(sent, Refused(500, "this request cannot be answered"))
+                await _refuse(send, RequestRefused(500, "this request cannot be answered"))
 
-    async def _filtered(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _filter(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        cookies, path = cookies_of(scope), scope["path"].rstrip("/")
-        self._check(scope, headers, cookies)
-        body = await self._body(receive) if scope["method"] == "POST" else b""
-        if body is None:
-            return  # the sender has gone
-        tries = None
-        if path == "/login" and scope["method"] == "POST":
-            tries = self._logins.tries(address_of(scope, headers, self._proxies), cookies)
-            if wait := tries.wait():
-                raise Refused(429, "too many wrong passwords; try again later", wait)
-            tries.take()  # before the answer is known: those at once are counted too
-        scope, body, new = self._of_person(scope, cookies, body)
+        if headers.get("x-forwarded-proto", "").startswith("https"):
+            scope = {**scope, "scheme": "https"}
+        self._check(scope, headers)
+        body, new_cookies = b"", Headers()
+        if scope["method"] == "POST":
+            received = await self._read_body(receive)
+            if received is None:
+                return  # the sender has gone
+            body = received
+        if scope["method"] == "POST" and scope["path"].startswith("/gradio_api/"):
+            scope, body, new_cookies = self._check_event(scope, body)
+        else:
+            person, path = self.person(read_cookies(scope)), scope["path"].rstrip("/")
+            pages = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_hash", [])
+            for page in (*pages, *([path.rpartition("/")[2]] if "/heartbeat/" in path else [])):
+                self._check_page(page, person)
 
-        async def answered(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                others = new
-                if tries is not None and message["status"] == 200:
-                    tries.give_back()
-                    others = self._logins.remembered(scope, cookies)
-                message = {**message, "headers": [*_own_headers(message), *HEADERS, *others]}
+                of_gradio = [pair for pair in message.get("headers", []) if pair[0].lower() not in HEADERS]
+                message = {**message, "headers": [*of_gradio, *HEADERS.items(), *new_cookies]}
             await send(message)
 
-        await self._app(scope, self._received(receive, body), answered)
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def _check(self, scope: Message, headers: Mapping[str, str], cookies: Mapping[str, str]) -> None:
-        """Raises Refused where a request is refused for what it is."""
-        name = _name(headers.get("host", ""))
-        if self._hosts is not None and name not in self._hosts:
+        async def receive_body() -> Message:
+            return messages.pop() if messages else await self._receive_until_end(receive)
+
+        await self._app(scope, receive_body, send_with_headers)
+
+    def _check(self, scope: Message, headers: Mapping[str, str]) -> None:
+        """Raises RequestRefused by host, path and origin."""
+        host = HOST.fullmatch(headers.get("host", ""))
+        if self._hosts is not None and (not host or host[1].strip("[]").rstrip(".").lower() not in self._hosts):
             names = ", ".join(sorted(self._hosts))
-            raise Refused(
+            raise RequestRefused(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"
             )
-        if not name:
-            raise Refused(400, "the request does not say to which name it is sent")
-        if not OPEN.fullmatch(scope["path"]) or "\0" in scope["path"]:
-            raise Refused(404, "this page does not have that")
+        if not OPEN_PATHS.fullmatch(scope["path"]):
+            raise RequestRefused(404, "this page does not have that")
         if _is_from_elsewhere(scope, headers, self.links):
-            raise Refused(403, "another site sent this request; open the page itself")
-        if not BEFORE_LOGIN.fullmatch(scope["path"]) and not self._known(cookies):
-            raise Refused(401, "log in first")
-        if int(headers.get("content-length", "0")) > self._limits.body_bytes:
-            raise Refused(413, "the request is too large")
+            raise RequestRefused(403, "another site sent this request; open the page itself")
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """A body as it arrives; None where the sender goes. Raises Refused as soon as it is longer than the limit."""
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """A body as it arrives; None where the sender goes. Raises RequestRefused as soon as it is longer than the limit."""
         body = bytearray()
         while True:
-            message = await self._until_the_end(receive)
+            message = await self._receive_until_end(receive)
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
             if len(body) > self._limits.body_bytes:
-                raise Refused(413, "the request is too large")
+                raise RequestRefused(413, "the request is too large")
             if not message.get("more_body", False):
                 return bytes(body)
 
-    def _of_person(self, scope: Message, cookies: dict[str, str], body: bytes) -> tuple[Message, bytes, Headers]:
-        """The request with who sends it and its checked body, and the headers that give a new id to the browser.
+    def _check_event(self, scope: Message, body: bytes) -> tuple[Message, bytes, Headers]:
+        """The request with the id of its sender and the checked body, and the headers that give a new id to the browser.
 
-        Only the page's own events get one. A browser sends a strict cookie with them, but not with the first request after
-        a link elsewhere was followed. Raises Refused for an event that is none, and for the page of another person.
+        Only the page's own events get an id: a browser sends a strict cookie with them, but not with the first request after a
+        link elsewhere was followed. Raises RequestRefused for a body that is no event, and for the page of another person.
         """
-        path, before, new = scope["path"].rstrip("/"), self.person(cookies), Headers()
-        if scope["method"] == "POST" and path.startswith("/gradio_api/"):
-            event = self._event(path, body)
-            self._check_page(event["session_hash"], before)
-            if path == "/gradio_api/queue/join":
-                scope, new = self.people.with_id(scope, cookies)
-                self._sessions.take(event["session_hash"], str(self.person(cookies_of(scope))))
-            return scope, json.dumps(event).encode(), new
-        pages = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_hash", [])
-        for page in (*pages, *([path.rpartition("/")[2]] if "/heartbeat/" in path else [])):
-            self._check_page(page, before)
-        return scope, body, new
-
-    def _event(self, path: str, body: bytes) -> dict[str, Any]:
-        checked = self._events.joined if path == "/gradio_api/queue/join" else self._events.ended
         try:
-            event: dict[str, Any] = checked(read_json(body))
+            event = read_event(body)
         except UserError as error:
-            raise Refused(422, str(error)) from error
-        return event
+            raise RequestRefused(422, str(error)) from error
+        page, cookies, new_cookies = event.get("session_hash", ""), read_cookies(scope), Headers()
+        self._check_page(page, self.person(cookies))
+        if scope["path"].rstrip("/") == "/gradio_api/queue/join" and page:
+            scope, new_cookies = self.people.with_id(scope, cookies)
+            self._sessions.take(page, str(self.person(read_cookies(scope))))
+        return scope, json.dumps(event).encode(), new_cookies
 
-    def _check_page(self, session: str, person: str | None) -> None:
-        if not self._sessions.belongs(session, person):
-            raise Refused(403, "this page belongs to somebody else; load it again")
+    def _check_page(self, page: str, person: str | None) -> None:
+        if not self._sessions.belongs(page, person):
+            raise RequestRefused(403, "this page belongs to somebody else; load it again")
 
-    async def _until_the_end(self, receive: Receive) -> Message:
-        """What is received next, as if the sender had gone when the server ends."""
+    async def _receive_until_end(self, receive: Receive) -> Message:
+        """The next message; when the server ends, as if the sender had gone."""
         receiving, ending = asyncio.ensure_future(receive()), asyncio.ensure_future(self._ending.wait())
         try:
             await asyncio.wait((receiving, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -223,24 +186,6 @@ class RequestFilter:
         finally:
             receiving.cancel()
             ending.cancel()
-
-    def _received(self, receive: Receive, body: bytes) -> Receive:
-        """What the application receives: the body, then that the sender has gone."""
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def received() -> Message:
-            return messages.pop() if messages else await self._until_the_end(receive)
-
-        return received
-
-
-def _name(host: str) -> str:
-    """The name in a header Host, without the port, the brackets of IPv6 and a dot at its end; "" where it is none."""
-    try:
-        parts = urlsplit(f"//{host}")
-        return (parts.hostname or "").rstrip(".") if HOST.fullmatch(host) and parts.port != -1 else ""
-    except ValueError:
-        return ""
 
 
 def _is_from_elsewhere(scope: Message, headers: Mapping[str, str], links: Collection[str]) -> bool:
@@ -253,34 +198,9 @@ def _is_from_elsewhere(scope: Message, headers: Mapping[str, str], links: Collec
     return origin is not None and origin.lower().partition("://")[2] not in here - {""}
 
 
-def _cleaned(scope: Message) -> Message:
-    """A request without what Gradio believes of a proxy, where it cannot be; its path is text."""
-    headers = [(name, value) for name, value in scope["headers"] if name not in PASSED or PASSED[name].fullmatch(value)]
-    if any(name == b"x-forwarded-proto" and value.startswith(b"https") for name, value in headers):
-        scope = {**scope, "scheme": "https"}
-    return {**scope, "headers": headers}
-
-
-def _own_headers(message: Message) -> Headers:
-    """The headers of an answer of Gradio's that stay."""
-    names = {name for name, _ in HEADERS}
-    return [
-        (name, LAX.sub(b"; SameSite=Lax", value) if name.lower() == b"set-cookie" else value)
-        for name, value in message.get("headers", [])
-        if name.lower() not in names and not name.lower().startswith(b"access-control-")
-    ]
-
-
-def _place(error: Exception) -> str:
-    """The kind of an error, and where it was raised; not its text, which strangers may have written."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-
-
-async def _refuse(send: Send, refusal: Refused) -> None:
+async def _refuse(send: Send, refusal: RequestRefused) -> None:
     body = json.dumps({"detail": refusal.reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS]
-    headers += [(b"retry-after", str(int(refusal.wait) + 1).encode())] if refusal.wait else []
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS.items()]
     headers += [(b"connection", b"close")] if refusal.status == 413 else []  # nothing more of it is read
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -27,8 +27,6 @@ class Limits:
     # dialogues of one person in memory; the one that rested longest leaves, and can be opened again
     person_talks: int = 5
     talks: int = 200  # dialogues in memory in all
-    logins: int = 10  # wrong passwords at once, from one address
-    login_seconds: float = 6.0  # until another one may be tried
 
 
 class Bucket:
@@ -48,10 +46,6 @@ class Bucket:
     def take(self) -> None:
         """Use a token; call it when `wait` is 0."""
         self._tokens -= 1
-
-    def give_back(self) -> None:
-        """Return a token that was not needed."""
-        self._tokens = min(self.size, self._tokens + 1)
 
     def is_full(self) -> bool:
         """Whether nothing was used lately."""

@@ -14,7 +14,9 @@ from rlhf_dialog.feedback.store.limits import Limits
 logger = logging.getLogger(__name__)
 # Keys of earlier versions, which older config.yaml files have: why they are ignored.
 NO_EFFECT = {
-    "contradiction_confidence": "people who contradict the others are not left out; see person_cap and agreement"
+    "contradiction_confidence": "people who contradict the others are not left out; see person_cap and agreement",
+    "page_wrong_passwords": "a proxy before the page limits the login attempts",
+    "page_password_seconds": "a proxy before the page limits the login attempts",
 }
 LIMITS = Limits()
 BYTES_A_CHAR = 8  # of a message in a request
@@ -160,8 +162,6 @@ class PageKeys(Settings):
     )
     page_open_dialogues: int = _limit(LIMITS.talks, 10**5, "dialogues in memory; others are read again when they go on")
     page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
-    page_wrong_passwords: int = _limit(LIMITS.logins, 10**6, "wrong passwords at once, from one address")
-    page_password_seconds: float = _limit(LIMITS.login_seconds, 10**5, "until another one may be tried")
 
     @property
     def limits(self) -> Limits:
@@ -175,8 +175,6 @@ class PageKeys(Settings):
             times_in_all=self.page_times_in_all,
             person_talks=self.page_person_open_dialogues,
             talks=self.page_open_dialogues,
-            logins=self.page_wrong_passwords,
-            login_seconds=self.page_password_seconds,
         )
 
 

@@ -19,7 +19,6 @@ from rlhf_dialog.feedback.commands.serve import (
     listening_socket,
     login_of,
     resolved,
-    trusted_addresses,
 )
 
 
@@ -100,16 +99,6 @@ def test_names_of_a_proxy_that_cannot_be(name):
     assert allowed_names(["chat.example.org"]) == ["chat.example.org"]
     with pytest.raises(UserError, match="give a name alone"):
         allowed_names([name])
-
-
-def test_proxies_are_addresses():
-    assert trusted_addresses(["127.0.0.1", "::ffff:10.0.0.1", "2001:DB8::1"]) == {
-        "127.0.0.1",
-        "10.0.0.1",
-        "2001:db8::1",
-    }
-    with pytest.raises(UserError, match=r"--trusted_proxy proxy: give an address, such as 127\.0\.0\.1"):
-        trusted_addresses(["proxy"])
 
 
 def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811

@@ -38,7 +38,7 @@ def request_(page):
 
 def request_of(page, person=PERSON, tab="tab"):
     return SimpleNamespace(
-        cookies={page.app.people.cookie.name: page.app.people.cookie.signed(person)} if person else {}, session_hash=tab
+        cookies={page.app.people.cookie.name: page.app.people.cookie.sign(person)} if person else {}, session_hash=tab
     )
 
 
@@ -252,17 +252,22 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     assert said(page, request_)[1][NOTE] == ""
 
 
-def test_behind_a_password_all_of_it_opens_with_the_right_one(bot, page):
+def test_without_the_password_no_event_and_no_stream_is_answered(page):
     from fastapi.testclient import TestClient
 
     guarded = Page(page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame"))
     client = TestClient(guarded.app, base_url="http://127.0.0.1")
-    paths = ["/config", "/manifest.json", "/gradio_api/app_id", "/gradio_api/startup-events"]
-    assert [client.get(path).status_code for path in paths] == [401] * 4
+    event = {"data": ["", ""], "fn_index": 0, "session_hash": "tab"}
+
+    def ask():
+        streams = client.get("/gradio_api/queue/data?session_hash=none").status_code
+        return client.get("/config").status_code, client.post("/gradio_api/queue/join", json=event).status_code, streams
+
+    assert ask() == (401, 401, 401)
     assert client.post("/login", data={"username": "ann", "password": "wrong"}).status_code == 400
-    assert [client.get(path).status_code for path in paths] == [401] * 4
+    assert ask() == (401, 401, 401)
     assert client.post("/login", data={"username": "ann", "password": "open sesame"}).status_code == 200
-    assert [client.get(path).status_code for path in paths] == [200] * 4
+    assert client.get("/config").status_code == 200
 
 
 def test_the_page_says_whom_the_agent_plays_as_text(bot):

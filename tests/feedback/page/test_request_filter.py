@@ -14,7 +14,7 @@ from rlhf_dialog.feedback.store.limits import Limits
 BOT = "abcdef0123456789" * 2
 JOIN = "/gradio_api/queue/join"
 PERSON = "0123456789abcdef" * 2
-SIGNED = SignedCookie("rlhf_dialog_abcdef01", "s").signed(PERSON)
+SIGNED = SignedCookie("rlhf_dialog_abcdef01", "s").sign(PERSON)
 
 
 class App:
@@ -45,42 +45,21 @@ def app():
     return App()
 
 
-class Like(str):
-    """Equal to what fits the pattern."""
-
-    def __eq__(self, other):
-        return re.fullmatch(str(self), other) is not None
-
-    __hash__ = str.__hash__
-
-
-class Events:
-    """Every object is an event, of a page of its own unless it names one."""
-
-    def joined(self, sent):
-        return {"session_hash": uuid4().hex, **sent}
-
-    ended = joined
-
-
-def filtered(app, limits=None, *given, **options):
-    return RequestFilter(app, BOT, limits or Limits(), *given, secret="s", events=Events(), **options)
-
-
 @pytest.fixture
 def door(app):
-    return filtered(app, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
+    return RequestFilter(app, BOT, Limits(body_bytes=100), secret="s")
 
 
 HOST = "127.0.0.1:7860"
 
 
-def ask(door, path, method="GET", body=(b"{}",), all_headers=False, client="127.0.0.1", query=b"", **headers):
+def ask(door, path, method="GET", body=(), query=b"", **headers):
     """The status and the headers of an answer."""
-    sent, parts, headers = [], body if isinstance(body, list) else list(body), {"host": HOST, **headers}
+    sent, headers = [], {"host": HOST, **headers}
+    parts = body if isinstance(body, list) else [json.dumps({"session_hash": uuid4().hex}).encode()]
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http"}
-    scope |= {"client": (client, 1), "query_string": query}
+    scope |= {"query_string": query}
 
     async def receive():
         return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
@@ -91,8 +70,7 @@ def ask(door, path, method="GET", body=(b"{}",), all_headers=False, client="127.
     asyncio.run(door(scope, receive, send))
     if not sent:
         return None
-    found = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
-    return sent[0]["status"], found if all_headers else dict(found)
+    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
 def test_who_has_no_cookie_gets_one_with_the_first_event(door, app):
@@ -118,7 +96,7 @@ def test_a_link_from_elsewhere_does_not_replace_the_cookie(door):
 
 
 @pytest.mark.parametrize(
-    "made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0", PERSON, PERSON + "." + "0" * 32, "f" + SIGNED[1:]]
+    "made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0", PERSON + "." + "0" * 32, "f" + SIGNED[1:]]
 )
 def test_ids_that_are_not_ours_are_replaced(door, made_up):
     assert door.person({"rlhf_dialog_abcdef01": made_up}) is None
@@ -133,17 +111,8 @@ def test_a_forgotten_person_gets_another_id(door, app):
 
 
 def test_through_https_the_cookie_is_secure(door):
-    sent = []
-
-    async def receive():
-        return {"type": "http.request", "body": b"{}"}
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "path": JOIN, "method": "POST", "headers": [(b"host", HOST.encode())], "scheme": "https"}
-    asyncio.run(door(scope, receive, send))
-    assert dict(sent[0]["headers"])[b"set-cookie"].endswith(b"; Secure")
+    headers = ask(door, JOIN, "POST", x_forwarded_proto="https")[1]
+    assert headers["set-cookie"].endswith("; Secure")
 
 
 @pytest.mark.parametrize(
@@ -171,9 +140,9 @@ def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
     "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
 )
 def test_names_of_this_machine_and_named_ones(app, host):
-    door = filtered(app, None, {*THIS_MACHINE, "Chat.Example.org"})
+    door = RequestFilter(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"}, secret="s")
     assert ask(door, "/", host=host)[0] == 200
-    assert ask(filtered(app, None, None), "/", host=host.replace("127", "any"))[0] == 200
+    assert ask(RequestFilter(app, BOT, Limits(), None, secret="s"), "/", host=host.replace("127", "any"))[0] == 200
 
 
 def test_the_refusal_says_what_to_do(door):
@@ -217,61 +186,9 @@ def test_the_page_s_own_origin(door):
     assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 200
 
 
-def test_other_sites_are_never_allowed_to_read(door, app):
-    app.headers = [
-        (b"Access-Control-Allow-Origin", b"http://evil.example"),
-        (b"access-control-allow-credentials", b"true"),
-    ]
-    assert not [name for name in ask(door, "/")[1] if name.lower().startswith("access-control")]
-
-
-def test_only_the_form_for_the_password_is_open_to_strangers(app):
-    door = filtered(app, known=lambda cookies: cookies.get("token") == "right")
-    closed = ["/gradio_api/heartbeat/a", "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id",
-              "/gradio_api/user", "/gradio_api/login_check", "/manifest.json", "/logout", "/robots.txt"]  # fmt: skip
-    for path in closed:
-        assert ask(door, path)[0] == ask(door, path, cookie="token=wrong")[0] == 401
-        assert ask(door, path, cookie="other=1; token=right")[0] == 200
-    for path in (JOIN, "/gradio_api/cancel", "/gradio_api/reset"):
-        assert ask(door, path, "POST")[0] == 401
-    for path in ("/", "/config", "/theme.css", "/assets/a.js", "/static/a.svg", "/svelte/a.js"):
-        assert ask(door, path)[0] == 200
-    assert ask(door, "/login", "POST")[0] == 200
-
-
-def test_no_cookie_is_sent_with_requests_of_other_sites(door, app):
-    app.headers = [
-        (b"set-cookie", b"a=1; HttpOnly; Path=/; SameSite=none; Secure"),
-        (b"set-cookie", b"b=1; samesite=lax"),
-    ]
-    sent = ask(door, "/login", "POST", all_headers=True)[1]
-    assert [value for name, value in sent if name == "set-cookie"] == [
-        "a=1; HttpOnly; Path=/; SameSite=Lax; Secure",
-        "b=1; SameSite=Lax",
-        Like(r"rlhf_dialog_abcdef01_browser=.*; HttpOnly; SameSite=Strict"),
-    ]
-
-
-def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch, caplog):
-    class NotFound(Exception):
-        status_code = 404
-
-    async def late(scope, receive, send):
-        raise RuntimeError("response already started") from app.cause
-
-    monkeypatch.setattr(door, "_app", late)
-    app.cause = NotFound()
-    assert ask(door, "/gradio_api/queue/data")[0] == 500
-    assert caplog.text == ""
-    app.cause = ValueError("what a stranger wrote")
-    assert ask(door, "/gradio_api/queue/data")[0] == 500
-    assert re.search(r"a request was not answered: RuntimeError in test_request_filter.py:\d+\n", caplog.text)
-    assert "stranger" not in caplog.text
-
-
 def test_requests_that_are_too_large(door, app):
-    assert ask(door, JOIN, "POST", content_length="101")[0] == 413
-    assert ask(door, JOIN, "POST", content_length="101")[1]["connection"] == "close"
+    status, headers = ask(door, JOIN, "POST", body=[b"x" * 101])
+    assert (status, headers["connection"]) == (413, "close")
     assert app.seen == []
     assert ask(door, "/login", "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
     assert len(app.seen[0][1]) == 100
@@ -283,19 +200,6 @@ def test_a_body_without_a_length_is_cut_at_the_limit_as_it_arrives(door, app, pa
     status, headers = ask(door, path, "POST", body=parts)
     assert (status, headers["connection"], len(parts)) == (413, "close", 3)
     assert app.seen == []
-
-
-def test_wrong_passwords_are_slowed_down(door, app):
-    app.status = 200
-    for _ in range(5):
-        assert ask(door, "/login", "POST")[0] == 200  # right ones are not counted
-    app.status = 400
-    assert [ask(door, "/login", "POST")[0] for _ in range(3)] == [400, 400, 429]
-    assert ask(door, "/login/", "POST")[1]["retry-after"] == "11"
-    app.status = 200
-    assert ask(door, "/login", "POST")[0] == 429
-    door._logins.tries("127.0.0.1", {})._then -= 10
-    assert ask(door, "/login", "POST")[0] == 200
 
 
 def test_nothing_is_loaded_from_elsewhere(door):
@@ -332,37 +236,10 @@ def test_a_page_that_waits_is_released_at_the_end(door, monkeypatch):
     assert seen == ["http.request", "http.disconnect"]
 
 
-def test_wrong_passwords_of_one_address_keep_nobody_else_out(door, app):
-    app.status = 400
-    for _ in range(3):
-        status = ask(door, "/login", "POST", client="192.0.2.1", x_forwarded_for=f"192.0.2.{uuid4().int % 99}")[0]
-    assert status == 429
-    assert ask(door, "/login", "POST", client="192.0.2.2")[0] == 400
-
-
-def test_a_trusted_proxy_says_who_tries(app):
-    door = filtered(app, Limits(logins=1), proxies={"127.0.0.1"})
-    app.status = 400
-    tries = [ask(door, "/login", "POST", x_forwarded_for=one)[0] for one in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
-    assert tries == [400, 429, 400]
-
-
-def test_a_browser_that_was_logged_in_keeps_tries_of_its_own(door, app):
-    cookie = ask(door, "/login", "POST")[1]["set-cookie"].partition(";")[0]
-    assert ask(door, "/logout", cookie=cookie)[1].get("set-cookie") is None
-    app.status = 400
-    assert [ask(door, "/login", "POST")[0] for _ in range(3)] == [400, 400, 429]
-    made_up = f"rlhf_dialog_abcdef01_browser={PERSON}.{'0' * 32}"
-    assert ask(door, "/login", "POST", cookie=made_up)[0] == 429
-    assert [ask(door, "/login", "POST", cookie=cookie)[0] for _ in range(3)] == [400, 400, 429]
-    person = f"rlhf_dialog_abcdef01_browser={SIGNED}"  # the cookie of the page is no such one
-    assert ask(door, "/login", "POST", cookie=person)[0] == 429
-
-
 def test_a_page_is_read_and_left_by_its_own_person_alone(door, app):
     join = [b'{"session_hash": "tab"}']
     assert ask(door, JOIN, "POST", body=join[:], cookie=f"rlhf_dialog_abcdef01={SIGNED}")[0] == 200
-    other = f"rlhf_dialog_abcdef01={SignedCookie('rlhf_dialog_abcdef01', 's').signed('cd' * 16)}"
+    other = f"rlhf_dialog_abcdef01={SignedCookie('rlhf_dialog_abcdef01', 's').sign('cd' * 16)}"
     for cookie, status in ((other, 403), ("", 403), (f"rlhf_dialog_abcdef01={SIGNED}", 200)):
         given = {"cookie": cookie} if cookie else {}
         assert ask(door, "/gradio_api/queue/data", query=b"session_hash=tab", **given)[0] == status
@@ -372,14 +249,11 @@ def test_a_page_is_read_and_left_by_its_own_person_alone(door, app):
         assert ask(door, JOIN, "POST", body=join[:], **given)[0] == status
 
 
-@pytest.mark.parametrize("name", ["x_forwarded_host", "x_forwarded_proto", "x_gradio_server"])
-def test_what_no_proxy_says_does_not_reach_gradio(door, app, monkeypatch, name):
-    seen = []
+def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, monkeypatch, caplog):
+    async def fails(scope, receive, send):
+        raise ValueError("what a stranger wrote")
 
-    async def reads(scope, receive, send):
-        seen.extend(one for one, _ in scope["headers"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    monkeypatch.setattr(door, "_app", reads)
-    ask(door, "/", **{name: "]["})
-    assert seen == [b"host"]
+    monkeypatch.setattr(door, "_app", fails)
+    assert ask(door, "/gradio_api/queue/data")[0] == 500
+    assert re.search(r"a request failed: ValueError in .*test_request_filter.py:\d+\n", caplog.text)
+    assert "stranger" not in caplog.text

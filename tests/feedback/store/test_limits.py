@@ -28,10 +28,6 @@ def test_a_bucket_fills_again(clock):
     assert (bucket.wait(), bucket.is_full()) == (0, False)
     clock.now += 1000
     assert bucket.is_full()
-    for _ in range(3):
-        bucket.take()
-    bucket.give_back()
-    assert bucket.wait() == 0
 
 
 def test_one_person_and_all_together(clock):

@@ -54,13 +54,12 @@ def test_the_limits_of_the_page(tmp_path):
     given = {
         "page_message_chars": 50, "page_request_bytes": 70_000, "page_messages_a_minute": 1, "page_messages_a_day": 2,
         "page_ratings_a_minute": 3, "page_ratings_a_day": 4, "page_looks_a_minute": 5, "page_looks_a_day": 6,
-        "page_times_in_all": 7, "page_open_dialogues": 8, "page_person_open_dialogues": 9, "page_wrong_passwords": 10,
-        "page_password_seconds": 11.5,
+        "page_times_in_all": 7, "page_open_dialogues": 8, "page_person_open_dialogues": 9,
     }  # fmt: skip
     assert sorted(given) == sorted(PageKeys.model_fields)
     assert read_settings(write(tmp_path, yaml.safe_dump(given))).limits == Limits(
         message_chars=50, body_bytes=70_000, messages=(1, 2), ratings=(3, 4), looks=(5, 6), times_in_all=7, talks=8,
-        person_talks=9, logins=10, login_seconds=11.5,
+        person_talks=9,
     )  # fmt: skip
 
 
@@ -71,8 +70,9 @@ def test_a_night_is_not_compared_by_the_limits_of_the_page():
 
 def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     caplog.set_level("INFO")
-    path = write(tmp_path, "contradiction_confidence: 0.99\nbeta: 0.2\n")
+    path = write(tmp_path, "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nbeta: 0.2\n")
     assert read_settings(path) == BotSettings(beta=0.2)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "contradiction_confidence: has no effect here"
+        "contradiction_confidence: has no effect here",
+        "page_wrong_passwords: has no effect here",
     ]
