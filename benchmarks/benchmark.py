@@ -20,7 +20,7 @@ from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
@@ -99,7 +99,7 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
     if options.size not in (sizes := WORKLOADS[options.workload].SIZES):
         raise UserError(f"--size {options.size}: workload {options.workload} has {', '.join(sizes)}")
-    options.device = launch.pick_device(WORKLOADS[options.workload].run_config(options, Path())).type
+    options.device = process_group.pick_device(WORKLOADS[options.workload].run_config(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = machine.has_fast_bf16(torch.device(options.device))
         options.classifier_dtype = "bf16" if fast else "fp32"
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder = Path(name)
         config = WORKLOADS[options.workload].run_config(options, folder)
-        launch.set_threads(config)
+        process_group.set_threads(config)
         before = machine.calibrate(device)
         trainer = TRAINERS[options.workload](options, config, folder)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
@@ -214,7 +214,7 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
 
 def check_device(trainer: PPOTrainer) -> None:
     """Raises RuntimeError when a model of the run is not on the device that is measured."""
-    models, wanted = trainer.models, launch.pick_device(trainer.config).type
+    models, wanted = trainer.models, process_group.pick_device(trainer.config).type
     for name, module in {"policy": models.policy, "critic": models.critic, "reference": models.ref_policy}.items():
         if module is not None and (found := next(module.parameters()).device.type) != wanted:
             raise RuntimeError(f"the {name} is on {found}, but the benchmark measures {wanted}")

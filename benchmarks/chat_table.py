@@ -25,7 +25,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.replies import Replies
@@ -194,7 +194,7 @@ class Table:
 
     def biased(self) -> "Replies":
         """The start with one bias, at the scale with the best score on validation prompts."""
-        from rlhf_dialog.evaluation import measure, one_bias
+        from rlhf_dialog.evaluation import logit_bias_baseline, measure
         from rlhf_dialog.evaluation.replies import generate_replies
 
         own, seed = self.config.system_prompt, self.options.seed
@@ -202,13 +202,15 @@ class Table:
         start = self.speaker(str(self.config.model_path), own)
         judges, sampling = measure.default_judges(self.scorer()), self.sampling()
         training, validation = (self.some_prompts(split, BIAS_PROMPTS) for split in ("train", "validation"))
-        bias = one_bias.fit_bias(agent, start, training, sampling, seed)
+        bias = logit_bias_baseline.fit_bias(agent, start, training, sampling, seed)
 
-        def score(shifted: one_bias.LogitBias) -> float:
+        def score(shifted: logit_bias_baseline.LogitBias) -> float:
             replies = generate_replies(start, validation, shifted.apply_to(sampling), seed)
             return measure.measure(replies, judges).points()["score"]
 
-        return generate_replies(start, self.prompts, one_bias.choose_scale(bias, score).apply_to(sampling), seed)
+        return generate_replies(
+            start, self.prompts, logit_bias_baseline.choose_scale(bias, score).apply_to(sampling), seed
+        )
 
     def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
         """N numbers of each measure."""

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 from benchmarks import workload
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
-from rlhf_dialog.distributed.memory.model_sizes import sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import sizes_of
 from rlhf_dialog.distributed.memory.setting import setting_of
 from rlhf_dialog.training.trainer import PPOTrainer
 

@@ -25,7 +25,7 @@ from benchmarks.trl import Laps, add_sizes, usual
 from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import process_group
 
 METHODS = ("grpo", "rloo")
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_trl_") as name:
         folder = Path(name)
         config = chat_workload.run_config(options, folder)
-        launch.set_threads(config)
+        process_group.set_threads(config)
         chat_workload.write_files(options, folder)
         trainer = build(options, config, folder, laps, reward)
         trainer.train()

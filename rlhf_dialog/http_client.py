@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import SplitResult
 
-from rlhf_dialog.foreign_code import TimeLimit, within
+from rlhf_dialog.user_code import TimeLimit, within
 
 CHUNK = 1 << 16  # bytes
 AGENT = "rlhf-dialog"

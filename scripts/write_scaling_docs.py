@@ -13,7 +13,7 @@ from typing import Any
 from transformers import GPT2Config, LlamaConfig, OPTConfig, RobertaConfig
 
 from rlhf_dialog.distributed.memory.forecast import Forecast, forecast
-from rlhf_dialog.distributed.memory.model_sizes import Sizes, lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import Sizes, lora_parameters, sizes_of
 from rlhf_dialog.distributed.memory.setting import Setting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "SCALING.md"

@@ -7,7 +7,7 @@ from processes import ROOT, load_script
 from trainers import settings
 
 from rlhf_dialog.distributed.memory.forecast import forecast
-from rlhf_dialog.distributed.memory.model_sizes import lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import lora_parameters, sizes_of
 from rlhf_dialog.distributed.memory.setting import setting_of
 
 PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")

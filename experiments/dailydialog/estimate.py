@@ -17,7 +17,7 @@ from experiments.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
 from experiments.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import read_yaml, shipped
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics
 
 STEPS = re.compile(r"step (\d+) of (\d+): loss")

@@ -27,7 +27,7 @@ from experiments.dailydialog.sizes import (
 from experiments.dailydialog.training import reward_config
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 MEASURED = ("sft", "ppo", "best_of_4", "dpo")  # the stages whose models are measured
 Rows = list[dict[str, Any]]

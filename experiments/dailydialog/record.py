@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import as_read_again, json_or, read_json
+from rlhf_dialog.json_files import as_read_again, json_or, read_json
 
 BEGUN, DONE, SPENT = "begun.json", "done.json", "spent.json"
 PACKAGES = ("torch", "transformers", "trl", "tokenizers", "rlhf-dialog")

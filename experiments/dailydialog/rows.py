@@ -23,7 +23,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.evaluation import measure, one_bias, replies
+from rlhf_dialog.evaluation import logit_bias_baseline, measure, replies
 from rlhf_dialog.evaluation.compare import Comparison
 from rlhf_dialog.evaluation.divergence import kl_by_token
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
@@ -198,14 +198,14 @@ class Table:
         training, held_out = (
             replies.pick_prompts(self.some_prompts(name), size, seed) for name in ("train", "validation")
         )
-        bias = one_bias.fit_bias(agent, self.start, training, sampling, seed)
+        bias = logit_bias_baseline.fit_bias(agent, self.start, training, sampling, seed)
 
-        def score(shifted: one_bias.LogitBias) -> float:
+        def score(shifted: logit_bias_baseline.LogitBias) -> float:
             answers = replies.generate_replies(self.start, held_out, shifted.apply_to(sampling), seed, BATCH)
             return measure.measure(answers, Judges(self.judges.scorer)).points()["score"]
 
         return replies.generate_replies(
-            self.start, self.prompts, one_bias.choose_scale(bias, score).apply_to(sampling), seed, BATCH
+            self.start, self.prompts, logit_bias_baseline.choose_scale(bias, score).apply_to(sampling), seed, BATCH
         )
 
     def kl(self, agent: ChatAgent, answers: Replies) -> measure.Array:

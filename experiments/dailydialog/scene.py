@@ -12,7 +12,7 @@ from experiments.dailydialog import jobs
 from experiments.dailydialog.jobs import Ended, Job
 from experiments.dailydialog.record import done, fingerprint_of, versions
 from experiments.dailydialog.sizes import MINILM, SIZES, SMOLLM2, Keys, Size
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 ESTIMATE = "estimate"
 SIDE_BY_SIDE = 2  # processes, one core each

@@ -13,7 +13,7 @@ from experiments.dailydialog.systems import System
 from experiments.dailydialog.targets import Target, targets
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.evaluation.intervals import Interval
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 LEGACY = {"meteor": "METEOR", "rouge1": "ROUGE-1", "rougeLsum": "ROUGE-Lsum", "sacrebleu": "BLEU"}
 RESULTS = "results.md"

@@ -196,7 +196,7 @@ def scorer_of(config: RunConfig, device: str) -> Scorer:
 
 def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
     """Those of --judge, and `likelihood`. Raises UserError for one that cannot be loaded, or has a model of the reward."""
-    from rlhf_dialog.evaluation.judging import same_weights
+    from rlhf_dialog.evaluation.act_judges import same_weights
 
     judges = all_judges(options.judge, options.device)
     if options.likelihood:

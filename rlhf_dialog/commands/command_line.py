@@ -220,7 +220,7 @@ def check_device(device: str) -> None:
         raise UserError(f"--device: found '{device}', wanted cpu or cuda")
     if device == "cpu":
         return
-    from rlhf_dialog.distributed.own_gpu import count_gpus, take_gpu
+    from rlhf_dialog.distributed.device import count_gpus, take_gpu
 
     num_gpus = count_gpus()
     if int(device[5:] or 0) >= num_gpus:

@@ -50,8 +50,8 @@ from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.compare import Comparison
+    from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
     from rlhf_dialog.evaluation.measure import Judges
-    from rlhf_dialog.evaluation.one_bias import BiasPrompts
     from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.models.generation import Sampling
 
@@ -304,7 +304,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
 
 def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
     """Training and validation prompts for the row of one bias."""
-    from rlhf_dialog.evaluation.one_bias import BiasPrompts
+    from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
     from rlhf_dialog.evaluation.replies import pick_prompts
 
     training, validation = task.prompts("train", task.drop_overlap), task.prompts("validation")
@@ -327,7 +327,7 @@ def settings_of(
     """What decides the numbers."""
     import torch
 
-    from rlhf_dialog.evaluation import judging, measure
+    from rlhf_dialog.evaluation import act_judges, measure
     from rlhf_dialog.runs.publish import hash_of_agent
 
     paths = task.classifiers()
@@ -340,7 +340,7 @@ def settings_of(
         "split": options.split,
         "num_prompts": len(prompts),
         "resampled": "dialogues",
-        "num_dialogues": judging.num_dialogues(prompts),
+        "num_dialogues": act_judges.num_dialogues(prompts),
         "num_resamples": NUM_RESAMPLES,
         "context_size": task.context_size,
         "min_context_size": task.min_context_size,
@@ -364,7 +364,7 @@ def settings_of(
         "distinct_block": measure.BLOCK,
         "distinct_blocks": max(len(prompts) // measure.BLOCK, 1),
         "torch": torch.__version__,
-        "notes": judging.notes(prompts, judges, judge_folder(options), paths),
+        "notes": act_judges.notes(prompts, judges, judge_folder(options), paths),
     }
 
 

@@ -8,7 +8,7 @@ from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.fetching.parts import PARTS
 from rlhf_dialog.fetching.wheels import Part, cache_folder, downloaded
-from rlhf_dialog.own_files import json_or
+from rlhf_dialog.json_files import json_or
 
 SOURCE = "fetched.json"  # in each folder: where it comes from
 

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import json_or
+from rlhf_dialog.json_files import json_or
 
 
 class PlotRunOptions(Options):

@@ -29,7 +29,7 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.loading import shipped
-from rlhf_dialog.own_files import json_or, read_json
+from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.terminal import Console, lasting
 
 PACKAGE = Path(rlhf_dialog.__file__).parent

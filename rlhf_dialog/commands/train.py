@@ -13,7 +13,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
-from rlhf_dialog.distributed.one_voice import with_one_voice
+from rlhf_dialog.distributed.rank_errors import with_one_voice
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def run(options: TrainOptions) -> None:
         raise UserError(
             f"run_dir: '{config.run_dir}': there is no such user; write ./{config.run_dir} for a name that begins with ~"
         )
-    from rlhf_dialog.distributed import launch
+    from rlhf_dialog.distributed import process_group
     from rlhf_dialog.runs import folder as run_folder
     from rlhf_dialog.runs.agent import PPOAgent
     from rlhf_dialog.runs.smoke import smoke
@@ -99,7 +99,7 @@ def run(options: TrainOptions) -> None:
         logger.info("smoke test passed with 2 prompts: %s", seconds)
         return
     if agent.start.overwrite and not agent.start.resume:
-        launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
+        process_group.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
     agent.train()
 
 

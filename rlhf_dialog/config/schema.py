@@ -6,11 +6,11 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
+from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
-from rlhf_dialog.config.talk import ChatKeys, DataKeys, SamplingKeys
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 

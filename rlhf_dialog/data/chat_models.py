@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.own_files import json_or
+from rlhf_dialog.json_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
 POSITIONS = ("max_position_embeddings", "n_positions", "seq_length")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from rlhf_dialog.own_files import FAULTS, load_json
+from rlhf_dialog.json_files import FAULTS, load_json
 
 KEY = "learned_half"
 Half = Literal["all", "reward", "judge"]

@@ -9,12 +9,12 @@
   alone.** Any other end of a process (out of memory, a kill) breaks the connection: the others report it, and the
   process that broke shows its own traceback.
 - **Ranks wait for one another through gloo**, for up to an hour; nccl exchanges what all ranks have already, and waits ten
-  minutes. A first exchange at the start ends a run whose hosts do not reach each other (`launch`).
-- **What launchers do is looked up, not assumed** (`launchers`): how long torchrun waits after SIGTERM is on its command
+  minutes. A first exchange at the start ends a run whose hosts do not reach each other (`process_group`).
+- **What launchers do is looked up, not assumed** (`launcher_warnings`): how long torchrun waits after SIGTERM is on its command
   line, and one process in place of several shows in the environment.
 - **A process stores its own device's generator only**, under the name of the first device, so that a checkpoint does not
   depend on the number of devices that a machine has.
-- **One voice** (`one_voice.with_one_voice`): launchers end all processes when one has ended, so the others wait until
+- **One voice** (`rank_errors.with_one_voice`): launchers end all processes when one has ended, so the others wait until
   rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
   those of a single process. Every rank reads the checkpoint, so the run folder must be on a disk that all of them

@@ -14,7 +14,7 @@ from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import damage_as_user_error, parsed
+from rlhf_dialog.json_files import damage_as_user_error, parsed
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')

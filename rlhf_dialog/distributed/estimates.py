@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_dialog.distributed.machine import Gpu, Machine
 from rlhf_dialog.distributed.memory.forecast import Forecast, forecast, human
-from rlhf_dialog.distributed.memory.model_sizes import Sizes, sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import Sizes, sizes_of
 from rlhf_dialog.distributed.memory.setting import Setting
 
 LIBRARIES = 8 * 2**27  # bytes that torch, transformers and the rest take, which the forecast leaves out

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_text, is_truth, says_success
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import TimeLimit, ends_the_process, named, place_of, within
+from rlhf_dialog.user_code import TimeLimit, ends_the_process, named, place_of, within
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 

@@ -6,7 +6,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments import corpus  # noqa: F401  registers its class
 from rlhf_dialog.environments.base import Environment
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import named
+from rlhf_dialog.user_code import named
 
 
 def build_environment(name: str, args: dict[str, Any]) -> Environment:

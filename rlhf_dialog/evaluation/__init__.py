@@ -10,7 +10,7 @@
   units and more the bootstrap's quantiles are expanded, so that 10 dialogues too are covered as often as claimed.
 - **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
 - **`score` is what training maximises**: the reward less the truncation penalty (`rewards.scoring.Scorer`).
-- **The judge** (`judging`, `--judge`) is an act classifier that the reward never saw. The reward's own one is what the
+- **The judge** (`act_judges`, `--judge`) is an act classifier that the reward never saw. The reward's own one is what the
   policy was paid by, so it does not show whether a person would find the act.
 - **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
   replies there is one block, and a point in place of an interval; `distinct_blocks` says how many there are.

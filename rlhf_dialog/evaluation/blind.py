@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import parsed, read_json
+from rlhf_dialog.json_files import parsed, read_json
 
 VERDICTS = ("left", "right", "tie")
 TEMPLATE = Path(__file__).parent / "blind.html"

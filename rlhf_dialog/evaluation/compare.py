@@ -11,9 +11,9 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation import divergence, frontier, measure, one_bias, replies
+from rlhf_dialog.evaluation import divergence, frontier, logit_bias_baseline, measure, replies
+from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts, LogitBias
 from rlhf_dialog.evaluation.measure import Judges, Measured
-from rlhf_dialog.evaluation.one_bias import BiasPrompts, LogitBias
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
@@ -244,11 +244,11 @@ class Comparison:
             return measure.measure(self._generate(start, asked, bias.apply_to(self.sampling), "one bias"), self.judges)
 
         begun = time.monotonic()
-        bias = one_bias.fit_bias(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
-        bias = one_bias.choose_scale(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
+        bias = logit_bias_baseline.fit_bias(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
+        bias = logit_bias_baseline.choose_scale(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
         shifted = answers(bias, self.prompts)
         points = {name: one.points()["score"] for name, one in (measured | {"shifted": shifted}).items()}
-        share = one_bias.gain_share(points["shifted"], points["after"], points["before"])
+        share = logit_bias_baseline.gain_share(points["shifted"], points["after"], points["before"])
         reached = "" if share is None else f", {share:.0%} of the gain"
         title = f"before, one bias (scale {bias.scale:g}{reached})"
         self.seconds[title] = time.monotonic() - begun

@@ -13,7 +13,7 @@ from rich.progress import track
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
-from rlhf_dialog.evaluation.nearest import nearest_replies
+from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.fetching.wheels import opened
-from rlhf_dialog.own_files import parsed
+from rlhf_dialog.json_files import parsed
 
 DATA = "chitchat_dataset/dataset.json"
 SHARES = {"test": 5, "validation": 5}  # percent of the conversations; the rest is train

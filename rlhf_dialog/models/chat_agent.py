@@ -9,12 +9,13 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
+from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.schema import ClassConfig
-from rlhf_dialog.config.talk import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, without
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device_copies import fetch, send
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
@@ -22,7 +23,6 @@ from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
-from rlhf_dialog.own_files import load_json
 
 AGENT_FORMAT = 1
 

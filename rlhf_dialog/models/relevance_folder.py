@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes
-from rlhf_dialog.own_files import json_or, read_json
 
 MARK, FORMAT = "rlhf_dialog_relevance", 1
 KIND = "a relevance model"

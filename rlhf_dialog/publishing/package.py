@@ -5,8 +5,8 @@ from typing import Any
 
 from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
-from rlhf_dialog.own_files import read_json
 from rlhf_dialog.publishing.card import Run, agent_card
 from rlhf_dialog.publishing.files import CARD, Files, files_of, kind_of, settings_in
 from rlhf_dialog.publishing.privacy import refuse_secrets

@@ -12,7 +12,7 @@ from huggingface_hub import get_token
 from rlhf_dialog.config.loading import SECRET
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import parsed
+from rlhf_dialog.json_files import parsed
 
 PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.foreign_code import frames_of, in_file_of, line_of
+from rlhf_dialog.user_code import frames_of, in_file_of, line_of
 
 
 class RewardError(UserError):

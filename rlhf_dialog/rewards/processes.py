@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.foreign_code import BackgroundCall
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.user_code import BackgroundCall
 from rlhf_dialog.workers import Worker, WorkerFailed
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from urllib.parse import SplitResult, urlsplit
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import TimeLimit
 from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
 from rlhf_dialog.rewards.base import BaseReward, NoScore
 from rlhf_dialog.rewards.errors import RewardError
+from rlhf_dialog.user_code import TimeLimit
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes

@@ -11,11 +11,11 @@ from numbers import Real
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.foreign_code import BackgroundCall
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
 from rlhf_dialog.rewards.timeout import stop_after
+from rlhf_dialog.user_code import BackgroundCall
 
 logger = logging.getLogger(__name__)
 

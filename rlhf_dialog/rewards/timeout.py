@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.foreign_code import TimeLimit, all_stacks, ends_the_process, within
+from rlhf_dialog.user_code import TimeLimit, all_stacks, ends_the_process, within
 
 T = TypeVar("T")
 

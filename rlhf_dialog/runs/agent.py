@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.distributed import launch, launchers
+from rlhf_dialog.distributed import launcher_warnings, process_group
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.saved_agent import save_agent
@@ -98,8 +98,8 @@ class PPOAgent:
 
     def meet(self) -> None:
         """Meet the other processes, and check what can be known of the run folder before anything is loaded."""
-        self.world = launch.start(self.config)
-        launchers.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
+        self.world = process_group.start(self.config)
+        launcher_warnings.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
         self.start.settle(self.run_folder, self.world)
         self.world.on_main(self._check_folder)
         check_shared(self.run_folder, self.world)
@@ -115,7 +115,7 @@ class PPOAgent:
         `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
         may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
         """
-        self.world = launch.start(self.config)
+        self.world = process_group.start(self.config)
         if self.start.resume:
             keep_precision(self.config, self.world, self.run_folder / "checkpoints")
         parts, early = prepare(self.config, self.world, self.times, self.read_source), wants_wandb(self.config)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
+from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import as_read_again
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
-from rlhf_dialog.own_files import as_read_again
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 from rlhf_dialog.runs.verification import sha256_of
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import FAULTS, load_json
+from rlhf_dialog.json_files import FAULTS, load_json
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"

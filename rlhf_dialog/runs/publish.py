@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import FAULTS, json_or, load_json
+from rlhf_dialog.json_files import FAULTS, json_or, load_json
 from rlhf_dialog.publishing.card import Run
 from rlhf_dialog.publishing.files import Files, is_published, kind_of
 from rlhf_dialog.publishing.package import package_of, read_run

@@ -9,7 +9,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.blind import read_replies
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
-from rlhf_dialog.own_files import FAULTS, json_or, read_json
+from rlhf_dialog.json_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.ledger import LEDGER, Row, newest_rows
 from rlhf_dialog.runs.metrics_file import read_metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import FAULTS, as_read_again, load_json
+from rlhf_dialog.json_files import FAULTS, as_read_again, load_json
 
 STATE = "trainer.json"
 PACKAGES = ("torch", "transformers", "rlhf-dialog")

@@ -127,6 +127,6 @@ def test_speed_is_all_tokens_over_all_seconds_after_the_first_iteration():
 def test_the_benchmark_refuses_to_measure_another_device_than_it_names(monkeypatch, share):
     trainer = make_trainer(use_share_model=share)
     benchmark.check_device(trainer)
-    monkeypatch.setattr("rlhf_dialog.distributed.launch.pick_device", lambda config: torch.device("cuda"))
+    monkeypatch.setattr("rlhf_dialog.distributed.process_group.pick_device", lambda config: torch.device("cuda"))
     with pytest.raises(RuntimeError, match="the policy is on cpu, but the benchmark measures cuda"):
         benchmark.check_device(trainer)

@@ -7,7 +7,7 @@ import yaml
 from processes import ROOT, run_python
 
 from rlhf_dialog import Config, RewardFactory, load_config, main
-from rlhf_dialog.distributed import one_voice
+from rlhf_dialog.distributed import rank_errors
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
@@ -138,7 +138,7 @@ def test_acts_that_do_not_match_their_turns_are_told_with_the_line(refused, worl
 def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
     run, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(one_voice, "REPORT_TIMEOUT", 0.2)
+    monkeypatch.setattr(rank_errors, "REPORT_TIMEOUT", 0.2)
     monkeypatch.setenv("WORLD_SIZE", "2")  # without the place to meet that a launcher gives
     said = []
     for rank in ("0", "1"):

@@ -17,6 +17,7 @@ from yaml_files import SMALL, message
 import rlhf_dialog
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards
+from rlhf_dialog.config.chat_keys import DataKeys
 from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,
@@ -30,7 +31,6 @@ from rlhf_dialog.config.loading import (
 )
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import NO_EFFECT
-from rlhf_dialog.config.talk import DataKeys
 from rlhf_dialog.errors import UserError
 
 SEEDS = ROOT.parent / "shared" / "seed_configs"

@@ -89,10 +89,10 @@ def whole_count(p) -> int:
 def start_and(work, *args):
     """In a forked rank: the group that DeepSpeed wants, then the work."""
     from rlhf_dialog.config.schema import Config
-    from rlhf_dialog.distributed import launch
+    from rlhf_dialog.distributed import process_group
 
     raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
-    return work(launch.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)
+    return work(process_group.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)
 
 
 def deepspeed_rank(_: World, *args):

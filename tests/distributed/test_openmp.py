@@ -10,7 +10,7 @@ import torch
 from processes import ROOT, environment, run_python
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch, openmp
+from rlhf_dialog.distributed import openmp, process_group
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
 KEYS = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}
@@ -18,11 +18,11 @@ CONFIG = Config.model_validate(KEYS)
 ACCOUNT = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, "OMP_NUM_THREADS": "2"}
 RUN = f"""
 import logging
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import process_group
 from rlhf_dialog.config.schema import Config
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
 for _ in range(2):
-    launch.start(Config.model_validate({KEYS}))
+    process_group.start(Config.model_validate({KEYS}))
 """
 
 
@@ -64,10 +64,10 @@ def test_torch_first_is_too_late_and_a_run_says_so_once():
 )
 def test_only_rank_0_with_several_threads_asks_whether_it_is_too_late(threads, rank, calls, monkeypatch):
     asked = []
-    monkeypatch.setattr(launch.openmp, "warn_when_too_late", lambda: asked.append(1))
+    monkeypatch.setattr(process_group.openmp, "warn_when_too_late", lambda: asked.append(1))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setenv("RANK", rank)
-    launch.start(CONFIG)
+    process_group.start(CONFIG)
     assert len(asked) == calls
 
 

@@ -5,7 +5,7 @@ from transformers import (
     OPTConfig,
 )
 
-from rlhf_dialog.distributed.memory.model_sizes import Sizes
+from rlhf_dialog.distributed.memory.model_bytes import Sizes
 
 OPT_1B = OPTConfig(
     hidden_size=2048,

@@ -16,7 +16,7 @@ import torch
 from processes import HANGING
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch, one_voice
+from rlhf_dialog.distributed import process_group, rank_errors
 
 CONFIG = Config.model_validate(
     {
@@ -36,14 +36,14 @@ def free_port() -> int:
 
 def in_ranks(size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """`work(world, *args)` in `size` processes; what each returns. Fails with the tracebacks, or when they do not end."""
-    return started(size, lambda *rest: work(launch.start(CONFIG), *rest), args)
+    return started(size, lambda *rest: work(process_group.start(CONFIG), *rest), args)
 
 
 def runs_in_ranks(size: int, work: Callable[[int], Any], folder: Path) -> list[tuple[Any, str, str]]:
     """`work(rank)` in `size` processes that are no world yet; what each returns, its stdout and its stderr."""
 
     def quietly() -> Any:
-        rank = one_voice.rank()
+        rank = rank_errors.rank()
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))

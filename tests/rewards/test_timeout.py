@@ -96,7 +96,7 @@ def test_within_the_limit_everything_is_as_without():
 
 HANGING = """
 import re, sys, time
-from rlhf_dialog import foreign_code
+from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, scored, timeout
 from rlhf_dialog.rewards.scoring import ScoringRules
@@ -105,7 +105,7 @@ class Hang(BaseReward):
     def __call__(self, dialogues):
         {body}
 
-foreign_code.GRACE = 0.5
+user_code.GRACE = 0.5
 try:
     scored(Hang(), [Dialogue(["a"])], ScoringRules(timeout_s=0.2))
 except timeout.RewardTimeout as error:

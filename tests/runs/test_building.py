@@ -34,6 +34,6 @@ def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
 def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
     """`build` alone, as the benchmark calls it, asks for device and processes as a run does."""
     world = World(local_rank=3)
-    monkeypatch.setattr("rlhf_dialog.distributed.launch.start", lambda config: world)
+    monkeypatch.setattr("rlhf_dialog.distributed.process_group.start", lambda config: world)
     trainer = PPOAgent.from_config("ppo.yaml").build()
     assert trainer.world is world

@@ -16,7 +16,7 @@ from ranks import free_port, runs_in_ranks
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
-from rlhf_dialog.distributed import launch, random_states
+from rlhf_dialog.distributed import process_group, random_states
 from rlhf_dialog.runs import building, run
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
@@ -181,7 +181,7 @@ def test_too_few_prompts_are_refused_with_the_table_and_numbers_that_fit(ppo):
 
 
 def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
-    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
+    monkeypatch.setattr(process_group, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
     assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import FAULTS, parsed
+from rlhf_dialog.json_files import FAULTS, parsed
 
 
 def read_parquet(data: bytes, where: str) -> Iterator[tuple[str, Row]]:

@@ -1,6 +1,6 @@
 """How much memory a run needs and has: the forecast, the sizes it rests on, the allocator.
 
-- **The forecast comes before any weight is read.** `model_sizes` builds each model on the meta device from its
+- **The forecast comes before any weight is read.** `model_bytes` builds each model on the meta device from its
   config.json and counts; `forecast` adds up what each phase holds. A run warns when the total is more than is free.
 - **It assumes the longest prompts and responses**, so that most runs stay below it. What it leaves out is listed at
   the top of `forecast`. The tests compare it with the measured memory of small models on a CPU.

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.distributed.memory.model_sizes import (
+from rlhf_dialog.distributed.memory.model_bytes import (
     Sizes,
     kept_bytes,
     live_bytes,

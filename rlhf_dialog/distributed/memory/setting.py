@@ -8,7 +8,7 @@ import torch
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory.model_sizes import last_name
+from rlhf_dialog.distributed.memory.model_bytes import last_name
 from rlhf_dialog.models.precision import precision_of
 
 LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits

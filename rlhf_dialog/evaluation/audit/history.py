@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 FORMAT = 1
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.distributed.own_gpu import device_of
+from rlhf_dialog.distributed.device import device_of
 from rlhf_dialog.distributed.random_states import (
     random_states,
     random_states_kept,
@@ -30,12 +30,12 @@ from rlhf_dialog.feedback.learning.tokenized_examples import Reference, Row, Row
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trained
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
-from rlhf_dialog.own_files import load_json
 from rlhf_dialog.runs.checkpoint import as_user_error
 from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer, split_state
 from rlhf_dialog.runs.verification import sha256_of_file

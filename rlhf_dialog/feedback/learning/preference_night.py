@@ -25,13 +25,13 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.own_gpu import device_of
+from rlhf_dialog.distributed.device import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Watch
 from rlhf_dialog.feedback.learning.run import Night
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
-from rlhf_dialog.own_files import json_or, read_json
+from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.run import RunState

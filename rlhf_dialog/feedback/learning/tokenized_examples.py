@@ -22,12 +22,12 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.store.examples import Answer, Example
+from rlhf_dialog.json_files import FAULTS, load_json
 from rlhf_dialog.models.chat_agent import ChatAgent, collate
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
-from rlhf_dialog.own_files import FAULTS, load_json
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.agent_copy import copy_agent
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.own_files import damage_as_user_error, load_json
+from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)

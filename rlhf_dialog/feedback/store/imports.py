@@ -17,7 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import open_webui, own, trl
 from rlhf_dialog.feedback.store.formats.record import Found, Record
 from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
-from rlhf_dialog.own_files import damage_as_user_error
+from rlhf_dialog.json_files import damage_as_user_error
 
 KNOWN = (
     "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected) and Open WebUI's "

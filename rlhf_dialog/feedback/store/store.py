@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.schema import explained, transaction
-from rlhf_dialog.own_files import damage_as_user_error, parsed
+from rlhf_dialog.json_files import damage_as_user_error, parsed
 
 SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE, GOALS, read_camrest
 from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
 from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
+from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.models.weights import check_moments
-from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 
 STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
 

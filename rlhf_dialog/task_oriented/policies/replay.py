@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.own_files import FAULTS, damage_as_user_error
+from rlhf_dialog.json_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import write_json, written_whole
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import check_shape, damage_as_user_error, load_json
+from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
 from rlhf_dialog.runs.verification import verify, way_back
 from rlhf_dialog.task_oriented.policies.base import Policy

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
-from rlhf_dialog.foreign_code import GRACE
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.interrupts import Interrupts
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
@@ -28,6 +27,7 @@ from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.console import PolicyConsole
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
+from rlhf_dialog.user_code import GRACE
 
 logger = logging.getLogger(__name__)
 PLOT = "plot.png"

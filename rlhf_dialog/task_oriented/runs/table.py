@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import as_read_again, damage_as_user_error, load_json
+from rlhf_dialog.json_files import as_read_again, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Policy, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted

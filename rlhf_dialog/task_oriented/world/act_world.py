@@ -5,9 +5,9 @@ from typing import Any, Generic, TypeVar
 
 from rlhf_dialog.environments.returned import is_text
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import named
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import NULL
+from rlhf_dialog.user_code import named
 
 MAX_TURNS = 25
 TURN_REWARD, SUCCESS_REWARD = -1.0, 20.0

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 VOWEL_SIGNS = "".join(filter(lambda one: unicodedata.category(one)[0] == "M", map(chr, range(0x300, 0x10000))))
 ALONE = "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Chinese characters

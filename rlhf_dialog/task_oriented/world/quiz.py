@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.world.action_list import ActionList
 from rlhf_dialog.task_oriented.world.action_list_world import Observation
 from rlhf_dialog.task_oriented.world.states import StateFunction, Turn

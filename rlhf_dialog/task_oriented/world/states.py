@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import named
 from rlhf_dialog.task_oriented.world.action_list import split_words
+from rlhf_dialog.user_code import named
 
 # functions (turns, **args) -> a vector, always of the same size
 StateFactory = Registry("state", "in a file of --register")

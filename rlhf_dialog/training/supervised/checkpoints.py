@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.own_files import json_or
+from rlhf_dialog.json_files import json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)

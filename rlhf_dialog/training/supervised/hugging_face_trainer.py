@@ -11,8 +11,8 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArg
 from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.distributed import openmp
+from rlhf_dialog.distributed.device import device_of
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
-from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints

@@ -14,7 +14,7 @@ from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
-from rlhf_dialog.distributed.own_gpu import device_of
+from rlhf_dialog.distributed.device import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import Service
 from rlhf_dialog.task_oriented.policies.base import Features

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 
 NEAREST = 3  # titles that are offered where there is no page
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import read_json
+from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.policies import base
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import TimeLimit
 from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, Page
+from rlhf_dialog.user_code import TimeLimit
 
 MAX_ANSWER = 1 << 21  # bytes
 WIKIPEDIA = "https://en.wikipedia.org/w/api.php"

@@ -14,8 +14,8 @@ from typing import Any
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.returned import is_truth
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.foreign_code import TimeLimit, ends_the_process, line_of, outside_libraries, within
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed, Wrapped, raised
+from rlhf_dialog.user_code import TimeLimit, ends_the_process, line_of, outside_libraries, within
 
 
 class OwnEnvironment(Wrapped):

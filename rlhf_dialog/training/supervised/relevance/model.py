@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed.own_gpu import device_of
+from rlhf_dialog.distributed.device import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent

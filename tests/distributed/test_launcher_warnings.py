@@ -10,17 +10,17 @@ import pytest
 from processes import environment, run_command
 from ranks import free_port
 
-from rlhf_dialog.distributed import launchers
+from rlhf_dialog.distributed import launcher_warnings
 
 OF_LAUNCHERS = (
     *("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "CROSS_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"),
-    *(*launchers.OF_TORCHRUN, *launchers.TASKS),
+    *(*launcher_warnings.OF_TORCHRUN, *launcher_warnings.TASKS),
 )
 REPORT = """
 import logging, os, signal, sys
-from rlhf_dialog.distributed import launchers
+from rlhf_dialog.distributed import launcher_warnings
 logging.basicConfig(format="%(message)s")
-launchers.report(float(sys.argv[1]))
+launcher_warnings.report(float(sys.argv[1]))
 print("processes", os.environ.get("WORLD_SIZE"))
 """
 STAY = """
@@ -40,7 +40,7 @@ def alone(monkeypatch):
 
 def said(caplog, grace_seconds: float = 20.0) -> str:
     caplog.clear()
-    launchers.report(grace_seconds)
+    launcher_warnings.report(grace_seconds)
     return caplog.text
 
 
@@ -53,13 +53,13 @@ def test_nothing_is_said_of_one_process(caplog, monkeypatch):
 def test_torchrun_kills_before_the_grace_is_over(caplog, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(launchers, "parents_command", list)
+    monkeypatch.setattr(launcher_warnings, "parents_command", list)
     assert said(caplog, 20.0) == said(caplog, 30.0) == ""
     message = said(caplog, 119.5)
     assert "grace_seconds: 119.5, but torchrun kills its processes 30 s after SIGTERM" in message
     assert "--shutdown_timeout 150 (accelerate launch: set TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150)" in message
-    launchers.report(119.5, speaks=False)
-    monkeypatch.setattr(launchers, "has_shutdown_timeout", lambda: False)
+    launcher_warnings.report(119.5, speaks=False)
+    monkeypatch.setattr(launcher_warnings, "has_shutdown_timeout", lambda: False)
     assert "cannot wait longer: lower grace_seconds" in said(caplog, 119.5)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # which an older torchrun does not read
     assert "30 s after SIGTERM" in said(caplog, 119.5)
@@ -81,14 +81,14 @@ def test_torchrun_kills_before_the_grace_is_over(caplog, monkeypatch):
 def test_how_long_torchrun_waits(monkeypatch, command, changes, seconds):
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
-    assert launchers.torchrun_patience(command.split()) == seconds
+    assert launcher_warnings.torchrun_patience(command.split()) == seconds
 
 
 def test_the_command_line_of_the_parent(tmp_path):
     (tmp_path / str(os.getppid())).mkdir()
     (tmp_path / str(os.getppid()) / "cmdline").write_bytes(b"torchrun\0--shutdown_timeout\x00100\0\xff\0")
-    assert launchers.parents_command(tmp_path)[:3] == ["torchrun", "--shutdown_timeout", "100"]
-    assert launchers.parents_command(tmp_path / "nowhere") == []
+    assert launcher_warnings.parents_command(tmp_path)[:3] == ["torchrun", "--shutdown_timeout", "100"]
+    assert launcher_warnings.parents_command(tmp_path / "nowhere") == []
 
 
 def test_the_launcher_of_deepspeed_waits_as_long_and_cannot_be_asked_for_more(caplog, monkeypatch):
@@ -118,7 +118,7 @@ def test_one_process_in_place_of_several_is_noticed(caplog, monkeypatch, changes
 
 
 def test_one_task_is_no_mistake(caplog, monkeypatch):
-    for name in launchers.TASKS:
+    for name in launcher_warnings.TASKS:
         monkeypatch.setenv(name, "1")
     assert said(caplog) == ""
 

@@ -5,8 +5,8 @@ import torch
 from byte_agents import PROMPTS, agent_of
 from tiny import gpt2
 
-from rlhf_dialog.evaluation import one_bias
-from rlhf_dialog.evaluation.one_bias import LogitBias
+from rlhf_dialog.evaluation import logit_bias_baseline
+from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.generation import Sampling
 
@@ -15,7 +15,7 @@ from rlhf_dialog.models.generation import Sampling
 def test_the_bias_is_the_mean_change_of_the_log_probabilities(packing):
     """By a loop over the agent's replies, one token at a time."""
     agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
-    found = one_bias.fit_bias(agent, start, PROMPTS, agent.sampling, seed=3, batch_size=3)
+    found = logit_bias_baseline.fit_bias(agent, start, PROMPTS, agent.sampling, seed=3, batch_size=3)
     changes = [[], []]
     for dialogue in generate_replies(agent, PROMPTS, agent.sampling, 3, 3).dialogues:
         ids = agent.encoder.encode_prompt(dialogue.prompt_turns)
@@ -34,7 +34,7 @@ def test_a_shift_of_the_agents_own_making_is_found_and_gives_the_agent_back():
     shift = torch.randn(259, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     head = agent.policy.lm.lm_head
     agent.policy.lm.lm_head.forward = lambda x: torch.nn.functional.linear(x, head.weight) + shift
-    bias = one_bias.fit_bias(agent, start, PROMPTS, agent.sampling)
+    bias = logit_bias_baseline.fit_bias(agent, start, PROMPTS, agent.sampling)
     for found in (bias.first, bias.later):
         assert (found - shift).std() < 1e-9  # up to a constant, which a softmax does not see
     wanted, given = (
@@ -58,12 +58,12 @@ def test_the_first_token_has_a_bias_of_its_own():
 
 def test_the_scale_with_the_best_score_is_taken():
     bias = LogitBias(torch.zeros(3), torch.ones(3))
-    assert one_bias.choose_scale(bias, lambda one: -abs(one.scale - 1.6)).scale == 1.5
-    assert one_bias.choose_scale(bias, lambda one: 0.0).scale == one_bias.SCALES[0]
+    assert logit_bias_baseline.choose_scale(bias, lambda one: -abs(one.scale - 1.6)).scale == 1.5
+    assert logit_bias_baseline.choose_scale(bias, lambda one: 0.0).scale == logit_bias_baseline.SCALES[0]
 
 
 @pytest.mark.parametrize(
     ("numbers", "share"), [((0.6, 1.0, 0.2), 0.5), ((0.1, 1.0, 0.2), -0.125), ((0.6, 0.2, 0.2), None)]
 )
 def test_the_share_of_the_gain(numbers, share):
-    assert one_bias.gain_share(*numbers) == (share if share is None else pytest.approx(share))
+    assert logit_bias_baseline.gain_share(*numbers) == (share if share is None else pytest.approx(share))

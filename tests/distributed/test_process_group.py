@@ -8,7 +8,7 @@ import torch
 from ranks import free_port, in_ranks
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch, one_voice
+from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 
@@ -32,7 +32,7 @@ def config(**keys) -> Config:
 )
 def test_the_device(monkeypatch, keys, available, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    assert launch.pick_device(config(**keys)).type == device
+    assert process_group.pick_device(config(**keys)).type == device
 
 
 @pytest.mark.parametrize(
@@ -45,22 +45,22 @@ def test_the_device(monkeypatch, keys, available, device):
 def test_a_device_that_cannot_be(monkeypatch, keys, available, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     with pytest.raises(UserError, match=words):
-        launch.pick_device(config(**keys))
+        process_group.pick_device(config(**keys))
 
 
 def test_one_process_trains(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert launch.start(config(device="cpu")) == World()
+    assert process_group.start(config(device="cpu")) == World()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert launch.start(config(device="cpu")) == World()
-    assert one_voice.rank() == 0
+    assert process_group.start(config(device="cpu")) == World()
+    assert rank_errors.rank() == 0
 
 
 def test_deepspeed_wants_a_group_also_for_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     try:
-        assert launch.start(config(use_deepspeed=True, device="cpu")) == World()
+        assert process_group.start(config(use_deepspeed=True, device="cpu")) == World()
         assert torch.distributed.get_world_size() == 1
     finally:
         torch.distributed.destroy_process_group()
@@ -71,9 +71,9 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert one_voice.rank() == 2
+    assert rank_errors.rank() == 2
     with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
-        launch.start(config())
+        process_group.start(config())
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def test_two_processes_with_one_device_are_refused(gpus, monkeypatch, caplog, ot
     object.__setattr__(world, "others", others)
     if refused:
         with pytest.raises(UserError, match=refused):
-            launch._refuse_shared_devices(world)
+            process_group._refuse_shared_devices(world)
     else:
         with caplog.at_level("INFO"):
-            launch._refuse_shared_devices(world)
+            process_group._refuse_shared_devices(world)
         assert "each process takes one of the CUDA devices that it sees (1), not that of its LOCAL_RANK" in caplog.text
 
 
@@ -128,9 +128,9 @@ def test_processes_that_cannot_connect_are_told_of_the_interface(monkeypatch):
     port = str(free_port())
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "EXCHANGE_WAIT", timedelta(seconds=0.1))
+    monkeypatch.setattr(process_group, "EXCHANGE_WAIT", timedelta(seconds=0.1))
     with pytest.raises(UserError, match=rf"rank 1 on .* which meet at 127\.0\.0\.1:{port} ") as caught:
-        launch.start(config(device="cpu"))
+        process_group.start(config(device="cpu"))
     assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface" in str(caught.value)
 
 
@@ -149,6 +149,6 @@ def test_ranks_meet_within_minutes_and_then_wait_for_each_other_for_an_hour():
 def test_threads(monkeypatch):
     seen = []
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
-    launch.set_threads(config())
-    launch.set_threads(config(pytorch_threads=2))
+    process_group.set_threads(config())
+    process_group.set_threads(config(pytorch_threads=2))
     assert seen == [2]

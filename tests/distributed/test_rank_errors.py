@@ -7,13 +7,13 @@ import pytest
 from ranks import runs_in_ranks
 
 from rlhf_dialog.commands.command_line import exit_code_of
-from rlhf_dialog.distributed import launch, one_voice
+from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.errors import RunStopped, UserError
 
 
 def speak(rank: int, errors: dict, after: float = 0) -> int:
     def run() -> None:
-        world = launch.start(__import__("ranks").CONFIG)
+        world = process_group.start(__import__("ranks").CONFIG)
         with world.contact():
             if errors.get("alone") == rank:
                 raise RunStopped("only here")
@@ -28,13 +28,13 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
                 if errors.get("step") == rank:
                     raise UserError("bad reward")
 
-    return one_voice.with_one_voice(lambda: exit_code_of(run, debug=False))
+    return rank_errors.with_one_voice(lambda: exit_code_of(run, debug=False))
 
 
 @pytest.mark.multiprocess
 def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
     for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
-        monkeypatch.setattr(one_voice, wait, 3600)  # nobody waits in vain
+        monkeypatch.setattr(rank_errors, wait, 3600)  # nobody waits in vain
     for rank in (0, 1):
         (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
         assert (code, other) == (2, 2)
@@ -67,6 +67,6 @@ def test_a_bug_of_every_rank_is_reported_by_rank_0(tmp_path, monkeypatch):
 
 @pytest.mark.multiprocess
 def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
-    monkeypatch.setattr(one_voice, "REPORT_TIMEOUT", 0.5)
+    monkeypatch.setattr(rank_errors, "REPORT_TIMEOUT", 0.5)
     _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
     assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

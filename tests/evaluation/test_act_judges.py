@@ -10,7 +10,7 @@ from relevance_models import letter_model, save_letters
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.judging import is_the_rewards, notes, num_dialogues
+from rlhf_dialog.evaluation.act_judges import is_the_rewards, notes, num_dialogues
 from rlhf_dialog.evaluation.measure import Judges, default_judges
 from rlhf_dialog.models.relevance_folder import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward

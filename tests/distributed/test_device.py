@@ -7,7 +7,7 @@ import torch
 
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch, own_gpu
+from rlhf_dialog.distributed import device, process_group
 from rlhf_dialog.errors import UserError
 
 CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_class": {"id": "MeteorReward"}}
@@ -15,7 +15,7 @@ CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_cla
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet():
-    own_gpu._say_once.cache_clear()
+    device._say_once.cache_clear()
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def gpus(monkeypatch, caplog):
 
 
 WAYS = {
-    "a supervised stage or a night": lambda: own_gpu.device_of("auto"),
+    "a supervised stage or a night": lambda: device.device_of("auto"),
     "chat, evaluate, feedback serve, compare-users": lambda: check_device("cuda"),
-    "train": lambda: launch.start(Config.model_validate(CONFIG)),
+    "train": lambda: process_group.start(Config.model_validate(CONFIG)),
 }
 
 
@@ -64,28 +64,28 @@ def test_under_a_launcher_that_of_the_local_rank_is_taken(gpus, caplog, way):
 def test_the_rank_may_be_on_the_command_line(gpus):
     """As the DeepSpeed launcher has it."""
     taken = gpus(2)
-    assert launch.start(Config.model_validate({**CONFIG, "local_rank": 1})).device == torch.device("cuda", 1)
+    assert process_group.start(Config.model_validate({**CONFIG, "local_rank": 1})).device == torch.device("cuda", 1)
     assert taken == [1]
 
 
 def test_a_process_that_sees_one_gpu_takes_it_whatever_its_rank(gpus):
     """srun --gpus-per-task=1: LOCAL_RANK is 3, and the only device has the number 0."""
     taken = gpus(1, local_rank=3)
-    assert own_gpu.take_gpu() == torch.device("cuda", 0)
+    assert device.take_gpu() == torch.device("cuda", 0)
     assert taken == [0]
 
 
 @pytest.mark.parametrize(("asked", "visible", "device"), [("cpu", 2, "cpu"), ("auto", 0, "cpu"), ("cuda", 1, "cuda")])
 def test_the_device_that_a_key_asks_for(gpus, caplog, asked, visible, device):
     taken = gpus(visible)
-    assert own_gpu.device_of(asked) == device
+    assert device.device_of(asked) == device
     assert (taken == [], caplog.messages == []) == (device == "cpu", device == "cpu")
 
 
 def test_a_gpu_that_is_not_there(gpus):
     gpus(0)
     with pytest.raises(UserError, match=r"^device: cuda, but torch finds no CUDA device; use auto or cpu$"):
-        own_gpu.device_of("cuda")
+        device.device_of("cuda")
 
 
 def test_the_gpu_that_an_option_names_is_left_as_it_is(gpus, caplog):

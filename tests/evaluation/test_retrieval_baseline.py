@@ -1,7 +1,7 @@
 """The nearest training prompt, on texts whose order is known by hand."""
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.nearest import nearest_replies
+from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
 
 TRAINING = [
     Dialogue(["Where is the pool?"], reference="In the garden."),

@@ -15,8 +15,8 @@ from torch.distributed.rendezvous import rendezvous
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
-from rlhf_dialog.distributed.one_voice import MEETING, rank
-from rlhf_dialog.distributed.own_gpu import take_gpu
+from rlhf_dialog.distributed.device import take_gpu
+from rlhf_dialog.distributed.rank_errors import MEETING, rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 

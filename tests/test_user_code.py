@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from rlhf_dialog import foreign_code
-from rlhf_dialog.foreign_code import (
+from rlhf_dialog import user_code
+from rlhf_dialog.user_code import (
     BackgroundCall,
     TimeLimit,
     all_stacks,
@@ -34,7 +34,7 @@ def test_lines_of_libraries_are_left_out(error):
     """The deepest line is the JSON library's; the last one that is not is the call above."""
     assert frames_of(error)[-1].name == "raw_decode"
     assert [frame.name for frame in outside_libraries(frames_of(error))][-1] == "raises"
-    ours = traceback.FrameSummary(foreign_code.__file__, 1, "within")
+    ours = traceback.FrameSummary(user_code.__file__, 1, "within")
     assert outside_libraries([ours, traceback.FrameSummary("<frozen importlib._bootstrap>", 1, "x")]) == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from rlhf_dialog.config.talk import DataKeys
+from rlhf_dialog.config.chat_keys import DataKeys
 
 
 def test_a_system_prompt_needs_a_template():

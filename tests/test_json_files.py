@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import as_read_again, damage_as_user_error, json_or, load_json, parsed, read_json
+from rlhf_dialog.json_files import as_read_again, damage_as_user_error, json_or, load_json, parsed, read_json
 
 DEEP = "[" * 100_000
 

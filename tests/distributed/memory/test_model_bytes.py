@@ -16,7 +16,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from rlhf_dialog.distributed.memory.model_sizes import kept_bytes, lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, sizes_of
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
