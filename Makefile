@@ -44,7 +44,7 @@ test: .venv/installed-dev
 test-whole: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
 
-test-experiments: .venv/installed-dev
+test-experiments: .venv/installed-experiments
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments
 
 test-all: .venv/installed-all
@@ -87,8 +87,12 @@ site: .venv/installed-docs
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf,peft]"
 	touch $@
 
+.venv/installed-experiments: .venv/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,experiments]"
+	touch $@
+
 .venv/installed-all: .venv/installed-dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed,experiments]"
 	touch $@
 
 .venv/installed-docs: .venv/installed

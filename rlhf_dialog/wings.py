@@ -46,16 +46,6 @@ TASK_ORIENTED = Wing(
             "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
             ACTS,
         ),
-        "benchmark-policies": Command(
-            "rlhf_dialog.task_oriented.commands.benchmark_policies.command",
-            "compare dialogue policies: each policy, error rate and seed in one table",
-            ACTS,
-        ),
-        "compare-users": Command(
-            "rlhf_dialog.task_oriented.commands.compare_users",
-            "compare simulated users with real ones, and say where they differ",
-            ACTS,
-        ),
     },
     registered={
         "environment": {

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-EXTRAS = ("dev",)
+EXTRAS = ("dev", "experiments")
 LEFT_OUT = {  # of the dry run: the version, and why
     "rouge-score": ("0.1.2", "no wheel"),
     "deepspeed": ("0.19.8", "no wheel"),

@@ -9,7 +9,7 @@ from file_kinds import KINDS
 
 from rlhf_dialog.errors import UserError
 
-QUICK = ("domain", "jsonl", "cell", "evaluation", "action list")
+QUICK = ("domain", "jsonl", "evaluation", "action list")
 
 
 @pytest.fixture(scope="module")

@@ -129,14 +129,14 @@ def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
 
 def test_the_scripts_and_configurations_are_there():
     scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
-    known = {f"scripts/{name}.py" for name in ("train_policy", "evaluate_policy", "plot_run", "benchmark_policies")}
+    known = {f"scripts/{name}.py" for name in ("train_policy", "evaluate_policy", "plot_run")}
     assert known == set(scripts)
     assert all((ROOT / script).is_file() for script in scripts)
     own = re.findall(r"^# (\w+\.yaml)", PAGE, re.MULTILINE)
     assert all(
         (ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE) if name not in own
     )
-    assert {"train-policy", "evaluate-policy", "benchmark-policies"} <= set(COMMANDS)
+    assert {"train-policy", "evaluate-policy"} <= set(COMMANDS)
 
 
 def shown(value: object) -> str:

@@ -1,8 +1,9 @@
-"""Compare dialogue policies:  python scripts/benchmark_policies.py --policies all --errors 0 15 30 --output table.json"""
+"""`python -m experiments.policies_table`."""
 
 import sys
 
-from rlhf_dialog.task_oriented.commands.benchmark_policies.command import main
+from experiments.policies_table.command import main
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m experiments.policies_table"
     sys.exit(main())

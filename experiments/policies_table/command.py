@@ -1,10 +1,10 @@
 """Compare dialogue policies in one table: each policy at each error rate, trained with several seeds, measured on the way.
 
-python scripts/benchmark_policies.py --policies all --errors 0 15 30 --seeds 5 --budget 90m --output table.json
-python scripts/benchmark_policies.py --policies gp_sarsa dqn --errors 15 --seeds 2 --marks 100 400 --output small.json
-python scripts/benchmark_policies.py --policies all --seeds 3 --domain DIR --output own.json --markdown own.md
-python scripts/benchmark_policies.py --policies mine --register train_own_policy.py --output mine.json
-python scripts/benchmark_policies.py --policies dqn --args "{dqn: {lr: 5e-4}}" --first_seed 100 --output tried.json
+python -m experiments.policies_table --policies all --errors 0 15 30 --seeds 5 --budget 90m --output table.json
+python -m experiments.policies_table --policies gp_sarsa dqn --errors 15 --seeds 2 --marks 100 400 --output small.json
+python -m experiments.policies_table --policies all --seeds 3 --domain DIR --output own.json --markdown own.md
+python -m experiments.policies_table --policies mine --register train_own_policy.py --output mine.json
+python -m experiments.policies_table --policies dqn --args "{dqn: {lr: 5e-4}}" --first_seed 100 --output tried.json
 
 random and handcrafted are always in the table; they are measured without training. All policies meet the same test dialogues,
 which none is trained on. Intervals are 95 %, over seeds and dialogues. Written are OUTPUT, with each training and a summary,
@@ -30,21 +30,10 @@ from typing import Any
 import yaml
 from rich.progress import BarColumn, Progress, TextColumn
 
-from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import check_output
-from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
-from rlhf_dialog.errors import RunStopped, SignalExit, UserError
-from rlhf_dialog.runs.lock import locked
-from rlhf_dialog.runs.verification import sha256_of_file
-from rlhf_dialog.task_oriented.commands.benchmark_policies.report import markdown, tables
-from rlhf_dialog.task_oriented.evaluation.policy_rows import missing, rows_of, without_dialogues
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
-from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED
-from rlhf_dialog.task_oriented.runs.jobs import run_jobs
-from rlhf_dialog.task_oriented.runs.settings import load_policy_config
-from rlhf_dialog.task_oriented.runs.table import (
+from experiments.policies_table.jobs import run_jobs
+from experiments.policies_table.report import markdown, tables
+from experiments.policies_table.rows import missing, rows_of, without_dialogues
+from experiments.policies_table.table import (
     BASELINES,
     IMITATION,
     LANGUAGE_MODEL,
@@ -55,6 +44,17 @@ from rlhf_dialog.task_oriented.runs.table import (
     train_cell,
     write_cell,
 )
+from rlhf_dialog.atomic_files import replace_file, replace_json
+from rlhf_dialog.commands.command_line import check_output
+from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.errors import RunStopped, SignalExit, UserError
+from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.verification import sha256_of_file
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
+from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED
+from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def _cells(options: BenchmarkOptions) -> list[Cell]:
     cells = ordered(list(dict.fromkeys([*BASELINES, *names])), rates, seeds)
     if not options.language_model:
         return cells
-    from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import language_model_cell
+    from experiments.policies_table.language_model import language_model_cell
 
     return [*cells, language_model_cell(options.language_model, rates)]
 
@@ -177,7 +177,7 @@ def make_cell(cell: Cell, plan: Plan, known: Known, made_with: Known, folder: Pa
     if options.register:
         register(options.register)
     if options.language_model and cell.policy == LANGUAGE_MODEL:
-        from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import measure_language_model
+        from experiments.policies_table.language_model import measure_language_model
 
         points = measure_language_model(options.language_model, plan)
     else:
@@ -241,8 +241,8 @@ class _Table:
 
     def report(self) -> None:
         """Write JSON, plot and Markdown of the cells that are there, show the tables, and name what is missing."""
+        from experiments.policies_table.curves import plot_curves
         from rlhf_dialog.evaluation.report import finite
-        from rlhf_dialog.task_oriented.evaluation.policy_curves import plot_curves
 
         cells = [found for cell in self.cells if (found := self.read(cell))]
         left_out = missing([(cell.policy, cell.error_rate, cell.seed) for cell in self.cells], cells)
@@ -276,7 +276,7 @@ class _Table:
             file = self.options.register if cell.policy not in ALL else None
             own = {"register": sha256_of_file(Path(file))} if file else {}
             return self.plan.known_of(cell, self.scene.hash) | own
-        from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import known_of
+        from experiments.policies_table.language_model import known_of
 
         return known_of(agent, self.plan, self.scene.hash)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.policies_table.rows import Row
 from rlhf_dialog.evaluation.intervals import Array
-from rlhf_dialog.task_oriented.evaluation.policy_rows import Row
 
 MOST = 6  # curves of a panel
 # Okabe and Ito's colors, which people with color blindness can keep apart

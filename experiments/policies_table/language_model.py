@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.policies_table.table import LANGUAGE_MODEL, Cell, Plan
 from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
@@ -20,7 +21,6 @@ from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     environment_of,
     is_language_model,
 )
-from rlhf_dialog.task_oriented.runs.table import LANGUAGE_MODEL, Cell, Plan
 
 
 def language_model_cell(folder: Path, error_rates: list[float]) -> Cell:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from experiments.policies_table.rows import Row
 from rlhf_dialog.evaluation.intervals import Interval
-from rlhf_dialog.task_oriented.evaluation.policy_rows import Row
 
 LOSES = " (loses to random)"
 Lines = tuple[str, list[str], list[list[str]]]

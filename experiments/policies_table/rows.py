@@ -1,6 +1,6 @@
 """The table of dialogue policies: the cells of a policy at an error rate, one for each seed, become one row for each mark.
 
-A cell is what `task_oriented.runs.table` writes: `known` has policy, error_rate and seed, `points` one entry for each mark.
+A cell is what `table` writes: `known` has policy, error_rate and seed, `points` one entry for each mark.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""Compare simulated with real users:  python scripts/compare_users.py --data_path DATA --users agenda corpus --output FILE"""
+"""`python -m experiments.users`."""
 
 import sys
 
-from rlhf_dialog.task_oriented.commands.compare_users import main
+from experiments.users.command import main
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m experiments.users"
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Compare simulated users with real ones: how long they talk, what they say, how varied, and whether a classifier knows them.
 
-python scripts/compare_users.py --data_path data/camrest --users agenda corpus --output users.json
-python scripts/compare_users.py --data_path data/dailydialog --users language_model corpus --model runs/dailydialog_sft \\
+python -m experiments.users --data_path data/camrest --users agenda corpus --output users.json
+python -m experiments.users --data_path data/dailydialog --users language_model corpus --model runs/dailydialog_sft \\
     --output users.json
 
 The dialogues of the data are divided at random. One half is what the simulated users are compared with; the other half gives
@@ -22,18 +22,17 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from experiments.users import fidelity, user_talks
+from experiments.users.two_sample import FOLDS, check_scikit_learn, distinguished
+from experiments.users.user_talks import Talks
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
-from rlhf_dialog.task_oriented.commands import user_talks
-from rlhf_dialog.task_oriented.commands.user_talks import Talks
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE
-from rlhf_dialog.task_oriented.evaluation import fidelity
-from rlhf_dialog.task_oriented.evaluation.two_sample import FOLDS, distinguished
 from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
@@ -100,6 +99,7 @@ def run(options: CompareUsersOptions) -> None:
 
 
 def _check(options: CompareUsersOptions) -> None:
+    check_scikit_learn()
     check_seed(options.seed)
     check_device(options.device)
     for name, least in (("dialogues", LEAST), ("max_turns", 1)):
@@ -171,7 +171,7 @@ def _count(talks: list[Any]) -> int:
 
 def _written(options: CompareUsersOptions, result: dict[str, dict[str, Any]], size: int, console: Console) -> None:
     """Show the tables and sentences, and write the files."""
-    from rlhf_dialog.task_oriented.evaluation.fidelity_plot import plot_differences
+    from experiments.users.fidelity_plot import plot_differences
 
     settings = {name: value for name, value in vars(options).items() if name not in ("output", "report", "debug")}
     plot = options.output.with_suffix(".png")

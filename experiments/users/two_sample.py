@@ -1,20 +1,25 @@
 """The classifier two-sample test (Lopez-Paz & Oquab 2017, arXiv 1610.06545): can a classifier distinguish two kinds of users?
 
-Logistic regression (`logistic`) on the words and pairs of words of a turn, or of all turns of a dialogue. N texts, F features.
+scikit-learn's logistic regression on the words and pairs of words of a turn, or of all turns of a dialogue. N texts, F features.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.users.fidelity import Array, UserTurns, words
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Statistic, interval
-from rlhf_dialog.task_oriented.evaluation.fidelity import Array, UserTurns, words
-from rlhf_dialog.task_oriented.evaluation.logistic import Features, fit
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression
 
 FOLDS = 5
 NUM_NGRAMS = 2000  # the most frequent ones
@@ -31,6 +36,12 @@ class Sample:
     numbers: Array
     simulated: NDArray[np.bool_]
     dialogues: Numbers
+
+
+def check_scikit_learn() -> None:
+    """Raises UserError where scikit-learn is not installed."""
+    if find_spec("sklearn") is None:
+        raise UserError('the classifier needs scikit-learn; install it: pip install -e ".[experiments]"')
 
 
 def distinguished(
@@ -106,9 +117,9 @@ def _accuracy(sample: Sample, seed: int, after_fold: Callable[[], None]) -> dict
     for fold in range(FOLDS):
         held_out = folds == fold
         vocabulary = _vocabulary([grams for grams, out in zip(sample.ngrams, held_out, strict=True) if not out])
-        weights = fit(_features(sample, vocabulary, ~held_out, ~held_out), sample.simulated[~held_out])
-        scores = _features(sample, vocabulary, ~held_out, held_out).times(weights)
-        right[held_out] = (scores > 0) == sample.simulated[held_out]
+        model = _fitted(_features(sample, vocabulary, ~held_out, ~held_out), sample.simulated[~held_out])
+        guessed = model.predict(_features(sample, vocabulary, ~held_out, held_out))
+        right[held_out] = guessed == sample.simulated[held_out]
         after_fold()
     rows = np.stack([right & ~sample.simulated, ~sample.simulated, right & sample.simulated, sample.simulated], axis=1)
     return _widened(interval(Statistic(rows.astype(np.float64), _balanced, sample.dialogues), seed))
@@ -145,24 +156,39 @@ def _vocabulary(ngrams: Sequence[set[str]]) -> dict[str, int]:
 
 def _features(
     sample: Sample, vocabulary: dict[str, int], known: NDArray[np.bool_], rows: NDArray[np.bool_]
-) -> Features:
-    """Of the texts `rows`: their n-grams, their numbers in standard deviations of the `known` texts, and a 1."""
+) -> "csr_matrix":
+    """Of the texts `rows`: which n-grams they have, and their numbers in standard deviations of the `known` texts; (N, F)."""
+    from scipy.sparse import csr_matrix, hstack
+
     texts = [
-        [vocabulary[gram] for gram in grams if gram in vocabulary]
-        for grams, wanted in zip(sample.ngrams, rows, strict=True)
-        if wanted
+        [vocabulary[gram] for gram in sorted(grams) if gram in vocabulary]
+        for grams, is_wanted in zip(sample.ngrams, rows, strict=True)
+        if is_wanted
     ]
+    places = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    columns = np.array([column for text in texts for column in text], dtype=np.int64)
+    ngrams = csr_matrix((np.ones(len(columns)), (places, columns)), shape=(len(texts), len(vocabulary)))
     mean, spread = sample.numbers[known].mean(axis=0), sample.numbers[known].std(axis=0)
     numbers = (sample.numbers[rows] - mean) / np.maximum(spread, 1e-9)
-    return Features.of(texts, len(vocabulary), np.concatenate([numbers, np.ones((len(texts), 1))], axis=1))
+    return hstack([ngrams, csr_matrix(numbers)], format="csr")
+
+
+def _fitted(features: "csr_matrix", simulated: NDArray[np.bool_]) -> "LogisticRegression":
+    """The classifier, for which both kinds of texts weigh the same in sum."""
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(class_weight="balanced", max_iter=1000, tol=1e-6).fit(features, simulated)
 
 
 def _telling(sample: Sample) -> list[dict[str, Any]]:
     """The n-grams with the most weight, by their spread, and in which share of the turns of each kind they are."""
     vocabulary, everything = _vocabulary(sample.ngrams), np.ones(len(sample.ngrams), dtype=bool)
     features = _features(sample, vocabulary, everything, everything)
-    weights = fit(features, sample.simulated)[: len(vocabulary)]
-    shares = [features.back(sides / sides.sum())[: len(vocabulary)] for sides in (~sample.simulated, sample.simulated)]
+    weights = _fitted(features, sample.simulated).coef_[0][: len(vocabulary)]
+    shares = [
+        np.asarray(features[sides].mean(axis=0)).ravel()[: len(vocabulary)]
+        for sides in (~sample.simulated, sample.simulated)
+    ]
     mean = np.clip((shares[0] + shares[1]) / 2, 0, 1)
     order = np.argsort(-np.abs(weights) * np.sqrt(mean * (1 - mean)), kind="stable")[:NUM_TELLING]
     names = list(vocabulary)

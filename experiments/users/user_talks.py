@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from experiments.users.fidelity import OTHER, UserTurns
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.data.sources.record import ACTS
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.evaluation.fidelity import OTHER, UserTurns
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.acts import Act, parse_acts
 from rlhf_dialog.task_oriented.world.goals import parse_goal

@@ -44,8 +44,6 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "push-to-hub": ["--agent", NOWHERE, "--repo", "polite", "--dry_run"],
     "train-policy": ["--config", "restaurant.yaml", "--domain", NOWHERE],
     "evaluate-policy": ["--agent", NOWHERE],
-    "benchmark-policies": ["--policies", "random", "--domain", NOWHERE, "--output", "t.json"],
-    "compare-users": ["--data_path", NOWHERE, "--users", "corpus", "--output", "u.json"],
 }
 WRITE = {
     "benchmark",

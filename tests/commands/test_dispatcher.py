@@ -20,7 +20,7 @@ GROUPS = {
         *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
         "feedback",
     ],
-    "policies of acts": ["train-policy", "evaluate-policy", "benchmark-policies", "compare-users"],
+    "policies of acts": ["train-policy", "evaluate-policy"],
     "publish": ["export", "push-to-hub"],
     "develop": ["benchmark", "schema", "write-dialogues"],
 }

@@ -111,8 +111,6 @@ COMMANDS = {
     "train-intent-classifier": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
     "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json",
     "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
-    "benchmark-policies": "--policies random --errors 0 --seeds 1 --language_model talks/agent --test_dialogues 2 "
-    "--output out/t.json",
     "feedback init": "--run out/bot --agent evil/agent",
 }
 CONTROLS = {
@@ -142,7 +140,7 @@ def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
     before = place.written()
     code = code_of(words_of(name, COMMANDS[name]))
     said = "".join(capfd.readouterr())
-    assert code in (0, 1, 2), said  # 1: a cell of the table failed
+    assert code in (0, 2), said
     assert place.asked == []
     outputs = [path.read_bytes() for path in (place.folder / "out").rglob("*") if path.is_file()]
     assert not any(secret.encode() in text for secret in (SECRET, MARKER) for text in [said.encode(), *outputs])

@@ -39,7 +39,7 @@ def gpus(monkeypatch, caplog):
 
 WAYS = {
     "a supervised stage or a night": lambda: device.device_of("auto"),
-    "chat, evaluate, feedback serve, compare-users": lambda: check_device("cuda"),
+    "chat, evaluate, feedback serve": lambda: check_device("cuda"),
     "train": lambda: process_group.start(Config.model_validate(CONFIG)),
 }
 

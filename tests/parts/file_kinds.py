@@ -11,7 +11,6 @@ from typing import Any
 
 import agents
 import evaluations
-import policy_cells
 import yaml
 from data_files import jsonl_bytes, original_files, rows_of
 from policy_runs import domain_file, policy_config, policy_run
@@ -29,17 +28,14 @@ from rlhf_dialog.publishing.card import agent_card
 from rlhf_dialog.publishing.package import read_run
 from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.runs.verification import sealed
-from rlhf_dialog.task_oriented.commands.benchmark_policies.report import markdown
 from rlhf_dialog.task_oriented.commands.evaluate_policy import EvaluatePolicyOptions
 from rlhf_dialog.task_oriented.commands.evaluate_policy import run as evaluate_policy
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.evaluation.policy_rows import rows_of as rows_of_cells
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
-from rlhf_dialog.task_oriented.runs.table import Cell, read_cell
 from rlhf_dialog.task_oriented.runs.training_world import scene_of
 from rlhf_dialog.task_oriented.world.action_list import read_actions
 from rlhf_dialog.task_oriented.world.quiz import read_answers
@@ -136,17 +132,6 @@ def card(folder: Path) -> None:
     agent_card("a/b", settings, read_run(folder, folder / "evaluation.json", {}, {"torch": "2.7"}), "--agent")
 
 
-def cells(folder: Path) -> None:
-    cell = policy_cells.cell("ppo", 0, policy_cells.point(10, [1.0, -1.0]), policy_cells.point(20, [12.0, 8.0]))
-    (folder / Cell("ppo", 0.0, 0).file).write_text(json.dumps(cell))
-
-
-def table(folder: Path) -> None:
-    cell = read_cell(folder, Cell("ppo", 0.0, 0), {"policy": "ppo", "error_rate": 0.0, "seed": 0})
-    if cell:
-        markdown(rows_of_cells([cell]), 2)
-
-
 def pydial(folder: Path) -> None:
     names = {"name": ["ada", "ben", "cid", "dot", "eve"]}
     rules = {"type": "cafe", "requestable": DATA["requestable"], "system_requestable": ["tea", "area"]}
@@ -225,7 +210,6 @@ KINDS = {
     "domain": Kind(domain_file, lambda folder: load_domain(folder / "tea.json"), ("tea.json",)),
     "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),
     "evaluation": Kind(evaluation, card, ("*",)),
-    "cell": Kind(cells, table, ("*.json",)),
     "action list": Kind(
         quiz,
         lambda folder: read_answers(folder / "answers.json", read_actions(folder / "actions.json")),

@@ -1,4 +1,4 @@
-"""benchmark-policies: trainings side by side, an output that is made from their cells, and going on where it was interrupted."""
+"""The command: trainings side by side, an output that is made from their cells, and going on where it was interrupted."""
 
 import json
 import os
@@ -12,11 +12,11 @@ import pytest
 from policy_runs import domain_file
 from processes import ROOT
 
-from rlhf_dialog.task_oriented.commands.benchmark_policies import command as benchmark_policies
+from experiments.policies_table import command as benchmark_policies
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.dqn import DQN
 
-SCRIPT = ROOT / "scripts" / "benchmark_policies.py"
+PROGRAM = (sys.executable, "-m", "experiments.policies_table")
 TINY = [
     "--policies",
     "dqn",
@@ -246,7 +246,7 @@ def test_a_row_of_another_first_seed(here, tmp_path):
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), *words(folder, *more)]
+    return [*PROGRAM, *words(folder, *more)]
 
 
 @pytest.mark.slow

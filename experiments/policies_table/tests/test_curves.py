@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from policy_cells import cell, few_cells, point
 
-from rlhf_dialog.task_oriented.evaluation.policy_curves import COLORS, MOST, plot_curves, spread
-from rlhf_dialog.task_oriented.evaluation.policy_rows import rows_of
+from experiments.policies_table.curves import COLORS, MOST, plot_curves, spread
+from experiments.policies_table.rows import rows_of
+from experiments.policies_table.tests.policy_cells import cell, few_cells, point
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.policies_table.jobs import MOST_TEXT, run_jobs
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.runs.jobs import MOST_TEXT, run_jobs
 
 pytestmark = pytest.mark.thorough
 

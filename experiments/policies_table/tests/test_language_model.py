@@ -7,17 +7,17 @@ import pytest
 from agents import save
 from policy_runs import domain_file
 
-from rlhf_dialog.config.schema import EnvironmentConfig
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import means
-from rlhf_dialog.runs.sources import simulated, spoken
-from rlhf_dialog.task_oriented.commands.benchmark_policies import command as benchmark_policies
-from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import (
+from experiments.policies_table import command as benchmark_policies
+from experiments.policies_table.language_model import (
     known_of,
     language_model_cell,
     measure_language_model,
 )
-from rlhf_dialog.task_oriented.runs.table import Plan
+from experiments.policies_table.table import Plan
+from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.dialogues import means
+from rlhf_dialog.runs.sources import simulated, spoken
 
 CONTEXT = {"max_new_tokens": 4, "max_prompt_length": 40, "context_size": 1}
 

@@ -2,11 +2,11 @@
 
 import io
 
-from policy_cells import few_cells
 from rich.console import Console
 
-from rlhf_dialog.task_oriented.commands.benchmark_policies.report import markdown, tables
-from rlhf_dialog.task_oriented.evaluation.policy_rows import rows_of
+from experiments.policies_table.report import markdown, tables
+from experiments.policies_table.rows import rows_of
+from experiments.policies_table.tests.policy_cells import few_cells
 
 
 def test_markdown_has_a_line_for_each_policy_the_best_first():

@@ -1,9 +1,9 @@
 """Cells become rows."""
 
 import pytest
-from policy_cells import cell, few_cells, point
 
-from rlhf_dialog.task_oriented.evaluation.policy_rows import missing, rows_of, without_dialogues
+from experiments.policies_table.rows import missing, rows_of, without_dialogues
+from experiments.policies_table.tests.policy_cells import cell, few_cells, point
 
 
 def row(rows, policy, mark):

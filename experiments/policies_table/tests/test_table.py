@@ -3,9 +3,11 @@
 import json
 
 import pytest
-from policy_cells import point as measured
 from policy_runs import domain_file
 
+from experiments.policies_table import table as policy_table
+from experiments.policies_table.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
+from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
@@ -13,8 +15,6 @@ from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
-from rlhf_dialog.task_oriented.runs import table as policy_table
-from rlhf_dialog.task_oriented.runs.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
 
 
 @pytest.fixture(scope="module")

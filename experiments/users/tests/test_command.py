@@ -7,8 +7,10 @@ import pytest
 from small_domain import DATA
 from tiny import write_data
 
+from experiments.users import command as compare_users
 from rlhf_dialog.commands.options import parsed
-from rlhf_dialog.task_oriented.commands import compare_users
+
+pytest.importorskip("sklearn")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_dialog.task_oriented.evaluation import fidelity
-from rlhf_dialog.task_oriented.evaluation.fidelity import (
+from experiments.users import fidelity
+from experiments.users.fidelity import (
     UserTurns,
     compared,
     labels_of,

@@ -2,7 +2,7 @@
 
 import math
 
-from rlhf_dialog.task_oriented.evaluation.fidelity_plot import plot_differences
+from experiments.users.fidelity_plot import plot_differences
 
 
 def test_a_png_is_written_also_for_a_difference_without_spread(tmp_path):

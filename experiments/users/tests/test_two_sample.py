@@ -5,10 +5,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from rlhf_dialog.task_oriented.evaluation import two_sample
-from rlhf_dialog.task_oriented.evaluation.fidelity import UserTurns
-from rlhf_dialog.task_oriented.evaluation.two_sample import distinguished, ngrams_of
+from experiments.users import two_sample
+from experiments.users.fidelity import UserTurns
+from experiments.users.two_sample import distinguished, ngrams_of
+from rlhf_dialog.errors import UserError
 
+pytest.importorskip("sklearn")
 WORDS = [f"w{i}" for i in range(30)]
 
 
@@ -24,6 +26,12 @@ def talks(seed, count=40, extra=(), share=0.0):
         )
         for _ in range(count)
     ]
+
+
+def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(two_sample, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r'needs scikit-learn; install it: pip install -e "\.\[experiments\]"'):
+        two_sample.check_scikit_learn()
 
 
 def test_users_of_one_kind_are_not_distinguished():

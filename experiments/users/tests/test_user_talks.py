@@ -3,10 +3,10 @@
 import pytest
 from small_domain import small_domain
 
+from experiments.users import user_talks
+from experiments.users.fidelity import UserTurns
+from experiments.users.user_talks import labels, real_talk
 from rlhf_dialog.data.sources import DialogueRecord
-from rlhf_dialog.task_oriented.commands import user_talks
-from rlhf_dialog.task_oriented.commands.user_talks import labels, real_talk
-from rlhf_dialog.task_oriented.evaluation.fidelity import UserTurns
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.users import language_model
 from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
