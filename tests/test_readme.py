@@ -65,14 +65,11 @@ def names_what_exists(command: str) -> bool:
 
 
 def python_names_what_exists(words: list[str]) -> bool:
-    library = ROOT / "rlhf_dialog" / "commands"
     if words[1] == "-m":
         known = words[2] == "rlhf_dialog.feedback" and words[3] in SUBCOMMANDS
         return known and knows_options(words, (ROOT / "rlhf_dialog" / "feedback" / "commands").glob("*.py"))
     if not (ROOT / words[1]).is_file() and words[1] not in files():
         return False
-    if "--from_trl" in words:
-        return knows_options(["--from_trl"], [library / "train.py"])
     if words[1] == "train_ppo.py" or "--config" in words:
         config, _, _ = parse_arguments(words[2:], ())
         return (ROOT / "configs" / config).is_file() or config in files()

@@ -2,10 +2,8 @@
 
 import logging
 import os
-import sys
 from pathlib import Path
 
-from rlhf_dialog.commands.from_trl import from_trl
 from rlhf_dialog.commands.options import RunOptions, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import check_keys, load_config
@@ -32,11 +30,6 @@ class TrainOptions(RunOptions[Config]):
         "start a new run, in its own folder, with the weights of the newest checkpoint of RUN_FOLDER; optimizer, counters, "
         "position in the data and KL controller are reset, and RUN_FOLDER is not changed",
         metavar="RUN_FOLDER",
-    )
-    from_trl: str | None = option(
-        "print the YAML of the run that TRL's PPO makes of this YAML, and exit; also the command line of TRL's script, in "
-        "quotes. What has no counterpart is a comment, and a line on stderr",
-        metavar="FILE",
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
     verbose: bool = option("say before the first iteration what needs memory, and how responses become optimizer steps")
@@ -69,9 +62,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(options: TrainOptions) -> None:
     """Train; the run folder is appended to the `folders` as soon as it is known."""
-    if options.from_trl is not None:
-        _print_from_trl(options.from_trl, options)
-        return
     weights, resume = options.resume_weights_only, options.resumes()
     if weights in ("true", ""):
         raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
@@ -125,18 +115,3 @@ def _check_places(config: Config) -> None:
         check_folder(config.model_path, "model_path")
     if config.environment is None and config.env.args.data_path:
         check_path(config.env.args.data_path)
-
-
-def _print_from_trl(given: str, options: TrainOptions) -> None:
-    """Print the YAML that --from_trl asks for, and the notes on stderr."""
-    if given in ("true", ""):
-        raise UserError(
-            '--from_trl: give a YAML file, or a command line in quotes: --from_trl="python ppo.py --seed 1"'
-        )
-    names = [name for name in ("overwrite", "verbose", "smoke", "debug") if getattr(options, name)]
-    if others := [*options.keys, *names, *([] if options.config is None else ["config"])]:
-        raise UserError(f"--from_trl only prints a YAML; leave --{others[0]} out, and give it with --config run.yaml")
-    text, notes = from_trl(given)
-    for note in notes:
-        logger.info("%s", note)
-    sys.stdout.write(text)

@@ -1,0 +1,43 @@
+"""docs/COMING_FROM_TRL.md: its table names keys that exist, and its examples run."""
+
+import re
+
+import pytest
+from ppo_runs import rows
+from processes import ROOT
+
+from rlhf_dialog import main
+from rlhf_dialog.config.loading import walk
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.synonyms import HINTS
+
+PAGE = (ROOT / "docs" / "COMING_FROM_TRL.md").read_text(encoding="utf-8")
+
+
+def test_the_table_names_keys_that_exist():
+    lines = [line.split("|") for line in PAGE.splitlines() if line.startswith("| ")]
+    keys = {key for key, _ in walk(Config)}
+    named = {name for line in lines[1:] for name in re.findall(r"`([\w.]+)(?:`|: )", line[2])}
+    assert len(named) > 30
+    assert named <= keys | {"RewardModel"}
+    names_of_trl = {name for line in lines[1:] for name in re.findall(r"`(\w+)", line[1])}
+    no_hint = {"AutoModelForCausalLMWithValueHead", "k3", "eos"}
+    assert names_of_trl - keys - no_hint <= set(HINTS)
+
+
+@pytest.mark.whole_run
+def test_the_examples_of_the_page_run(world, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    settings = PAGE.split("```yaml\n")[1].split("```")[0]
+    changes = {"runs/quickstart_sft": str(world / "model"), "runs/quickstart_data": str(world / "data")}
+    for text, replacement in (changes | {": 512": ": 9", ": 64": ": 8"}).items():
+        assert text in settings
+        settings = settings.replace(text, replacement)
+    (tmp_path / "run.yaml").write_text(f"{settings}max_prompt_length: 60\ndevice: cpu\n", encoding="utf-8")
+    assert main(["--config", "run.yaml"]) == 0
+    assert [row["episodes"] for row in rows(tmp_path / "runs" / "like_trl")] == [8, 16]
+    capsys.readouterr()
+    exec(PAGE.split("```python\n")[1].split("```")[0], {})
+    scores = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert (len(scores), float(scores[0][1])) == (3, 0.0)
+    assert (tmp_path / "ppo_agent" / "model.safetensors").is_file()
