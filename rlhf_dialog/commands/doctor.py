@@ -1,4 +1,4 @@
-"""Measure this machine: what it has, which optional packages are missing, what runs on it and about how long it takes."""
+"""Measure this machine: what it has, which optional packages are missing, and which runs fit."""
 
 import json
 import shutil
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import rlhf_dialog
 from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.config.loading import read_yaml, shipped
 
 if TYPE_CHECKING:
-    from rlhf_dialog.distributed.estimates import Estimate
     from rlhf_dialog.distributed.machine import Gpu, Machine
+    from rlhf_dialog.distributed.memory.common_runs import CommonRun
 
 WIDTH = 100
 CHECKOUT = Path(rlhf_dialog.__file__).resolve().parents[1]
@@ -32,7 +31,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 class DoctorOptions(Options):
     description = (
         "Measure this machine in about 20 seconds: products of matrices, memory, GPUs, instructions, disk, optional\n"
-        "packages. Say what runs on it, and about how long that takes. Opens no connection and writes nothing."
+        "packages. Show which runs fit into its memory. Opens no connection and writes nothing."
     )
 
     json: bool = option("print the same as JSON")
@@ -49,29 +48,20 @@ class Package:
 
 
 def run(options: DoctorOptions) -> None:
-    from rlhf_dialog.distributed.estimates import REFERENCE, estimates
     from rlhf_dialog.distributed.machine import measure
+    from rlhf_dialog.distributed.memory.common_runs import common_runs
 
     folder = Path.cwd()
     machine = measure(folder)
     packages = optional_packages(folder)
-    rows = estimates(machine, chat_iterations(shipped("configs") / "chat_smollm2.yaml"))
+    runs = common_runs(machine)
     if options.json:
-        whole = {"machine": asdict(machine), "packages": [asdict(package) for package in packages]}
-        whole |= {"reference": asdict(REFERENCE), "estimates": [asdict(row) for row in rows]}
-        print(json.dumps(whole, indent=1, ensure_ascii=False))
+        rows = [asdict(run) | {"fits": run.fits} for run in runs]
+        columns = {"machine": asdict(machine), "packages": [asdict(package) for package in packages], "runs": rows}
+        print(json.dumps(columns, indent=1, ensure_ascii=False))
         return
-    about = (
-        f"Estimates, scaled from times on {REFERENCE.processor}, {REFERENCE.threads} threads, {REFERENCE.date}, by the "
-        "speed of products; the formula is below each. They are rough."
-    )
     print("This machine", *machine_lines(machine), "", "Optional packages", *package_lines(packages), "", sep="\n")
-    print("What runs here", *wrapped(about), *estimate_lines(rows, packages), sep="\n")
-
-
-def chat_iterations(path: Path) -> int | None:
-    """The iterations of this YAML; None where it is not there, or does not say them."""
-    return read_yaml(path).get("max_iterations") if path.is_file() else None
+    print("What fits, by a forecast of its memory", *run_lines(runs, packages), sep="\n")
 
 
 def optional_packages(folder: Path) -> list[Package]:
@@ -128,32 +118,15 @@ def package_lines(packages: list[Package]) -> Iterator[str]:
         yield from _row(package.name, missing if package.version is None else f"{package.version}: {package.purpose}")
 
 
-def estimate_lines(rows: "list[Estimate]", packages: list[Package]) -> Iterator[str]:
-    """For each run whether it fits and how long it takes, what it needs first, and the formula."""
+def run_lines(runs: "list[CommonRun]", packages: list[Package]) -> Iterator[str]:
+    """For each run whether it fits, and what it needs first."""
     missing = {package.name: package.install for package in packages if package.version is None}
-    for row in rows:
-        yield from wrapped(f"{row.what}: {_verdict(row)}", "  ", "    ")
-        yield from wrapped(f"estimate: {row.formula}", "    ", "      ")
-        for name in row.extras:
+    for run in runs:
+        memory = f"{_gib(run.bytes_needed)} of memory, of {_gib(run.bytes_available)} available"
+        yield from wrapped(f"{run.what}: {'fits' if run.fits else 'does not fit'}: it needs {memory}", "  ", "    ")
+        for name in run.extras:
             if name in missing:
                 yield from wrapped(f"first: {missing[name]}", "    ", "      ")
-
-
-def _verdict(row: "Estimate") -> str:
-    memory = ""
-    if row.bytes_needed is not None:
-        memory = f"{_gib(row.bytes_needed)} of memory, of {_gib(row.bytes_available)} available"
-    if row.seconds is None:
-        return f"does not fit: it needs {memory}"
-    return f"{duration(row.seconds)} for {row.per}" + (f", {memory}" if memory else "")
-
-
-def duration(seconds: float) -> str:
-    """`about 12 minutes`, with two digits."""
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"about {float(f'{seconds / size:.2g}'):,.10g} {unit}"
-    return f"about {float(f'{seconds:.2g}'):g} seconds"
 
 
 def wrapped(text: str, first: str = "  ", then: str = "  ") -> list[str]:

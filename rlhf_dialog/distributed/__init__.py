@@ -1,7 +1,5 @@
 """Processes and devices of a run: ranks, engines, ZeRO, memory.
 
-- **Estimates are scaled from one machine** (`machine`, `estimates`): times of runs that were measured there, by the speed of
-  products here. Each says its formula, and what does not fit by the memory forecast has no time.
 - **`World` alone speaks to other ranks** (sums, words, errors). With one process it does nothing.
 - **`Engine` hides how a gradient is shared.** Each loss is this rank's sum over the tokens of the whole minibatch;
   the engine adds up the ranks. Policy and critic go backward one after the other, so that their exchanges cannot mix.
