@@ -1,6 +1,6 @@
 """PPOAgent from Python, and what it refuses before anything is trained."""
 
-import json
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,11 @@ RUN = Path("run_results/ppo")
 def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, tmp_path, monkeypatch):
     folder = tmp_path / "run_results" / "ppo"
     folder.mkdir(parents=True)
-    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
-    (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
+    (folder / ".lock").write_text('{"pid": 7, "host": "elsewhere", "since": "yesterday"}', encoding="utf-8")
     monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
-    message = refused()
+    with (folder / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        message = refused()
     assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
     assert [path.name for path in folder.iterdir()] == [".lock"]
 

@@ -1,7 +1,6 @@
 """How a run starts in its folder: --resume auto, and what it begins with."""
 
-import json
-import time
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,8 @@ def test_resume_auto_begins_again_where_a_kill_came_before_the_weights_were_save
 
 def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
     RUN.mkdir(parents=True)
-    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "then", "heartbeat": int(time.time())}
-    (RUN / ".lock").write_text(json.dumps(lock))
-    assert run("--resume", "auto") == 2
+    (RUN / ".lock").write_text('{"pid": 7, "host": "elsewhere", "since": "then"}')
+    with (RUN / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run("--resume", "auto") == 2
     assert "in use by process 7 on elsewhere" in capsys.readouterr().err
