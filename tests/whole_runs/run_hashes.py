@@ -243,6 +243,11 @@ def all_hashes(names: list[str], jobs: int) -> dict[str, Hashes]:
 def make_inputs(folder: Path) -> None:
     start(["-c", MODELS], folder)
     start(["-m", "rlhf_dialog", "write-dialogues", "--output", "data", "--num_dialogues", "100"], folder)
+    write_rows(folder)
+
+
+def write_rows(folder: Path) -> None:
+    """Ratings for a night, and pairs of replies."""
     rows = [
         {"prompt": f"{guest} {number}", "completion": answer, "label": answer.endswith("?")}
         for number in range(3)

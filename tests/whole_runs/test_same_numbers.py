@@ -1,0 +1,164 @@
+"""On two threads and on four a run gives the same bits each time, also when it is killed and resumed.
+
+The sums of a matrix product are in a fixed order for a number of threads, but the gradient of `x[index]` is not: torch adds it
+with atomics in parallel where it has more than 32768 numbers. With such a gather in models/packing.py the runs of gae, rloo, LoRA
+and the separate critic fail here, so they have enough tokens.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+
+import pytest
+import tiny
+from processes import HANGING, environment, load_script, start_python
+
+hashes = load_script("tests/whole_runs/run_hashes.py")
+pytestmark = pytest.mark.thorough
+SERVER = """
+import offline, json, os, signal, sys, traceback
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # libraries print when they are imported
+import transformers.models.gpt2.modeling_gpt2, trl, peft
+import rlhf_dialog.runs.agent, rlhf_dialog.training.supervised.sft, rlhf_dialog.training.supervised.preference_model
+import rlhf_dialog.training.supervised.relevance.model
+from rlhf_dialog.commands.dispatcher import main
+
+CHECKPOINT = ("latest", "complete.json", "checkpoint-members.pt", "night")  # the last file of each kind of checkpoint
+
+def end_after_a_checkpoint(move):
+    def moved(source, target, **options):
+        move(source, target, **options)
+        if os.path.basename(target) in CHECKPOINT:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return moved
+
+for line in sys.stdin:
+    words, folder, is_killed = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(folder)
+        output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1), os.dup2(output, 2)
+        if is_killed:
+            os.replace, os.rename = end_after_a_checkpoint(os.replace), end_after_a_checkpoint(os.rename)
+        code = 70
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code or 0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
+"""
+PPO = hashes.SINGLE_TURN | {
+    "model_path": "../inputs/model",
+    "env": {"args": {"data_path": "../inputs/data"}},
+    "advantage_estimator": "gae",
+    "use_share_model": True,
+    "num_responses_per_prompt": 4,
+    "per_device_microbatch_size": 8,
+    "ppo_epoch": 1,
+    "max_iterations": 2,
+    "eval_interval": 0,
+    "sample_interval": 0,
+    "pytorch_threads": None,
+}
+RLOO = PPO | {"advantage_estimator": "rloo"}
+STAGE = {
+    "data_path": "../inputs/data",
+    "max_steps": 3,
+    "batch_size": 16,
+    "learning_rate": 2e-3,
+    "checkpoint_minutes": 1e-9,
+}
+RUNS = {
+    "gae": ("train", PPO),
+    "rloo": ("train", RLOO),
+    "lora": ("train", RLOO | {"use_lora": True, "lora_r": 4, "lora_alpha": 8}),
+    "separate_critic": ("train", PPO | {"use_share_model": False}),
+    "sft": ("train-sft", STAGE | {"n_layer": 1, "n_embd": 128, "max_eval_prompts": 8, "evals": 1, "dropout": 0.1}),
+    "preference": (
+        "train-preference-model",
+        STAGE | {"data_path": "../inputs/pairs.jsonl", "model_path": "../inputs/model", "num_samples": 0},
+    ),
+    "relevance": ("train-relevance-model", STAGE | {"architecture": "convolution", "members": 1, "bank_size": 8}),
+    "night": ("feedback learn", hashes.NIGHT | {"sft_data_path": "../inputs/data"}),
+}
+
+
+class Starter:
+    """Runs the command line in processes of so many threads, forked from one that has imported everything."""
+
+    def __init__(self, threads):
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = start_python("-c", SERVER, env=environment(**dict.fromkeys(names, str(threads))), **pipes)
+
+    def run(self, folder, words, is_killed=False):
+        """The exit code, negative for a signal."""
+        self.process.stdin.write(json.dumps([words, str(folder), is_killed]) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["two_threads", "four_threads"])
+def starter(request):
+    starter = Starter(request.param)
+    yield starter
+    starter.process.stdin.close()
+    starter.process.wait(HANGING)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    (root / "inputs").mkdir()
+    hashes.write_rows(root / "inputs")
+    tiny.write_data(root / "inputs/data", 30)
+    tiny.gpt2(n_embd=128).save_pretrained(root / "inputs/model")
+    tiny.byte_tokenizer().save_pretrained(root / "inputs/model")
+    (root / "inputs/model/rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 6}', encoding="utf-8")
+    return root
+
+
+def begin(starter, root, name, folder):
+    """Write the settings of the run into the folder; returns the words that start it."""
+    command, settings = RUNS[name]
+    folder.mkdir()
+    if command == "feedback learn":
+        for words in ("init --run bot --agent ../inputs/model", "import --run bot ../inputs/ratings.jsonl"):
+            assert starter.run(folder, ["feedback", *words.split()]) == 0, (folder / "output").read_text()
+        (folder / "bot/config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+        return ["feedback", "learn", "--run", "bot"]
+    (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    return [command, "--config", "run.yaml", *(() if command == "train" else ("--output", "runs/run"))]
+
+
+def bits(folder):
+    """The hashes of weights, optimizers and metrics that a run left, but of none that tells how long or where it ran."""
+    parts = hashes.hashes_of_folder(folder)
+    parts["metrics"] = {name: column for name, column in parts["metrics"].items() if not name.startswith("memory/")}
+    return {part: parts[part] for part in ("weights", "optimizer", "metrics", "random numbers") if parts[part]}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_bits_again_and_after_a_kill(starter, root, name, tmp_path):
+    shutil.copytree(root / "inputs", tmp_path / "inputs")
+    found = {}
+    for attempt in ("first", "second", "killed"):
+        folder = tmp_path / attempt
+        words = begin(starter, root, name, folder)
+        if attempt == "killed":
+            assert starter.run(folder, words, is_killed=True) == -signal.SIGKILL
+            words += ["--resume", "auto"] if words[0] == "train" else []
+        assert starter.run(folder, words) == 0, (folder / "output").read_text()
+        found[attempt] = bits(folder)
+    assert found["first"]["weights"]
+    assert found["second"] == found["first"]
+    assert found["killed"] == found["first"]
