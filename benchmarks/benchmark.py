@@ -26,7 +26,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.services.trackers import Trackers
 from rlhf_dialog.runs.versions import versions
 from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer

@@ -32,7 +32,7 @@
 - **A checkpoint is plain files**: a pointer that does not name an `iter_NNNNNN`, and links in place of files, are
   refused. `trainer.json` has size and SHA-256 of every other file, and a hash of itself (`verification`), because a
   flipped bit in a weight would otherwise go unnoticed. It is not a signature: who may write the file may write the hash.
-- **What only watches a run does not end it** (`dispensable`). A tracker other than metrics.jsonl that raises is dropped
+- **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
   the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
   TensorBoard hides the points that a resumed run writes again.

@@ -18,20 +18,20 @@ from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.building import load, prepare
-from rlhf_dialog.runs.interrupts import Interrupts, leave
-from rlhf_dialog.runs.ledger import rows_of
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.publish import check_push, push_agent
-from rlhf_dialog.runs.rescue import Rescue, failures_recorded
-from rlhf_dialog.runs.run import RunState, keep_precision
-from rlhf_dialog.runs.run_log import RunLog, report_best
+from rlhf_dialog.runs.services.interrupts import Interrupts, leave
+from rlhf_dialog.runs.services.ledger import rows_of
+from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
+from rlhf_dialog.runs.services.run_log import RunLog, report_best
+from rlhf_dialog.runs.services.validation import Validation
+from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
 from rlhf_dialog.runs.shared_disk import check_shared
 from rlhf_dialog.runs.sources import read_source
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.runs.start import Start
-from rlhf_dialog.runs.validation import Validation
-from rlhf_dialog.runs.wandb_tracker import wants_wandb
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -153,13 +153,13 @@ class PPOAgent:
         if log:
             log.close(error)
 
-    def begin(self, trainer: PPOTrainer) -> RunState:
+    def begin(self, trainer: PPOTrainer) -> RunCheckpointer:
         """The state that the run starts from: a new one, that of a checkpoint, or the weights of another run."""
-        state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
+        state = RunCheckpointer(self.config, self.run_folder, trainer, self.validation, self._identity)
         state.begin(self.start, self.log.files if self.log else None)
         return state
 
-    def loop(self, state: RunState) -> dict[str, float]:
+    def loop(self, state: RunCheckpointer) -> dict[str, float]:
         """Train to the end; returns the metrics of the last iteration. A signal leaves after it is saved."""
         with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
             self.world.on_main(partial(self._open_trackers, state.trainer.iteration))
@@ -171,7 +171,7 @@ class PPOAgent:
                     leave(interrupts.signum)
                 raise
 
-    def _iterate(self, state: RunState, interrupts: Interrupts) -> dict[str, float]:
+    def _iterate(self, state: RunCheckpointer, interrupts: Interrupts) -> dict[str, float]:
         """Iterations until the end; evaluates, logs and saves after those where it is time. All ranks decide the same."""
         metrics: dict[str, float] = {}
         trainer, validation, world = state.trainer, state.validation, self.world

@@ -21,8 +21,8 @@ from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.services.validation import Validation
 from rlhf_dialog.runs.stage_times import StageTimes
-from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
 

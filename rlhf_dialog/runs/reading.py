@@ -11,8 +11,8 @@ from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.json_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
-from rlhf_dialog.runs.ledger import LEDGER, Row, newest_rows
 from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.services.ledger import LEDGER, Row, newest_rows
 
 TURNS = 3  # of a prompt that are shown
 

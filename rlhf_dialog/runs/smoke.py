@@ -8,7 +8,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.agent import PPOAgent
-from rlhf_dialog.runs.run import two_prompts
+from rlhf_dialog.runs.checkpointing import two_prompts
 
 
 def smoke(agent: PPOAgent) -> dict[str, float]:

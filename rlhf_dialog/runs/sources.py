@@ -15,7 +15,7 @@ from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import check_needs
-from rlhf_dialog.runs.validation import BATCH_SIZE, Validation, load_validation_prompts
+from rlhf_dialog.runs.services.validation import BATCH_SIZE, Validation, load_validation_prompts
 from rlhf_dialog.training.episodes import plain, play
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated

@@ -7,7 +7,7 @@ from typing import Any
 
 from policy_runs import policy_config
 
-from rlhf_dialog.runs.interrupts import WhileWaiting
+from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.training_world import taught_scene
 from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher

@@ -17,7 +17,7 @@ from processes import HANGING, start_python
 from rlhf_dialog import BaseReward, RewardFactory, main
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
 from rlhf_dialog.commands.supervised import sft as train_sft
-from rlhf_dialog.runs import interrupts
+from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.training.supervised import hugging_face_trainer
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]

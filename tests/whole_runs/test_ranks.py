@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import process_group, random_states
-from rlhf_dialog.runs import building, run
+from rlhf_dialog.runs import building, checkpointing
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 SCRIPT = """
@@ -102,7 +102,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
         original(seed, world, *path)
 
     monkeypatch.setattr(building, "seed_rank", noted)
-    monkeypatch.setattr(run, "seed_rank", noted)
+    monkeypatch.setattr(checkpointing, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]

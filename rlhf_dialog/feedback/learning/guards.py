@@ -18,7 +18,7 @@ from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import Reply, Speaker
 from rlhf_dialog.models.generation import random_numbers
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.training.guard import Limit
+from rlhf_dialog.runs.services.guard import Limit
 
 BATCH_SIZE = 64
 

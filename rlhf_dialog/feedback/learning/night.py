@@ -32,8 +32,8 @@ from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.services.guard import Limit
 from rlhf_dialog.runs.verification import sha256_of
-from rlhf_dialog.training.guard import Limit
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"

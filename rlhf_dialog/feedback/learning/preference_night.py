@@ -33,8 +33,8 @@ from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.checkpointing import RunCheckpointer
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
@@ -169,7 +169,7 @@ class NightPPO(PPOAgent):
         super().__init__(config, resume="auto")
         self.learner, self.watch = learner, watch
 
-    def begin(self, trainer: PPOTrainer) -> RunState:
+    def begin(self, trainer: PPOTrainer) -> RunCheckpointer:
         state = super().begin(trainer)
         if trainer.iteration == 0:
             _copy_moments(self.learner.optimizer, trainer.optimizers["policy"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_dialog.feedback.learning.gate import Comparison
 from rlhf_dialog.feedback.store.examples import shown
-from rlhf_dialog.training.guard import Limit
+from rlhf_dialog.runs.services.guard import Limit
 
 
 @dataclass

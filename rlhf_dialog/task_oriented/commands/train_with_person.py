@@ -4,7 +4,7 @@ import sys
 
 from rlhf_dialog.commands.chat import read_text
 from rlhf_dialog.commands.terminal_state import line_editing
-from rlhf_dialog.runs.interrupts import WhileWaiting
+from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.settings import ActionsConfig, PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import taught_scene

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlhf_dialog.runs.tracking import Metrics, live_line
+from rlhf_dialog.runs.services.trackers import Metrics, live_line
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.runs.interrupts import WhileWaiting, leave
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.tracking import Metrics
+from rlhf_dialog.runs.services.interrupts import WhileWaiting, leave
+from rlhf_dialog.runs.services.trackers import Metrics
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.act_run import ActRun

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
-from rlhf_dialog.runs.interrupts import Interrupts
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
-from rlhf_dialog.runs.tracking import Metrics, Trackers
-from rlhf_dialog.runs.wandb_tracker import open_wandb
+from rlhf_dialog.runs.services.interrupts import Interrupts
+from rlhf_dialog.runs.services.trackers import Metrics, Trackers
+from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.built_in import handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate

@@ -13,7 +13,7 @@ from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import Reply
-from rlhf_dialog.training.guard import Limit
+from rlhf_dialog.runs.services.guard import Limit
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.served import BotVersions, Served
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.training.guard import Limit
+from rlhf_dialog.runs.services.guard import Limit
 
 PASSED = Limit("KL", 0.1, 1.0, True)
 

@@ -5,7 +5,7 @@ import math
 
 from rlhf_dialog.feedback.learning.gate import Comparison
 from rlhf_dialog.feedback.learning.report import NightReport
-from rlhf_dialog.training.guard import Limit
+from rlhf_dialog.runs.services.guard import Limit
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}
 

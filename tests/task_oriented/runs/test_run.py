@@ -14,7 +14,7 @@ from policy_runs import PPO_ARGS, domain_file, numbers, policy_run
 from processes import ROOT
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.services.trackers import Trackers
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 

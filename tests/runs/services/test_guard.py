@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_dialog.training.guard import BOUNDS, DISTINCT, ENTROPY, KL, WINDOW, WORDS, Guard, Limit, Look, change
+from rlhf_dialog.runs.services.guard import BOUNDS, DISTINCT, ENTROPY, KL, WINDOW, WORDS, Guard, Limit, Look, change
 
 SIGNS = {DISTINCT: 0.5, WORDS: 10.0, ENTROPY: 2.0, KL: 1.0}
 RISING, FALLING = ([0.0, 1.0, 2.0, 4.0], [1.0, 2.5, 3.0, 5.0], [3.0, 4.0, 5.5, 7.0]), (3.0, 2.0, 1.0)

@@ -11,7 +11,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
-from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.checkpointing import RunCheckpointer
 from rlhf_dialog.training.trainer import Metrics
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Rescue:
     checkpoint could be resumed; it returns whether it has.
     """
 
-    def __init__(self, state: RunState, complete: Callable[[int, Metrics], bool]):
+    def __init__(self, state: RunCheckpointer, complete: Callable[[int, Metrics], bool]):
         self.state, self.trainer, self.world = state, state.trainer, state.world
         self.complete = complete
 

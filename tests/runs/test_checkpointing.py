@@ -10,18 +10,18 @@ from trainers import make_trainer, parameters, settings
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import identity, verification
-from rlhf_dialog.runs.run import RunState, keep_precision
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
 from rlhf_dialog.runs.start import Start
 
 
-def state_in(folder, **keys) -> RunState:
+def state_in(folder, **keys) -> RunCheckpointer:
     """A run that has not begun."""
     trainer = make_trainer(**keys)
     made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
-    return RunState(trainer.config, folder, trainer, None, made_with)
+    return RunCheckpointer(trainer.config, folder, trainer, None, made_with)
 
 
-def trained_in(folder, steps: int) -> RunState:
+def trained_in(folder, steps: int) -> RunCheckpointer:
     folder.mkdir(exist_ok=True)
     state = state_in(folder)
     state.begin(Start())

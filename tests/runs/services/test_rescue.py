@@ -9,7 +9,7 @@ import pytest
 from ppo_runs import planned, rows, same, weights, without_clocks
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
-from rlhf_dialog.runs.rescue import Rescue
+from rlhf_dialog.runs.services.rescue import Rescue
 
 RUN = Path("run_results/ppo")
 

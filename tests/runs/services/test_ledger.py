@@ -9,8 +9,8 @@ from trainers import Holes, Places, Share, make_trainer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
-from rlhf_dialog.runs import ledger
-from rlhf_dialog.runs.ledger import Ledger, cut_ledger, end_of, markdown_table, newest_rows, rows_of, table_of
+from rlhf_dialog.runs.services import ledger
+from rlhf_dialog.runs.services.ledger import Ledger, cut_ledger, end_of, markdown_table, newest_rows, rows_of, table_of
 
 RUN = Path("run_results/ppo")
 

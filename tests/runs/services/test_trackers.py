@@ -19,8 +19,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.rewards import PartScore, Scores
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.tracking import ConsoleTracker, JsonlTracker, Trackers
-from rlhf_dialog.runs.wandb_tracker import open_wandb
+from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers
+from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 
 METRICS = {
     "iteration": 3,
@@ -435,7 +435,7 @@ import json, sys
 from pathlib import Path
 from rlhf_dialog.commands.command_line import set_up_logging
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.services.trackers import Trackers
 set_up_logging()
 trackers = Trackers(Config.model_validate(json.loads(sys.argv[1])), Path(sys.argv[2]))
 for iteration in range(1, 4):

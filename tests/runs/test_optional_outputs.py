@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.runs.dispensable import Dispensables
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 
 
 class Thing:
@@ -15,7 +15,7 @@ class Thing:
 
 
 def test_what_fails_is_closed_and_warned_of_once(caplog):
-    things, closed = Dispensables(), []
+    things, closed = OptionalOutputs(), []
     things.add("one", lambda: Thing(closed))
     things.add("two", lambda: Thing(closed))
     things.add("three", lambda: 1 / 0)
@@ -31,7 +31,7 @@ def test_what_fails_is_closed_and_warned_of_once(caplog):
 
 
 def test_a_signal_passes():
-    things = Dispensables()
+    things = OptionalOutputs()
     things.add("one", lambda: Thing([]))
 
     def leave(_):

@@ -5,12 +5,12 @@ import logging
 from pathlib import Path
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.runs.dispensable import Dispensables
-from rlhf_dialog.runs.ledger import LEDGER, Ledger, Row, table_of
-from rlhf_dialog.runs.live_report import REPORT, LiveReport
-from rlhf_dialog.runs.tracking import Trackers
-from rlhf_dialog.runs.validation import Best
-from rlhf_dialog.runs.wandb_tracker import open_wandb
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.ledger import LEDGER, Ledger, Row, table_of
+from rlhf_dialog.runs.services.report import REPORT, LiveReport
+from rlhf_dialog.runs.services.trackers import Trackers
+from rlhf_dialog.runs.services.validation import Best
+from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class RunLog:
         self.config, self.run_folder = config, run_folder
         self.wandb = open_wandb(config, run_folder, goes_on)
         self.trackers: Trackers | None = None
-        self.files_beside = Dispensables()  # the ledger and the report
+        self.files_beside = OptionalOutputs()  # the ledger and the report
         self.recorded = 0  # the last iteration in the ledger
 
     @property

@@ -6,7 +6,7 @@ import pytest
 from trainers import settings
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.runs.wandb_tracker import RUN_ID, WandbTracker, open_wandb
+from rlhf_dialog.runs.services.wandb_tracker import RUN_ID, WandbTracker, open_wandb
 
 
 def config(**keys):

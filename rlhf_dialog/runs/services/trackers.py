@@ -17,9 +17,9 @@ from rich.text import Text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import transcript
-from rlhf_dialog.runs.dispensable import Dispensables
-from rlhf_dialog.runs.ledger import markdown_table
-from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.ledger import markdown_table
+from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker
 from rlhf_dialog.terminal import Console, TimeLeft, message, visible
 from rlhf_dialog.training.rollout import Rollout
 
@@ -229,7 +229,7 @@ class ConsoleTracker:
         self.progress.stop()
 
 
-class Trackers(Dispensables):
+class Trackers(OptionalOutputs):
     """All trackers of a run. Only metrics.jsonl may end the run; any other that fails is dropped with one warning."""
 
     def __init__(

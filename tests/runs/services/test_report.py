@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.errors import RunStopped, SignalExit
-from rlhf_dialog.runs import live_report
-from rlhf_dialog.runs.live_report import LiveReport, reason_of
+from rlhf_dialog.runs.services import report as live_report
+from rlhf_dialog.runs.services.report import LiveReport, reason_of
 
 RUN = Path("run_results/ppo")
 

@@ -18,7 +18,7 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
-from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.services.trackers import Trackers
 from rlhf_dialog.training.trainer import Metrics, PPOTrainer
 
 BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has

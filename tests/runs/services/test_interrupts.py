@@ -8,8 +8,8 @@ import time
 import pytest
 from handlers import ENDS, LIKE_SIGTERM
 
-from rlhf_dialog.runs import interrupts
-from rlhf_dialog.runs.interrupts import Interrupts, WhileWaiting
+from rlhf_dialog.runs.services import interrupts
+from rlhf_dialog.runs.services.interrupts import Interrupts, WhileWaiting
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
 

@@ -15,7 +15,7 @@ from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.timeout import RewardTimeout
-from rlhf_dialog.runs.validation import Validation, load_validation_prompts
+from rlhf_dialog.runs.services.validation import Validation, load_validation_prompts
 
 
 def test_a_reward_without_an_end_stops_an_evaluation():

@@ -16,7 +16,7 @@ class Closeable(Protocol):
     def close(self) -> None: ...
 
 
-class Dispensables:
+class OptionalOutputs:
     """Things by name, each of which may fail: trackers, the ledger, the report."""
 
     def __init__(self) -> None:

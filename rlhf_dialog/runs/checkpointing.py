@@ -34,12 +34,12 @@ from rlhf_dialog.runs.checkpoint import (
     restore_best,
     usable_best,
 )
-from rlhf_dialog.runs.guarding import RunGuard
-from rlhf_dialog.runs.ledger import LEDGER, cut_ledger
 from rlhf_dialog.runs.metrics_file import cut_metrics
+from rlhf_dialog.runs.services.guard import RunGuard
+from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
+from rlhf_dialog.runs.services.validation import Validation
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
-from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -63,7 +63,7 @@ def keep_precision(config: Config, world: World, checkpoints: Path) -> None:
         setattr(config, key, value)
 
 
-class RunState:
+class RunCheckpointer:
     """Saves the trainer and the validation of a run in its folder, and restores them."""
 
     def __init__(
