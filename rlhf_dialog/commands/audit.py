@@ -1,6 +1,6 @@
 """Find the holes of a reward before training: replies that nobody wants and that it pays more than true ones.
 
-python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json --history audits.json
+python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json
 
 The YAML is that of a training; its validation prompts, its training replies and its reward are used, and nothing is trained.
 Copies, constants, word lists and marks are tried, then a search looks for replies that are paid more. Only a judge or a
@@ -10,7 +10,6 @@ Exit code 1: a fixed probe is paid more than the true replies, what the search f
 them, or a score depends on the batch. 0: no such hole was found. 2: something cannot be used as it is.
 """
 
-import os
 import sys
 import time
 from dataclasses import asdict
@@ -40,7 +39,6 @@ from rlhf_dialog.terminal import Console
 if TYPE_CHECKING:
     from rlhf_dialog.data.dialogue import Dialogue
     from rlhf_dialog.evaluation.audit.audit import AuditPlan
-    from rlhf_dialog.evaluation.audit.history import Changes
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
@@ -56,10 +54,6 @@ class AuditOptions(Options):
     description = __doc__
     config: str = option("YAML of a training, with its data and its reward", metavar="FILE")
     output: Path | None = option("JSON file for everything that was found")
-    history: Path | None = option(
-        "JSON file that keeps all audits; this one is added, and what is new or closed since the last one is shown",
-        metavar="FILE",
-    )
     judge: tuple[str, ...] = option(
         "act classifier that the reward never saw, or a registered reward, `Name` or `{id: Name, args: {..}}`. May be given "
         "several times",
@@ -84,7 +78,6 @@ class AuditOptions(Options):
 
 def check(options: AuditOptions) -> None:
     """Raises UserError for options that cannot work."""
-    from rlhf_dialog.evaluation.audit.history import read_history
     from rlhf_dialog.evaluation.audit.search import LEAST
 
     least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
@@ -101,13 +94,8 @@ def check(options: AuditOptions) -> None:
     known = check_keys(Config, find_config(options.config), {})
     if wanted := options.data_path or known.env.args.data_path:
         check_path(wanted)
-    for name in ("output", "history"):
-        if path := getattr(options, name):
-            check_output(name, path, str(path))
-    if options.output and options.history and options.output.absolute() == options.history.absolute():
-        raise UserError(f"--history: '{options.history}' is the file of --output too; name one file for each")
-    if options.history:
-        read_history(options.history)
+    if options.output:
+        check_output("output", options.output, str(options.output))
     if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
         raise UserError(
             f"--likelihood: '{options.likelihood}' is not a folder; name that of a causal LM on this machine"
@@ -118,7 +106,7 @@ def check(options: AuditOptions) -> None:
 
 
 def run(options: AuditOptions) -> int:
-    """Audit the reward, write the files, and show the findings; returns the exit code."""
+    """Audit the reward, write the file, and show the findings; returns the exit code."""
     begun = time.monotonic()
     check(options)
     if options.register:
@@ -259,38 +247,20 @@ def settings_of(
 
 
 def finish(options: AuditOptions, result: dict[str, Any]) -> int:
-    """Write the files, and show what was found; returns the exit code."""
+    """Write the file, and show what was found; returns the exit code."""
     from rlhf_dialog.evaluation.audit import page
     from rlhf_dialog.evaluation.report import finite
 
     result = {"verdict": page.verdict_line(result), **finite(result)}
     if options.output:
         replace_json(options.output, result)
-    changes = remember(options.history, result) if options.history else None
     console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
-    for line in page.summary_lines(result, changes):
+    for line in page.summary_lines(result):
         console.print(line, markup=False, highlight=False)
     console.print(*page.score_tables(result))
     for line in [*page.example_lines(result), *notes_of(options, result)]:
         console.print(line, markup=False, highlight=False)
     return HOLES if any(finding["hole"] for finding in result["findings"]) else 0
-
-
-def remember(path: Path, result: dict[str, Any]) -> "Changes":
-    """Add the audit to the history."""
-    from rlhf_dialog.evaluation.audit.findings import names_tried
-    from rlhf_dialog.evaluation.audit.history import add
-
-    settings = result["settings"]
-    entry = {
-        "config": os.path.relpath(Path(settings["config"]).resolve(), path.resolve().parent),
-        "config_hash": settings["config_hash"],
-        "date": settings["date"],
-        "settings": {name: settings[name] for name in ("num_prompts", "budget", "seed", "judges", "likelihood")},
-        "tried": names_tried(result),
-        "findings": result["findings"],
-    }
-    return add(path, entry)
 
 
 def notes_of(options: AuditOptions, result: dict[str, Any]) -> list[str]:

@@ -1,9 +1,8 @@
-"""`rlhf-dialog audit`: exit codes, files, the history, and what happens to bad input and to a kill."""
+"""`rlhf-dialog audit`: exit codes, files, and what happens to bad input and to a kill."""
 
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import tiny
@@ -102,24 +101,6 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert changed["settings"]["config_hash"] != settings["config_hash"]
 
 
-def test_the_history_says_what_is_new_and_what_was_closed(data, own, tmp_path, capsys):
-    path = tmp_path / "audits.json"
-    words = ["--history", str(path)]
-    said = []
-    for empty in (1.5, 1.6, 0.0):
-        audited(tmp_path, data, own, *words, empty=empty)
-        said.append(
-            [line for line in capsys.readouterr().out.splitlines() if line.startswith(("new:", "still", "closed"))]
-        )
-    assert said == [["new: empty"], ["still open: empty"], ["closed: empty"]]
-    entries = json.loads(path.read_text(encoding="utf-8"))["audits"]
-    assert [len(entry["findings"]) for entry in entries] == [1, 1, 0]
-    assert {entry["config"] for entry in entries} == {"run.yaml"}
-    assert len({entry["config_hash"] for entry in entries}) == 3
-    assert entries[0]["findings"][0]["mean"] == 0.5
-    assert all(entry["date"].endswith("+00:00") for entry in entries)
-
-
 def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
     code, result = audited(
@@ -176,7 +157,6 @@ def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_pa
         (["--seed", "-1"], "--seed: found -1"),
         (["--device", "tpu"], "--device: found 'tpu'"),
         (["--output", "."], "--output: '.' cannot be written"),
-        (["--output", "a.json", "--history", "a.json"], "--history: 'a.json' is the file of --output too"),
         (["--data_path", ""], "--data_path: is empty"),
         (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
         (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
@@ -192,13 +172,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tm
     assert audit.main(["--config", config_in(tmp_path, data), *words, *also]) == 2
     assert message in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
-
-
-def test_a_python_file_is_no_history_and_stays(data, own, tmp_path, capsys):
-    before = Path(own).read_bytes()
-    assert audit.main(["--config", config_in(tmp_path, data), "--history", own]) == 2
-    assert "(rewards of your own are registered with --register)" in capsys.readouterr().err
-    assert Path(own).read_bytes() == before
 
 
 PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
@@ -233,31 +206,29 @@ IN_THE_SEARCH = 24  # calls of the reward: 18 in the checks of the batch, 3 for 
 
 
 def earlier(folder):
-    """The files of an earlier audit, and the options that name them."""
-    files = {"audits.json": '{"format_version": 1, "audits": []}', "audit.json": "{}"}
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return files, ["--output", str(folder / "audit.json"), "--history", str(folder / "audits.json")]
+    """The file of an earlier audit, and the options that name it."""
+    (folder / "audit.json").write_text("{}", encoding="utf-8")
+    return ["--output", str(folder / "audit.json")]
 
 
-def check_untouched(folder, files):
-    assert {name: (folder / name).read_text(encoding="utf-8") for name in files} == files
-    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "audits.json", "run.yaml"]
+def check_untouched(folder):
+    assert (folder / "audit.json").read_text(encoding="utf-8") == "{}"
+    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "run.yaml"]
 
 
 def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path, capsys):
-    files, words = earlier(tmp_path)
+    words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH, name_of_signal="SIGINT")
     assert audit.main(["--config", config, "--register", own, *words, *SMALL]) == 130
-    check_untouched(tmp_path, files)
+    check_untouched(tmp_path)
 
 
 @pytest.mark.whole_run
 def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
-    files, words = earlier(tmp_path)
+    words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH)
     ran = run_python(
         *("-m", "rlhf_dialog", "audit", "--config", config, "--register", own, *words, *SMALL), cwd=tmp_path
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
-    check_untouched(tmp_path, files)
+    check_untouched(tmp_path)

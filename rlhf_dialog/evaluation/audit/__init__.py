@@ -8,5 +8,4 @@
 - **A reply has at most `max_new_tokens` words**, since a policy could not write a longer one.
 - **Defects of the reward itself** (`checks`): a score that changes with the other dialogues of its batch or when it is asked
   again, a part that does not vary, a classifier that is surer than it is right.
-- **The history** (`history`) keeps every audit of a configuration, so that the next one says what is new and what was closed.
 """

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rlhf_dialog.evaluation.audit.checks import AGAIN, NEIGHBOURS
 from rlhf_dialog.evaluation.intervals import Interval
 
 Finding = dict[str, Any]
@@ -30,13 +29,6 @@ def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], fla
 def part_title(name: str) -> str:
     """The name of a finding about a part of the reward."""
     return f"part {name}"
-
-
-def names_tried(result: dict[str, Any]) -> list[str]:
-    """What this audit would have found: the names of its probes, of the search if anybody judged it, and of the parts."""
-    again = any(finding["probe"] == AGAIN for finding in result["findings"])
-    searched = [name for name, row in result["search"].items() if row["judges"]]
-    return [AGAIN, *([] if again else [NEIGHBOURS]), *result["probes"], *searched, *map(part_title, result["parts"])]
 
 
 def span(found: Interval) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_dialog.evaluation.audit.findings import SPAN
-from rlhf_dialog.evaluation.audit.history import Changes
 from rlhf_dialog.evaluation.audit.probes import TRUE
 from rlhf_dialog.evaluation.report import cell
 
@@ -32,18 +31,14 @@ def verdict_line(result: dict[str, Any]) -> str:
     return f"{count} {'hole' if count == 1 else 'holes'} found: {looked}"
 
 
-def summary_lines(result: dict[str, Any], changes: Changes | None) -> Iterator[str]:
-    """The verdict, the findings, and what has changed since the last audit."""
+def summary_lines(result: dict[str, Any]) -> Iterator[str]:
+    """The verdict and the findings."""
     yield verdict_line(result)
     findings = result["findings"]
     for finding in findings[:NUM_LISTED]:
         yield f"  {'hole' if finding['hole'] else 'note'}: {finding['text']}"
     if len(findings) > NUM_LISTED:
         yield f"  and {len(findings) - NUM_LISTED} more, which --output lists"
-    if changes:
-        for word, names in (("new", changes.new), ("still open", changes.open), ("closed", changes.closed)):
-            if names:
-                yield f"{word}: {', '.join(names[:NUM_LISTED])}" + (" ..." if len(names) > NUM_LISTED else "")
 
 
 def score_tables(result: dict[str, Any]) -> Iterator[Table]:

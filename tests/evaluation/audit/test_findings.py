@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.evaluation.audit import findings
-from rlhf_dialog.evaluation.audit.checks import AGAIN, NEIGHBOURS
+from rlhf_dialog.evaluation.audit.checks import NEIGHBOURS
 
 
 def row(low, mean=None, judges=None):
@@ -57,13 +57,3 @@ def test_the_largest_comes_first_and_a_flat_part_is_no_hole():
         ("small", True),
         ("part a", False),
     ]
-
-
-def test_what_could_not_be_found_does_not_count_as_tried():
-    def tried(judges, defects):
-        result, found = of({"empty": row(-1)}, {"words": row(-1, judges=judges)}, defects)
-        return findings.names_tried(result | {"findings": found})
-
-    assert tried({}, []) == [AGAIN, NEIGHBOURS, "empty", "part a"]
-    assert tried({"judge": judged(1)}, []) == [AGAIN, NEIGHBOURS, "empty", "words", "part a"]
-    assert tried({}, [{"probe": AGAIN, "largest": 2.0}]) == [AGAIN, "empty", "part a"]

@@ -6,7 +6,6 @@ import pytest
 from audits import Rule, Summed, audited, overlap
 
 from rlhf_dialog.evaluation.audit import page
-from rlhf_dialog.evaluation.audit.history import Changes
 from rlhf_dialog.terminal import Console
 
 LONG = "a_part_of_a_reward_with_a_name_that_is_long"
@@ -28,9 +27,9 @@ def result():
     return result_of(Summed(*parts), judges) | {"calibration": [calibration]}
 
 
-def printed(result, changes=None):
+def printed(result):
     console = Console(width=page.WIDTH, file=io.StringIO())
-    for line in page.summary_lines(result, changes):
+    for line in page.summary_lines(result):
         console.print(line, markup=False, highlight=False)
     console.print(*page.score_tables(result))
     for line in page.example_lines(result):
@@ -39,7 +38,7 @@ def printed(result, changes=None):
 
 
 def test_no_line_is_wider_than_100_columns(result):
-    text = printed(result, Changes(new=["a" * 30] * 9, open=[], closed=[]))
+    text = printed(result)
     assert max(map(len, text.splitlines())) <= 100
     assert all(f"{LONG}_{i}"[-8:] in text.replace("\n", "") for i in range(7))
 
@@ -71,18 +70,6 @@ def test_the_parts_and_judges_are_all_there(result):
     assert text.count("share of the variance") > 1  # in several tables, since they do not fit into one
     assert "how sure the classifiers are of true replies" in text
     assert "0.700" in text
-
-
-def test_what_has_changed_is_said():
-    result = result_of(Rule(overlap))
-    lines = list(
-        page.summary_lines(
-            result, Changes(new=["empty"], open=["copy of turn -1"], closed=[f"act {i}" for i in range(20)])
-        )
-    )
-    assert lines[1:3] == ["new: empty", "still open: copy of turn -1"]
-    assert lines[3].startswith("closed: act 0, act 1,")
-    assert lines[3].endswith("act 11 ...")
 
 
 def test_a_number_that_there_is_not_is_a_dash():
