@@ -35,7 +35,6 @@ def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     dialogues = [Dialogue(["Hi ."], response="Hello . " * n) for n in (4, 20)]
     assert all(0 < score < 1 for score in warm(dialogues))
     assert names["Clipped"](warm, low=2.0, high=3.0)(dialogues) == [2.0, 2.0]
-    assert build_reward("Variety", {})(dialogues) == [pytest.approx(2 / 8), pytest.approx(2 / 40)]
     words = build_reward("WordBudget", {})
     begin_scoring(words, "validation", 1)
     assert (words(dialogues), metrics_of(words)) == ([0.0, 0.0], {"budget/price": 0.0})

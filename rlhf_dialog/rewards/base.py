@@ -56,8 +56,6 @@ class BaseReward:
 
     needs: tuple[str, ...] = ()  # "reference", "act" or both: what every prompt must have; checked before training
     uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it does not run beside the models
-    # True: pure Python, each score from its dialogue alone, so that processes can share the work
-    divisible: bool = False
     # True: `ref_model` and `kl_*` among its arguments in the YAML are the run's keys of those names
     lifts_kl: bool = False
     # around each call: brings its models to the device
@@ -87,10 +85,6 @@ class BaseReward:
         per rollout. A score that compares dialogues should do so only within a prompt, so that scores do not depend on the
         number of processes. A validation passes the replies to its prompts on rank 0 only; before training it also passes two
         references. A reward that does not use the device is called in a thread.
-
-        `divisible` is for a reward that is slow because of its own Python code: where cores are free, copies of it in several
-        processes then score a few dialogues each (docs/REWARDS.md has the rule). A call must not change the reward, and a class
-        sets `divisible` for itself alone: its subclasses do not inherit it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 

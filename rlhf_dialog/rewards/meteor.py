@@ -22,8 +22,6 @@ class Meteor(BaseReward):
     """
 
     needs = ("reference",)
-    divisible = True
-
     reaches_out = reaches_nothing  # WordNet is read where nltk keeps it, and never fetched
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):

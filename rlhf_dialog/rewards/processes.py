@@ -1,38 +1,28 @@
-"""Processes that share the work of rewards in pure Python, and the rule for when a run starts them.
+"""Processes that share the work of METEOR, which is slow in pure Python, and the rule for when a run starts them.
 
 They have neither the device nor more than one thread, and do not run the user's script again.
 """
 
 import contextlib
-import faulthandler
 import logging
 import os
 import pickle
 import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.user_code import BackgroundCall
-from rlhf_dialog.workers import Worker, WorkerFailed
+from rlhf_dialog.workers import Worker
 
 logger = logging.getLogger(__name__)
-SHARE = 0.1  # of an iteration's time, above which a reward gets processes
+SHARE = 0.1  # of an iteration's time, above which METEOR gets processes
 AT_MOST = 16
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 WITHOUT_DEVICE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 ROWS_EACH = 4  # dialogues below which a further process is not worth its message
-Task = tuple[bytes, str, list[Any], float | None]  # the pickled reward, the name of its method, dialogues, seconds
-
-
-def is_divisible(reward: BaseReward) -> bool:
-    """Whether the reward's own class sets `divisible`, in a module that another process can import.
-
-    A subclass may do more than its base, so that it does not inherit `divisible`.
-    """
-    cls = type(reward)
-    return bool(vars(cls).get("divisible", False)) and cls.__module__ != "__main__"
 
 
 def free_cores(busy_threads: int, ranks_here: int = 1) -> int:
@@ -45,16 +35,12 @@ def free_cores(busy_threads: int, ranks_here: int = 1) -> int:
     return max(0, cores // max(ranks_here, 1) - busy_threads)
 
 
-class NotDivided(Exception):
-    """A process did not give the values that it was asked for."""
-
-
 class RewardProcesses:
-    """Up to `limit` processes that score dialogues for a run; with less than 2 there are none.
+    """Up to `limit` processes that compute METEOR for a run; with less than 2 there are none.
 
-    They start when `consider` sees a divisible reward that took more than `SHARE` of an iteration, and are used once they are
-    ready; until then, and whenever one of them cannot answer, the reward is computed in this process. They end with `close`,
-    with this object, and with this process, however that ends.
+    They start when `consider` sees that METEOR took more than `SHARE` of an iteration, and are used once they are ready; until
+    then, and whenever one of them cannot answer, this process computes it. They end with `close`, with this object, and with
+    this process, however that ends.
     """
 
     def __init__(self, limit: int):
@@ -64,15 +50,15 @@ class RewardProcesses:
         self._in_use = threading.Lock()
 
     def consider(self, seconds: float, of_iteration: float) -> None:
-        """Start the processes if divisible rewards took `seconds` of an iteration of `of_iteration` seconds, and that is much."""
+        """Start the processes if METEOR took `seconds` of an iteration of `of_iteration` seconds, and that is much."""
         if self.limit < 2 or self._greeting is not None or seconds <= SHARE * of_iteration:
             return
         logger.info(
-            "the rewards in Python took %.0f %% of the iteration: %d processes share them from now on",
+            "METEOR took %.0f %% of the iteration: %d processes share it from now on",
             100 * seconds / of_iteration,
             self.limit,
         )
-        self._workers = [Worker(_Scores, runs_script=False, settings=WITHOUT_DEVICE) for _ in range(self.limit)]
+        self._workers = [Worker(_Scorer, runs_script=False, settings=WITHOUT_DEVICE) for _ in range(self.limit)]
         self._greeting = BackgroundCall(self._greet)
 
     def _greet(self) -> None:
@@ -84,20 +70,19 @@ class RewardProcesses:
         """Whether the processes run and have imported what they need."""
         return self._greeting is not None and self._greeting.is_done and bool(self._workers)
 
-    def values(self, reward: BaseReward, method: str, dialogues: list[Any], seconds: float | None) -> list[Any] | None:
-        """What the method of a divisible reward returns for the dialogues, divided among the processes, in their order.
+    def scores(self, reward: BaseReward, dialogues: list[Dialogue]) -> list[float] | None:
+        """The scores of METEOR, divided among the processes, in the order of the dialogues; None for any other reward.
 
-        None without ready processes, and if one of them raises, ends or gives another number of values, after which they are not
-        used any more: then the caller computes the values itself, and meets the same error. A process that needs more than
-        `seconds` writes its stack to stderr and ends.
+        None too without ready processes, and if one of them raises or ends, after which they are not used any more: then the
+        caller computes the scores itself, and meets the same error.
         """
         count = min(len(self._workers), len(dialogues) // ROWS_EACH)
-        if count < 2 or not self.are_ready or not is_divisible(reward):
+        if count < 2 or not self.are_ready or type(reward) is not Meteor:
             return None
         try:
             with self._in_use:
-                return self._divided(count, reward, method, dialogues, seconds)
-        except Exception as error:  # of any kind: pickling runs the reward's own code
+                return self._divide(count, reward, dialogues)
+        except Exception as error:
             logger.warning(
                 "reward '%s': the processes that share it are not used any more, because of %s: %s",
                 reward.name,
@@ -110,24 +95,12 @@ class RewardProcesses:
             self.close()  # an answer may be under way
             raise
 
-    def _divided(
-        self, count: int, reward: BaseReward, method: str, dialogues: list[Any], seconds: float | None
-    ) -> list[Any]:
-        frozen, some = pickle.dumps(reward), self._workers[:count]
+    def _divide(self, count: int, reward: Meteor, dialogues: list[Dialogue]) -> list[float]:
+        pickled, workers = pickle.dumps(reward), self._workers[:count]
         bounds = [i * len(dialogues) // count for i in range(count + 1)]
-        parts = [dialogues[start:end] for start, end in pairwise(bounds)]
-        for worker, part in zip(some, parts, strict=True):
-            worker.send((frozen, method, part, seconds))
-        values: list[Any] = []
-        for worker, part in zip(some, parts, strict=True):
-            try:
-                scores = worker.receive()
-            except WorkerFailed as failure:
-                raise NotDivided(f"{failure.kind}: {failure.text}") from failure
-            if len(scores) != len(part):
-                raise NotDivided(f"{len(scores)} values for {len(part)} dialogues")
-            values += scores
-        return values
+        for worker, (start, end) in zip(workers, pairwise(bounds), strict=True):
+            worker.send((pickled, dialogues[start:end]))
+        return [score for worker in workers for score in worker.receive()]
 
     def close(self) -> None:
         """End the processes at once; they are not started again."""
@@ -136,24 +109,14 @@ class RewardProcesses:
         self._workers = []
 
 
-class _Scores:
-    """What a process answers a task with: the values. What a reward prints goes to stderr."""
+class _Scorer:
+    """What a process answers a task with: the scores of the dialogues by the pickled reward, which it keeps."""
 
     def __init__(self) -> None:
-        os.dup2(2, 1)
-        self.rewards: dict[bytes, BaseReward] = {}
+        self.rewards: dict[bytes, Meteor] = {}
 
-    def __call__(self, task: Task) -> list[Any]:
-        frozen, method, dialogues, seconds = task
-        if frozen not in self.rewards:
-            self.rewards = {frozen: pickle.loads(frozen)}
-        if seconds is not None:
-            faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True)
-        try:
-            values = getattr(self.rewards[frozen], method)(dialogues)
-            values = values.tolist() if hasattr(values, "tolist") else values
-            if not isinstance(values, (list, tuple)):
-                raise NotDivided(f"{type(values).__name__} in place of a list")
-            return list(values)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+    def __call__(self, task: tuple[bytes, list[Dialogue]]) -> list[float]:
+        pickled, dialogues = task
+        if pickled not in self.rewards:
+            self.rewards = {pickled: pickle.loads(pickled)}
+        return self.rewards[pickled](dialogues)

@@ -13,7 +13,8 @@ from typing import Any
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
-from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
+from rlhf_dialog.rewards.meteor import Meteor
+from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.timeout import stop_after
 from rlhf_dialog.user_code import BackgroundCall
 
@@ -26,7 +27,7 @@ class ScoringRules:
 
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
-    processes: RewardProcesses | None = None  # that share the work of divisible rewards
+    processes: RewardProcesses | None = None  # that share the work of METEOR
 
 
 STOPPING = ScoringRules()
@@ -110,14 +111,14 @@ class Scorer:
         return scored(self.reward, dialogues, self.rules)
 
     def watch(self, scores: Scores, seconds: float) -> None:
-        """Give divisible rewards processes, if they need them: `scores` are of an iteration that took `seconds`."""
+        """Give METEOR processes, if it needs them: `scores` are of an iteration that took `seconds`."""
         if self.rules.processes is not None:
-            parts = _parts_of(self.reward)
-            divisible = [name for name, part in parts.items() if any(map(is_divisible, walk(part.reward)))]
-            self.rules.processes.consider(sum(scores.parts[name].seconds for name in divisible), seconds)
+            for name, part in _parts_of(self.reward).items():
+                if any(type(reward) is Meteor for reward in walk(part.reward)):
+                    self.rules.processes.consider(scores.parts[name].seconds, seconds)
 
     def close(self) -> None:
-        """End the processes that share the rewards; from then on this process computes them."""
+        """End the processes that share METEOR; from then on this process computes them."""
         if self.rules.processes is not None:
             self.rules.processes.close()
 
@@ -239,10 +240,9 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
 
 def _called(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
     if rules.processes is not None:
-        method = "score_available" if rules.skip_unscored else "__call__"
-        values = rules.processes.values(reward, method, dialogues, rules.timeout_s)
-        if values is not None:
-            return values
+        scores = rules.processes.scores(reward, dialogues)
+        if scores is not None:
+            return scores
     return _as_list((reward.score_available if rules.skip_unscored else reward)(dialogues))
 
 
