@@ -1,1 +1,0 @@
-"""Examples that are more than a script."""
