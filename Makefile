@@ -25,10 +25,10 @@ quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
 
 month: .venv/installed
-	$(BIN)/python scripts/month.py
+	$(BIN)/python -m experiments.month
 
 smollm2: .venv/installed-smollm2
-	$(BIN)/rlhf-dialog fetch smollm2 minilm chitchat --output fetched
+	$(BIN)/python -m experiments.smollm2 fetch smollm2 minilm chitchat --output fetched
 	test -f runs/chitchat_relevance/report.json || $(BIN)/rlhf-dialog train-relevance-model --config relevance_chitchat.yaml
 	$(BIN)/rlhf-dialog train --config chat_smollm2.yaml --resume auto
 	$(BIN)/rlhf-dialog evaluate --agent runs/chat_smollm2/agent --baseline fetched/smollm2 --max_prompts 100 --temperature 0.7 \
@@ -63,6 +63,7 @@ bench: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
+	$(BIN)/python -m experiments.month.keys
 	$(BIN)/python scripts/write_scaling_docs.py
 
 pins: .venv/installed-dev

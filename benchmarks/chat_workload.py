@@ -2,7 +2,7 @@
 
 A model of SmolLM2-135M's shape in float32, LoRA of rank 16 on all linear layers, RLOO with four responses to each of 16 prompts,
 context of three turns, at most 32 new tokens at temperature 1, one pass in four minibatches, a constant reward. `--model` and
-`--prompts` are the folders that `rlhf-dialog fetch smollm2 chitchat` writes. Without them weights and prompts are made up here:
+`--prompts` are the folders that `experiments.smollm2 fetch` writes. Without them weights and prompts are made up here:
 R-synthetic, of the same shape and lengths; its responses have all 32 tokens.
 """
 
@@ -99,7 +99,7 @@ def run_config(options: Namespace, folder: Path) -> Config:
     """The configuration of the run: the numbers of R, then `--set`, and defaults for the rest. Raises UserError."""
     if (options.model is None) != (options.prompts is None):
         raise UserError(
-            "--model and --prompts: give both (`rlhf-dialog fetch smollm2 chitchat` writes them), or neither"
+            "--model and --prompts: give both (`python -m experiments.smollm2 fetch smollm2 chitchat` writes them), or neither"
         )
     keys: dict[str, Any] = {
         "model_path": str(options.model or folder / "policy"),

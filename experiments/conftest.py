@@ -4,3 +4,4 @@ import offline  # noqa: F401  before torch
 
 # isort: split
 from agents import agent_folder, chat_agent  # noqa: F401
+from bots import bot, new_bot  # noqa: F401

@@ -4,14 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # examples/ is not part of the package
-
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  registers its classes
-from examples.month.simulation import MonthKeys
 from rlhf_dialog.commands.command_line import key_rows
 from rlhf_dialog.commands.schema import KINDS, schema_of, text_of
-from rlhf_dialog.config.json_schema import json_schema
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import NO_EFFECT
@@ -65,7 +61,7 @@ def cell(text: str) -> str:
 
 def written() -> dict[Path, str]:
     """Every file that is generated here, with its text."""
-    schemas = {kind: schema_of(kind) for kind in KINDS} | {"month": json_schema(MonthKeys)}
+    schemas = {kind: schema_of(kind) for kind in KINDS}
     return {PAGE: page()} | {SCHEMAS / f"{kind}.json": text_of(schema) for kind, schema in schemas.items()}
 
 

@@ -1,8 +1,9 @@
-"""Blind reading of two systems' replies:  python scripts/blind.py --replies replies.jsonl --pairs 60 --output reading"""
+"""`python -m experiments.blind`."""
 
 import sys
 
-from rlhf_dialog.commands.blind import main
+from experiments.blind.command import main
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m experiments.blind"
     sys.exit(main())

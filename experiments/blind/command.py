@@ -1,7 +1,7 @@
 """Blind reading: which of two systems' replies do readers prefer who do not know whose they are?
 
-python scripts/blind.py --replies replies.jsonl --pairs 60 --output reading     (evaluate --replies writes the file)
-python scripts/blind.py --key reading/key.json --verdicts ann.json --verdicts bob.json
+python -m experiments.blind --replies replies.jsonl --pairs 60 --output reading     (evaluate --replies writes the file)
+python -m experiments.blind --key reading/key.json --verdicts ann.json --verdicts bob.json
 
 The first writes reading/page.html, which is opened from disk and read by keyboard, and reading/key.json, which readers do not
 see. The second counts the verdicts that readers have saved on the page. Language models do not replace people as readers: say
@@ -11,10 +11,11 @@ who they were.
 from functools import partial
 from pathlib import Path
 
+from experiments.blind import reading as blind
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation import blind
+from rlhf_dialog.runs.reading import read_replies
 
 KINDS = "--replies FILE with --output DIR writes a page, --key FILE with --verdicts FILE counts"
 
@@ -47,7 +48,7 @@ def write(options: BlindOptions, replies: Path, output: Path) -> None:
         raise UserError(f"--pairs: found {options.pairs}, wanted at least 1")
     if len(set(options.systems)) != 2:
         raise UserError(f"--systems: found {' '.join(options.systems)}, wanted two names")
-    found = blind.reading(blind.read_replies(replies), options.systems, options.pairs, options.seed)
+    found = blind.reading(read_replies(replies), options.systems, options.pairs, options.seed)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import parsed, read_json
+from rlhf_dialog.json_files import read_json
 
 VERDICTS = ("left", "right", "tie")
-TEMPLATE = Path(__file__).parent / "blind.html"
+TEMPLATE = Path(__file__).parent / "page.html"
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,6 @@ class Outcome:
     @property
     def interval(self) -> tuple[float, float]:
         return exact_interval(self.wins, self.wins + self.losses)
-
-
-def read_replies(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file that `evaluate --replies` wrote. Raises UserError when it is something else."""
-    try:
-        rows = [parsed(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not rows or not all(_is_row(row) for row in rows):
-            raise ValueError("no replies")
-    except (OSError, ValueError) as error:
-        raise UserError(f"--replies: {path} is not a file that `evaluate --replies` wrote: {error}") from error
-    return rows
-
-
-def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("prompt"), list)
-        and all(isinstance(turn, str) for turn in row["prompt"])
-        and isinstance(row.get("replies"), dict)
-        and all(isinstance(one, dict) and isinstance(one.get("response"), str) for one in row["replies"].values())
-    )
 
 
 def reading(rows: list[dict[str, Any]], systems: Sequence[str], num_pairs: int, seed: int) -> Reading:

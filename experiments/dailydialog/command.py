@@ -45,7 +45,7 @@ class DailyDialogOptions(Options):
     only: str | None = option("run this stage alone", choices=NAMES)
     again: str | None = option("remove this stage with all that were made from it, and begin them again", choices=NAMES)
     fetched: Path = option(
-        "folder of `rlhf-dialog fetch smollm2 minilm`, whose models judge too where they are there (default: fetched)",
+        "folder of `experiments.smollm2 fetch smollm2 minilm`, whose models judge too where they are there (default: fetched)",
         Path("fetched"),
     )
 
@@ -159,7 +159,7 @@ def check(options: DailyDialogOptions) -> None:
     if options.size == "full" and not (options.fetched / SMOLLM2).is_dir():
         raise UserError(
             f"--fetched: '{options.fetched}' has no {SMOLLM2}, from which a full run starts too; fetch it: "
-            f"rlhf-dialog fetch smollm2 minilm --output {options.fetched}"
+            f"python -m experiments.smollm2 fetch smollm2 minilm --output {options.fetched}"
         )
 
 

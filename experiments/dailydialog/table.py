@@ -158,7 +158,7 @@ def notes(scene: Scene) -> Iterator[str]:
 
 
 def write_replies(scene: Scene) -> None:
-    """`replies.jsonl` of SFT model and rloo to the test prompts, at the lower temperature, as `rlhf-dialog blind` reads it."""
+    """`replies.jsonl` of SFT model and rloo to the test prompts, at the lower temperature, as `experiments.blind` reads it."""
     from rlhf_dialog.evaluation import report
 
     table = published.table_of(scene, min(TEMPERATURES))
@@ -175,4 +175,4 @@ def replies_path(scene: Scene) -> Path:
 def blind_command(scene: Scene) -> str:
     """How the blind reading is made."""
     output = scene.work / "reading"
-    return f"rlhf-dialog blind --replies {replies_path(scene)} --pairs 60 --systems after before --output {output}"
+    return f"python -m experiments.blind --replies {replies_path(scene)} --pairs 60 --systems after before --output {output}"

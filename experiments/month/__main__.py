@@ -1,11 +1,9 @@
-"""A simulated month of talking and learning:  python scripts/month.py [--troll_study] [--config FILE] [--key value ...]"""
+"""`python -m experiments.month`."""
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
-
-from examples.month.month import main
+from experiments.month.command import main
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m experiments.month"
     sys.exit(main())

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from examples.month.liked_plot import plot_liked
-from examples.month.simulation import Month, MonthKeys, Row
+from experiments.month.liked_plot import plot_liked
+from experiments.month.simulation import Month, MonthKeys, Row
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.command_line import versions
 from rlhf_dialog.commands.options import YamlOptions, run_command

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
-from examples.month.people import TROLL, Host, People, PeopleKeys, liked_share
+from experiments.month.people import TROLL, Host, People, PeopleKeys, liked_share
 from rlhf_dialog.atomic_files import replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.loading import dump_yaml, load_settings
 from rlhf_dialog.data.prompts import load_prompts

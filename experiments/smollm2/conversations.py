@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.smollm2.wheels import opened
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.wheels import opened
 from rlhf_dialog.json_files import parsed
 
 DATA = "chitchat_dataset/dataset.json"

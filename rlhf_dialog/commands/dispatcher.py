@@ -21,9 +21,6 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "measure this machine, and say what runs on it and about how long it takes",
         START,
     ),
-    "fetch": Command(
-        "rlhf_dialog.commands.fetch", "fetch a chat model, an encoder and conversations of people, without a hub", START
-    ),
     "train": Command("rlhf_dialog.commands.train", "train a dialog model with PPO", START),
     "chat": Command("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal", START),
     "evaluate": Command(
@@ -36,9 +33,6 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies", MEASURE
     ),
     "audit": Command("rlhf_dialog.commands.audit", "find the holes of a reward before training", MEASURE),
-    "blind": Command(
-        "rlhf_dialog.commands.blind", "let readers judge pairs of replies, and count their verdicts", MEASURE
-    ),
     "train-sft": Command(
         "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
     ),

@@ -6,10 +6,9 @@ from typing import Any
 
 from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.blind import read_replies
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
-from rlhf_dialog.json_files import FAULTS, json_or, read_json
+from rlhf_dialog.json_files import FAULTS, json_or, parsed, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, Row, newest_rows
@@ -48,6 +47,27 @@ def read_samples(folder: Path) -> list[PageSample]:
         return []
     rows = read_json(samples, end="; remove it, or write it with `evaluate --samples`", shape=list[dict[str, str]])
     return [_of_sample(row) for row in rows]
+
+
+def read_replies(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that `evaluate --replies` wrote. Raises UserError when it is something else."""
+    try:
+        rows = [parsed(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not rows or not all(_is_row(row) for row in rows):
+            raise ValueError("no replies")
+    except (OSError, ValueError) as error:
+        raise UserError(f"--replies: {path} is not a file that `evaluate --replies` wrote: {error}") from error
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("prompt"), list)
+        and all(isinstance(turn, str) for turn in row["prompt"])
+        and isinstance(row.get("replies"), dict)
+        and all(isinstance(one, dict) and isinstance(one.get("response"), str) for one in row["replies"].values())
+    )
 
 
 def _of_replies(row: dict[str, Any]) -> PageSample:

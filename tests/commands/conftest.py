@@ -5,6 +5,5 @@ from benchmark_inputs import registered, small_tokenizer, tokenizer  # noqa: F40
 from bots import bot, new_bot  # noqa: F401
 from evaluations import agent, classifier, data, prompts, runs, script  # noqa: F401
 from hub_server import hub_server  # noqa: F401
-from months import month_inputs  # noqa: F401
 from own_networks import own_networks  # noqa: F401
 from ppo_runs import refused, rewards, run, world  # noqa: F401

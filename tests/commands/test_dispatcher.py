@@ -14,8 +14,8 @@ from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 
 GROUPS = {
-    "start here": ["quickstart", "doctor", "fetch", "train", "chat"],
-    "measure": ["evaluate", "plot-run", "report", "audit", "blind"],
+    "start here": ["quickstart", "doctor", "train", "chat"],
+    "measure": ["evaluate", "plot-run", "report", "audit"],
     "teach": [
         *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
         "feedback",

@@ -35,7 +35,7 @@ def test_a_laptop(on):
     assert "float32 100 GFLOP/s, bfloat16 20 GFLOP/s, which it emulates; load average 0.5" in text
     assert "memory 16.0 GiB, 12.0 GiB available GPU none that torch can use" in text
     assert "disk 50.0 GiB free in /home/me" in text
-    assert "gguf 1.0: the weights of `fetch smollm2`" in text
+    assert "gguf 1.0: the weights of SmolLM2" in text
     assert f'peft missing: LoRA (use_lora); pip install -e "{ROOT}[peft]"' in text
     assert "chromium missing: tests of the page in a browser; apt-get install chromium" in text
     assert "Llama 8B, all parameters: does not fit: it needs" in text

@@ -5,12 +5,11 @@ from processes import ROOT
 import rlhf_dialog.environments.built_in
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
-from examples.month.simulation import MonthKeys
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.training.supervised.settings import IntentConfig, PreferenceConfig, RelevanceConfig, SFTConfig
 
-CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.y*ml") if not path.stem.startswith("month"))
 SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
     "sft": SFTConfig,
     "intent": IntentConfig,
@@ -23,5 +22,4 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
     "actions": PolicyConfig,
     "cambridge": PolicyConfig,
     "multiwoz": PolicyConfig,
-    "month": MonthKeys,
 }

@@ -1,10 +1,10 @@
-"""scripts/blind.py: the page and its key, the count of two readers, and options that do not fit together."""
+"""The command: the page and its key, the count of two readers, and options that do not fit together."""
 
 import json
 
 import pytest
 
-from rlhf_dialog.commands import blind
+from experiments.blind import command as blind
 
 
 def replies(folder, count=8):

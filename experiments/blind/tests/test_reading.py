@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from experiments.blind import reading as blind
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation import blind
+from rlhf_dialog.runs.reading import read_replies
 
 ROWS = [
     {
@@ -66,7 +67,7 @@ def test_pages_that_cannot_be_made(systems, pairs, words):
 def test_another_file_is_the_users_error(tmp_path, text):
     (tmp_path / "replies.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="is not a file that `evaluate --replies` wrote"):
-        blind.read_replies(tmp_path / "replies.jsonl")
+        read_replies(tmp_path / "replies.jsonl")
 
 
 def saved(folder, key, verdicts, **more):

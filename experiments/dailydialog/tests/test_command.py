@@ -59,7 +59,7 @@ def test_a_full_run_needs_its_second_start(tmp_path, capsys, data, monkeypatch):
     monkeypatch.setitem(command.DISK, "full", 0)
     words = ("--data_path", data, "--work", tmp_path / "work", "--size", "full", "--fetched", tmp_path)
     code, text = said(capsys, *words)
-    assert (code, "rlhf-dialog fetch smollm2" in text) == (2, True)
+    assert (code, "python -m experiments.smollm2 fetch smollm2" in text) == (2, True)
 
 
 def test_a_stop_says_which_command_goes_on(tmp_path, capsys, data, monkeypatch):

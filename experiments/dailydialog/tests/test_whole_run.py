@@ -53,7 +53,7 @@ def table_of(work):
 def test_every_stage_ends_and_the_table_has_every_row(whole):
     work, said = whole
     assert all((work / name / "done.json").is_file() for name in NAMES)
-    assert f"rlhf-dialog blind --replies {work}/table/replies.jsonl" in said
+    assert f"python -m experiments.blind --replies {work}/table/replies.jsonl" in said
     table = (work / "results.md").read_text(encoding="utf-8")
     assert table.splitlines()[2].startswith("**At temperature 1 ")
     rows = (

@@ -1,4 +1,4 @@
-"""What a tiny simulated month is made of: `from months import SCRIPTS, month_inputs, month_keys`."""
+"""What a tiny simulated month is made of."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""scripts/month.py: which stages it makes, what it prints and writes, and the table of the study."""
+"""python -m experiments.month: which stages it makes, what it prints and writes, and the table of the study."""
 
 import json
 import statistics
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from months import month_keys
 from rich.console import Console
 
-from examples.month import month as command
-from examples.month.month import line_of, main, markdown, prepare, study_table, summary_of
-from examples.month.simulation import MonthKeys
+from experiments.month import command
+from experiments.month.command import line_of, main, markdown, prepare, study_table, summary_of
+from experiments.month.simulation import MonthKeys
+from experiments.month.tests.months import month_keys
 from rlhf_dialog.errors import UserError
 
 ROW = {"events": 10, "troll_events": 4, "words": 5.0, "troll_training": 0.1, "troll_gate": 0.2, "why": "promoted: 0002"}

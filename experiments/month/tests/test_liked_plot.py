@@ -4,7 +4,7 @@ import matplotlib.image
 import pytest
 from matplotlib.figure import Figure
 
-from examples.month.liked_plot import plot_liked
+from experiments.month.liked_plot import plot_liked
 
 ROWS = [
     {"night": 0, "liked": 0.2, "promoted": None},

@@ -4,10 +4,10 @@ import re
 from collections import Counter
 
 import pytest
-from months import SCRIPTS
 from taught_bots import new_bot
 
-from examples.month.people import TROLL, Host, People, PeopleKeys, Taste, liked_share
+from experiments.month.people import TROLL, Host, People, PeopleKeys, Taste, liked_share
+from experiments.month.tests.months import SCRIPTS
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.store import Store

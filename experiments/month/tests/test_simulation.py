@@ -6,12 +6,12 @@ import shutil
 from fractions import Fraction
 
 import pytest
-from months import month_keys
 from taught_bots import SETTINGS
 
-from examples.month import simulation
-from examples.month.people import People, liked_share
-from examples.month.simulation import Month, MonthKeys
+from experiments.month import simulation
+from experiments.month.people import People, liked_share
+from experiments.month.simulation import Month, MonthKeys
+from experiments.month.tests.months import month_keys
 from rlhf_dialog.errors import UserError
 
 

@@ -5,9 +5,9 @@ import zipfile
 
 import pytest
 
+from experiments.smollm2.conversations import DATA, split_of, turns_of, write_chitchat
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.conversations import DATA, split_of, turns_of, write_chitchat
 
 
 def message(sender, text):

@@ -1,13 +1,13 @@
-"""`rlhf-dialog fetch`: what is said before a download, what is written, and what a second call does."""
+"""`python -m experiments.smollm2 fetch`: what is said before a download, what is written, and what a second call does."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from rlhf_dialog.commands import fetch as command
+from experiments.smollm2 import fetch as command
+from experiments.smollm2.parts import PARTS
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.parts import PARTS
 
 
 @pytest.fixture

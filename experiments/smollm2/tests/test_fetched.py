@@ -6,12 +6,13 @@ from processes import ROOT
 from relevance_models import save_letters
 from transformers import AutoModel, AutoTokenizer
 
+from experiments.smollm2 import fetch
+from experiments.smollm2.parts import PARTS
 from rlhf_dialog import ChatAgent
-from rlhf_dialog.commands import fetch, train
+from rlhf_dialog.commands import train
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.parts import PARTS
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import packs
 

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
+from experiments.smollm2.models import ENCODER, write_minilm, write_smollm2
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching.models import ENCODER, write_minilm, write_smollm2
 
 
 def wheel_of(tmp_path, **files):

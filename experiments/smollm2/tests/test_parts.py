@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rlhf_dialog.fetching.parts import PARTS
+from experiments.smollm2.parts import PARTS
 
 
 def test_the_file_is_named_as_wheels_are():

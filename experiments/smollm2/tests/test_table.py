@@ -8,9 +8,9 @@ import yaml
 from tiny import byte_tokenizer, chat_tokenizer, gpt2
 from transformers import BertConfig, BertModel
 
-from benchmarks import chat_table
-from benchmarks.chat_table import AGENTS, PEOPLE, START, markdown, summary
-from rlhf_dialog.commands import blind
+from experiments.blind import command as blind
+from experiments.smollm2 import table as chat_table
+from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, summary
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.smollm2 import wheels
+from experiments.smollm2.parts import PARTS
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.fetching import wheels
-from rlhf_dialog.fetching.parts import PARTS
 
 METADATA = "Metadata-Version: 2.1\nName: chitchat-dataset\nVersion: 0.9.0\n"
 TAGS = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
