@@ -20,9 +20,9 @@ from rlhf_dialog.rewards.scoring import begin_scoring, metrics_of, state_of
 def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     """They register themselves, score, and say what the tables say of them."""
     page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
-    _, variety, warmth, clipped, budget = (part.split("```")[0] for part in page.split("```python\n")[1:])
+    _, warmth, clipped, budget = (part.split("```")[0] for part in page.split("```python\n")[1:])
     names: dict = {}
-    for code in (variety, warmth, clipped, budget):
+    for code in (warmth, clipped, budget):
         exec(code, names)
     tokenizer = byte_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
