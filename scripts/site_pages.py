@@ -5,6 +5,7 @@ MkDocs calls the functions whose names begin with `on_` (mkdocs.yml names this f
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,6 +16,13 @@ OUTSIDE = {  # page in the checkout: its name on the site
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "reward_models/README.md": "REWARD_MODELS.md",
+    "experiments/LOG.md": "LOG.md",
+}
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE |= {  # the pages of results, with their images and JSONs
+    path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "experiments").as_posix()
+    for path in sorted((ROOT / "experiments" / "results").rglob("*"))
+    if path.is_file()
 }
 SOURCES = {page: source for source, page in OUTSIDE.items()}
 # text right above a list or a table
@@ -23,7 +31,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|`[^`]*`)*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of docs/, and those outside of it."""
+    """The files of docs/, and those outside of it."""
     for source, page in OUTSIDE.items():
         path = posixpath.join(posixpath.dirname(config.config_file_path), source)
         files.append(File.generated(config, page, abs_src_path=path))

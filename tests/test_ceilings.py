@@ -58,10 +58,7 @@ def pipeline_files() -> list[Path]:
 
 def document_files() -> list[Path]:
     docs = ROOT / "docs"
-    pages = [
-        path for path in sorted(docs.rglob("*.md")) if path.relative_to(docs).parts[0] not in ("LOG.md", "results")
-    ]
-    return [ROOT / "README.md", *pages]
+    return [ROOT / "README.md", *sorted(docs.rglob("*.md"))]
 
 
 def all_lines(paths: list[Path]) -> list[str]:

@@ -20,7 +20,7 @@ from rlhf_dialog.task_oriented.world.states import StateFactory, StateFunction
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
-PROGRAMS = (ROOT / "docs/results/person.md").read_text(encoding="utf-8")
+PROGRAMS = (ROOT / "experiments/results/person.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

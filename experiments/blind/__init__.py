@@ -2,5 +2,5 @@
 
 `python -m experiments.blind --replies replies.jsonl --output reading` writes a page and its key from the file of `evaluate
 --replies`; a reader judges 60 pairs in about half an hour. `--key` with `--verdicts` counts. The results are in
-docs/results/dailydialog.md and docs/results/chat_smollm2.md.
+experiments/results/dailydialog.md and experiments/results/chat_smollm2.md.
 """

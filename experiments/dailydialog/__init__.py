@@ -1,6 +1,6 @@
 """DailyDialog from its path to a table of results, in stages that a killed command goes on with: `make dailydialog`.
 
-What it measures and how: docs/EVALUATION.md. A few hours on two cores; the results: docs/results/dailydialog.md.
+What it measures and how: docs/EVALUATION.md. A few hours on two cores; the results: experiments/results/dailydialog.md.
 
 - **`command`** checks, then asks `stages` for each stage in turn; `record` decides whether it is done, and `jobs` runs what it
   consists of, each in a process of its own.

