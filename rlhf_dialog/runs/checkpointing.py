@@ -1,6 +1,7 @@
-"""A run on disk: how it starts or continues in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
+"""The checkpoints of a PPO run: how it starts or continues in its folder, and saves. Rank 0 writes, every rank reads."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.config.loading import dump_yaml, replace_keys
+from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.distributed.world import World
@@ -35,13 +36,11 @@ from rlhf_dialog.runs.checkpoint import (
     usable_best,
 )
 from rlhf_dialog.runs.metrics_file import cut_metrics
-from rlhf_dialog.runs.services.guard import RunGuard
+from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
-from rlhf_dialog.runs.services.validation import Validation
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.verification import changed_versions, verify
-from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -64,32 +63,30 @@ def keep_precision(config: Config, world: World, checkpoints: Path) -> None:
 
 
 class RunCheckpointer:
-    """Saves the trainer and the validation of a run in its folder, and restores them."""
+    """Saves the trainer and the services of a run in its folder, and restores them."""
 
-    def __init__(
-        self,
-        config: Config,
-        run_folder: Path,
-        trainer: PPOTrainer,
-        validation: Validation | None,
-        identity_: dict[str, Any],
-    ):
-        self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
-        self.guard = RunGuard(config, config.guard, validation) if config.guard and validation else None
-        self.identity = identity_  # `identity.identity_of` the initial models
-        self.reward_files = reward_files.hashes_of(config, trainer.scorer.reward)
-        self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
+    def __init__(self, run: PPORun, services: Sequence[Service], identity_: dict[str, Any]):
+        """`identity_`: `identity.identity_of` the initial models."""
+        self.config, self.run_folder, self.trainer, self.run = run.config, run.folder, run.trainer, run
+        self.services, self.identity = services, identity_
+        self.reward_files = reward_files.hashes_of(run.config, run.trainer.scorer.reward)
+        self.world, self.checkpoints = run.world, run.folder / "checkpoints"
 
-    def begin(self, start: Start, kept: Path | None = None) -> None:
-        """Prepare trainer and folder to start or continue the run; `kept` is of this run, so that it stays in any case."""
-        source = self.world.on_main(partial(self._prepare, start, kept))
+    @property
+    def _stateful(self) -> list[Service]:
+        return [service for service in self.services if service.key]
+
+    def begin(self, start: Start) -> None:
+        """Prepare trainer and folder to start or continue the run."""
+        source = self.world.on_main(partial(self._prepare, start))
         if source is not None:
             self._restore(source)
         self.world.on_main(self._write_config)
         if start.weights_from is not None:
             self._take_weights(start.weights_from)
 
-    def _prepare(self, start: Start, kept: Path | None) -> Path | None:
+    def _prepare(self, start: Start) -> Path | None:
+        kept = next((service.files for service in self.services if service.files), None)
         source = start.prepare(self.run_folder, kept)
         forget_staging(self.checkpoints)
         if start.resume and source is None:
@@ -137,17 +134,10 @@ class RunCheckpointer:
             )
             with as_user_error(source):
                 trainer.load_state_dict(state)
-                if self.validation:
-                    self.validation.load_state_dict(state.get("validation", {"best": None}))
-                if self.guard and "guard" in state:
-                    self.guard.load_state_dict(state["guard"], trainer)
+                for service in self._stateful:
+                    service.load_state_dict(state.get(service.key))
         with world.fail_together(), as_user_error(source):
             read_partitions(source, state, trainer.engines, world)
-
-    def heed_guard(self) -> None:
-        """Raises RunStopped where the guard's alarm ends the run."""
-        if self.guard:
-            self.world.on_main(partial(self.guard.heed, self.run_folder))
 
     def _repair_best(self, state: dict[str, Any]) -> None:
         """Write a pointer `best` that is damaged or wrong again, from the checkpoint's record of the best iteration."""
@@ -160,7 +150,9 @@ class RunCheckpointer:
     def _align_with_checkpoint(self) -> None:
         """Bring the files next to the checkpoint to its iteration."""
         iteration = self.trainer.iteration
-        if self.validation and self.validation.is_best(iteration):  # a kill may have come before it was recorded
+        if any(
+            "best" in service.wants(self.run) for service in self._stateful
+        ):  # a kill may have come before it was recorded
             mark_best(self.checkpoints, iteration)
             self._save_best()
         cut_ledger(self.run_folder / LEDGER, iteration)
@@ -211,10 +203,7 @@ class RunCheckpointer:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | describe(trainer.engines, self.world)
         state["reward_files"] = self.reward_files
-        if self.validation:
-            state["validation"] = self.validation.state_dict()
-        if self.guard:
-            state["guard"] = self.guard.state_dict()
+        state |= {service.key: service.state_dict() for service in self._stateful}
         save_training(
             self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
         )
@@ -228,13 +217,3 @@ class RunCheckpointer:
 
     def _modules(self) -> dict[str, nn.Module]:
         return {name: engine.module for name, engine in self.trainer.engines.items()}
-
-
-def two_prompts(config: Config, folder: str, world_size: int) -> Config:
-    """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
-    no tracker."""
-    num_responses = max(2, world_size) * config.num_responses_per_prompt
-    few = {"max_iterations": 1, "total_episodes": None, "rollout_batch_size": num_responses, "eval_episodes": 2}
-    every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
-    quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}
-    return replace_keys(config, few | every | quiet)

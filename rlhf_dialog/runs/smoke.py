@@ -3,12 +3,13 @@
 import contextlib
 import time
 
+from rlhf_dialog.config.loading import replace_keys
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.agent import PPOAgent
-from rlhf_dialog.runs.checkpointing import two_prompts
 
 
 def smoke(agent: PPOAgent) -> dict[str, float]:
@@ -35,8 +36,18 @@ def _answer_once(agent: PPOAgent) -> None:
     if agent.trainer is None or agent.trainer.rollout is None:
         raise UserError("there is no agent yet; call train() first")
     turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
-    agent.trainer = agent.validation = None  # one model at a time in the memory of the device
+    agent.trainer, agent.services = None, ()  # one model at a time in the memory of the device
     with agent.times.measured("chat"):
         trust = agent.config.trust_remote_code
         speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
         speaker.chat(turns[-1], turns[:-1])
+
+
+def two_prompts(config: Config, folder: str, world_size: int) -> Config:
+    """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
+    no tracker."""
+    num_responses = max(2, world_size) * config.num_responses_per_prompt
+    few = {"max_iterations": 1, "total_episodes": None, "rollout_batch_size": num_responses, "eval_episodes": 2}
+    every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
+    quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}
+    return replace_keys(config, few | every | quiet)

@@ -1,30 +1,101 @@
-"""What a run is trained on, and what it is evaluated on: prompts of a data set, or dialogues with an environment."""
+"""What a run is made of before its models: reward, vec-info, prompts or dialogues with an environment, validation."""
 
+import logging
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_dialog.config.registry import BaselineFactory
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
+from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
+from rlhf_dialog.distributed.random_states import seed_rank
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, baselines_of, check_turns
 from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
+from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.runs.services.validation import BATCH_SIZE, Validation, load_validation_prompts
+from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, play
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
 
+logger = logging.getLogger(__name__)
 MEASURES = ("score", "success", "reward", "turns", "words", "truncated", "distinct_1", "distinct_2")
 
 
-def read_source(config: Config, reward: BaseReward) -> tuple[list[Dialogue] | Simulated, Validation | None]:
+@dataclass
+class Parts:
+    """What is checked before any model is loaded."""
+
+    reward: BaseReward
+    vec_info: VecInfo
+    source: list[Dialogue] | Simulated
+    validation: Validation | None
+    memory: forecast.Forecast | None = None
+
+    @property
+    def prompts(self) -> list[Dialogue]:
+        return [] if isinstance(self.source, Simulated) else self.source
+
+    def to(self, device: str) -> None:
+        """Move the models of reward and validation."""
+        self.reward.to(device)
+        if self.validation:
+            self.validation.to(device)
+
+
+Source = tuple[list[Dialogue] | Simulated, Validation | None]
+
+
+def prepare(config: Config, world: World, times: StageTimes, read: Callable[[BaseReward], Source]) -> Parts:
+    """Reward, vec-info, data and validation. Raises UserError."""
+    seed_rank(config.seed, world)
+    batch_plan(config, world.size)
+    check_placement(config, world.device)
+    memory = forecast.report_forecast(
+        config, world.device, deepspeed_setting(config, world)
+    )  # before anything is loaded
+    with world.fail_together():
+        with times.measured("reward"):
+            reward = build_reward(config.reward_class.id, config.reward_class.args)
+        vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
+        with times.measured("data"):
+            source, validation = read(reward)
+    if validation:
+        world.on_main(validation.check)
+    return Parts(reward, vec_info, source, validation, memory)
+
+
+def report_size(trainer: PPOTrainer, parts: Parts) -> None:
+    """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template."""
+    config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, parts.prompts
+    warn_of_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
+    count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
+    what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
+    about = f", about {forecast.human(parts.memory.total)} of memory" if parts.memory else ""
+    device = trainer.world.device
+    logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, device, about, plan.line)
+    logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)
+
+
+def read_source(config: Config, reward: BaseReward) -> Source:
     """What the run is trained on, checked with the reward, and its validation if it has one. Raises UserError."""
     if config.environment:
         if given := config.env.args.data_path:

@@ -4,9 +4,11 @@ import fcntl
 from pathlib import Path
 
 import pytest
+import tiny
 from ppo_runs import same, weights
 
-from rlhf_dialog import ChatAgent, PPOAgent, UserError
+from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.rewards.processes import RewardProcesses
 
 RUN = Path("run_results/ppo")
@@ -16,7 +18,7 @@ def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, 
     folder = tmp_path / "run_results" / "ppo"
     folder.mkdir(parents=True)
     (folder / ".lock").write_text('{"pid": 7, "host": "elsewhere", "since": "yesterday"}', encoding="utf-8")
-    monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     with (folder / ".lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         message = refused()
@@ -54,10 +56,40 @@ def test_from_python_mistakes_are_user_errors(run):
         PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
 
 
-# -- wandb
+# -- what is refused before models are loaded, and where they are
 
 
-# -- --resume auto
+def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, rewards):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+
+    @RewardFactory.register("WantsActs")
+    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
+        needs = ("act",)
+
+    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: WantsActs}")
+    assert "2 of 2 prompts have no act" in message
+    assert "wantsacts" in message.lower()
+
+
+def test_the_separator_of_the_run_is_what_data_must_not_hold(refused, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "=/="]}\n', encoding="utf-8")
+    keys = ("--reward_class", "{id: Vowels}", "--turn_separator", "=/=")
+    assert "dialogue 1 has a turn" in refused("--env.args.data_path", "train.jsonl", *keys)
+
+
+def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
+    words = tiny.byte_tokenizer()
+    words.add_tokens(["more"])
+    words.save_pretrained(tmp_path / "words")
+    assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
+
+
+def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
+    """`build` alone, as the benchmark calls it, asks for device and processes as a run does."""
+    world = World(local_rank=3)
+    monkeypatch.setattr("rlhf_dialog.distributed.process_group.start", lambda config: world)
+    trainer = PPOAgent.from_config("ppo.yaml").build()
+    assert trainer.world is world
 
 
 # -- what a folder holds

@@ -11,6 +11,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import identity, verification
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
+from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.start import Start
 
 
@@ -18,7 +19,7 @@ def state_in(folder, **keys) -> RunCheckpointer:
     """A run that has not begun."""
     trainer = make_trainer(**keys)
     made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
-    return RunCheckpointer(trainer.config, folder, trainer, None, made_with)
+    return RunCheckpointer(PPORun(trainer.config, folder, trainer), (), made_with)
 
 
 def trained_in(folder, steps: int) -> RunCheckpointer:
@@ -132,8 +133,10 @@ def test_other_versions_are_reported_in_one_line(tmp_path, monkeypatch, caplog):
     assert caplog.messages.count(said) == 1
 
 
-class Evaluated:
+class Evaluated(Service):
     """A validation whose best iteration is known."""
+
+    key = "validation"
 
     def __init__(self, iteration):
         self.iteration = iteration
@@ -144,14 +147,14 @@ class Evaluated:
     def load_state_dict(self, state):
         self.iteration = state["best"]["iteration"]
 
-    def is_best(self, iteration):
-        return iteration == self.iteration
+    def wants(self, run):
+        return {"best"} if run.iteration == self.iteration else set()
 
 
 def evaluated_in(folder):
     """Iterations 1 to 3 with their checkpoints; the first is the best."""
     state = state_in(folder, keep_checkpoints=2)
-    state.validation = Evaluated(1)
+    state.services = [Evaluated(1)]
     state.begin(Start())
     for iteration in (1, 2, 3):
         state.trainer.step()
@@ -168,7 +171,7 @@ def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path,
     evaluated_in(tmp_path)
     (tmp_path / "checkpoints/best").write_text(text)
     state = state_in(tmp_path)
-    state.validation = Evaluated(0)
+    state.services = [Evaluated(0)]
     state.begin(Start(resume=True))
     (said,) = warnings_of(caplog)
     assert "checkpoints/best: names" in said
@@ -184,7 +187,7 @@ def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(
     pointer = tmp_path / "checkpoints/best"
     pointer.write_text(name) if name else pointer.unlink()
     state = state_in(tmp_path, keep_checkpoints=1)
-    state.validation = Evaluated(1)
+    state.services = [Evaluated(1)]
     if when == "while it runs":
         state.trainer.iteration = 4
         state.save(best=False)
@@ -203,9 +206,9 @@ def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(t
     pointer.unlink()
     pointer.mkdir()
     state = state_in(tmp_path, keep_checkpoints=1)
-    state.validation = Evaluated(1)
+    state.services = [Evaluated(1)]
     state.begin(Start(resume=True))
-    state.validation.iteration = 4
+    state.services[0].iteration = 4
     for iteration in (4, 5):
         state.trainer.step()
         state.save(best=iteration == 4)

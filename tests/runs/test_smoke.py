@@ -3,7 +3,7 @@
 import pytest
 from trainers import settings
 
-from rlhf_dialog.runs.checkpointing import two_prompts
+from rlhf_dialog.runs.smoke import two_prompts
 
 
 @pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])

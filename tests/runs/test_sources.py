@@ -119,13 +119,13 @@ def test_a_fault_of_an_environment_is_one_message(own, capsys, fault, message):
     ],
 )
 def test_a_wrong_environment_is_refused_before_anything_is_loaded(own, capsys, monkeypatch, environment, message):
-    monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     assert own("--environment", environment) == 2
     assert message in capsys.readouterr().err
 
 
 def test_data_that_no_environment_reads_is_refused_before_anything_is_loaded(own, capsys, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     assert own("--env.args.data_path", "daily_dialog") == 2
     shown = capsys.readouterr().err
     assert "env.args.data_path: the environment Letters does not read 'daily_dialog'; leave it out, or leave" in shown

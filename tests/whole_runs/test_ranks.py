@@ -16,8 +16,8 @@ from ranks import free_port, runs_in_ranks
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
-from rlhf_dialog.distributed import process_group, random_states
-from rlhf_dialog.runs import building, checkpointing
+from rlhf_dialog.distributed import random_states, rank_errors
+from rlhf_dialog.runs import checkpointing, sources
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 SCRIPT = """
@@ -101,7 +101,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(building, "seed_rank", noted)
+    monkeypatch.setattr(sources, "seed_rank", noted)
     monkeypatch.setattr(checkpointing, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
@@ -181,7 +181,7 @@ def test_too_few_prompts_are_refused_with_the_table_and_numbers_that_fit(ppo):
 
 
 def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
-    monkeypatch.setattr(process_group, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
+    monkeypatch.setattr(rank_errors, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
     assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")

@@ -33,12 +33,12 @@ from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
-from rlhf_dialog.runs.checkpointing import RunCheckpointer
 from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
+from rlhf_dialog.runs.sources import Parts
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
-from rlhf_dialog.training.trainer import PPOTrainer
 
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round
 CLIP = 3.0  # deviations of the preference models' score
@@ -162,22 +162,30 @@ def seed_of(night: Night) -> int:
 # -- PPO
 
 
+class NightService(Service):
+    """Lets a PPO run begin with the learner's moments, and shows its progress."""
+
+    def __init__(self, learner: Learner, watch: Watch):
+        self.learner, self.watch = learner, watch
+
+    def begin(self, run: PPORun) -> None:
+        if run.iteration == 0:
+            _copy_moments(self.learner.optimizer, run.trainer.optimizers["policy"])
+
+    def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
+        self.watch(run.iteration, run.config.max_iterations or run.iteration)
+        return {}
+
+
 class NightPPO(PPOAgent):
     """The PPO run of a night, which begins with the moments of its parent, or goes on where it was."""
 
     def __init__(self, config: Config, learner: Learner, watch: Watch):
         super().__init__(config, resume="auto")
-        self.learner, self.watch = learner, watch
+        self.night_service = NightService(learner, watch)
 
-    def begin(self, trainer: PPOTrainer) -> RunCheckpointer:
-        state = super().begin(trainer)
-        if trainer.iteration == 0:
-            _copy_moments(self.learner.optimizer, trainer.optimizers["policy"])
-        return state
-
-    def write_log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
-        super().write_log(trainer, metrics)
-        self.watch(trainer.iteration, self.config.max_iterations or trainer.iteration)
+    def build_services(self, parts: Parts) -> tuple[Service, ...]:
+        return (*super().build_services(parts), self.night_service)
 
 
 def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:

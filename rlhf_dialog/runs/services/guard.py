@@ -7,6 +7,7 @@ arXiv 2210.10760). N prompts, the same in every validation.
 import logging
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from rlhf_dialog.config.schema import Config, GuardConfig
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.runs.checkpoint import newest_up_to
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 
 if TYPE_CHECKING:
     from rlhf_dialog.runs.services.validation import Validation
-    from rlhf_dialog.training.trainer import Metrics, PPOTrainer
+    from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
@@ -177,27 +179,44 @@ def _as_floats(values: list[float | None] | None) -> list[float] | None:
     return None if values is None else [math.nan if value is None else value for value in values]
 
 
-class RunGuard:
+class RunGuard(Service):
     """Watches the validations of a run. All ranks call its methods together, and know the same."""
+
+    key = "guard"
 
     def __init__(self, config: Config, settings: GuardConfig, validation: "Validation"):
         self.config, self.action, self.validation = config, settings.action, validation
         self.guard = Guard(validation.judge)
         self.alarm: Alarm | None = None  # that the run stops for
 
-    def watch(self, trainer: "PPOTrainer", metrics: "Metrics") -> "Metrics":
+    def begin(self, run: PPORun) -> None:
+        self._set_target(run.trainer)
+        self.heed(run)  # an alarm of the iteration that was saved last
+
+    def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
+        is_due = self.validation.due(run.iteration, run.done)
+        return self.watch(run.trainer, metrics) if is_due else {}
+
+    def wants(self, run: PPORun) -> set[str]:
+        return {"save", "stop"} if self.alarm else set()
+
+    def iteration_ended(self, run: PPORun, saved: bool) -> None:
+        self.heed(run)
+
+    def watch(self, trainer: "PPOTrainer", metrics: Metrics) -> Metrics:
         """Look at what the validation of this iteration has measured; warn, and raise the KL coefficient, at once.
 
         Returns `guard/score_change` and `guard/judge_change` with their standard errors, as soon as there are three validations,
         and `guard/alarm`, 1 or 0.
         """
         alarm, numbers = trainer.world.on_main(lambda: self._look(trainer.iteration, metrics))
-        self.load_state_dict(trainer.world.broadcast(self.state_dict()), trainer)
+        self.load_state_dict(trainer.world.broadcast(self.state_dict()))
+        self._set_target(trainer)
         if alarm is not None:
             self._answer(alarm, trainer)
         return numbers
 
-    def _look(self, iteration: int, metrics: "Metrics") -> "tuple[Alarm | None, Metrics]":
+    def _look(self, iteration: int, metrics: Metrics) -> tuple[Alarm | None, Metrics]:
         measured = self.validation.measured
         assert measured is not None
         judge, points = self.validation.judge, measured.points()
@@ -240,15 +259,17 @@ class RunGuard:
     def _set_target(self, trainer: "PPOTrainer") -> None:
         trainer.kl.kl_target = self.config.kl_target / FACTOR**self.guard.num_raised
 
-    def heed(self, run: Path) -> None:
+    def heed(self, run: PPORun) -> None:
         """Raise RunStopped after an alarm, with the command that exports the agent from before it."""
-        if self.alarm is None:
-            return
-        earlier = newest_up_to(run / "checkpoints", self.alarm.since)
+        if self.alarm is not None:
+            run.world.on_main(partial(self._stop, self.alarm, run.folder))
+
+    def _stop(self, alarm: Alarm, run: Path) -> None:
+        earlier = newest_up_to(run / "checkpoints", alarm.since)
         export = f"rlhf-dialog export --run {run} --checkpoint {earlier.name} --output DIR" if earlier else ""
         where = f"an agent from before: {export}" if earlier else "there is no checkpoint from before"
         raise RunStopped(
-            f"guard: {self.alarm.sentence}. The run ends, as guard.action says. Its last iteration is saved; to go on all the "
+            f"guard: {alarm.sentence}. The run ends, as guard.action says. Its last iteration is saved; to go on all the "
             f"same: --resume --guard.action warn; {where}"
         )
 
@@ -263,7 +284,8 @@ class RunGuard:
         alarm = asdict(self.alarm) if self.alarm else None
         return {"guard": self.guard.state_dict(), "alarm": alarm, "protected": self.protected()}
 
-    def load_state_dict(self, state: dict[str, Any], trainer: "PPOTrainer") -> None:
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        if state is None:
+            return
         self.guard.load_state_dict(state["guard"])
         self.alarm = Alarm(**state["alarm"]) if state["alarm"] and self.action == "stop" else None
-        self._set_target(trainer)

@@ -11,16 +11,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from rlhf_dialog.errors import SignalExit
+from rlhf_dialog.errors import RunStopped, SignalExit
+from rlhf_dialog.runs.services.base import Run, Service
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 TWICE = 0.5  # seconds in which a repeated signal counts as one: `timeout` signals the process and its group
 
 
-class Interrupts:
-    """While the block runs, each of `SIGNALS` ends the training with code 128 + its number, unless it was ignored before (nohup).
-    Only in the main thread.
+class Interrupts(Service):
+    """From `begin` until the last iteration has ended, or while the block runs, each of `SIGNALS` ends the training with code
+    128 + its number, unless it was ignored before (nohup). Only in the main thread.
 
     The first signal lets the iteration finish if its rest is expected to fit into `grace_seconds`, judged by the duration of the
     last iteration: then `asked` is true, and `iteration_ended` ends the run once the iteration is saved. If it does not fit,
@@ -32,6 +33,8 @@ class Interrupts:
     def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN", exports: bool = True):
         self.grace_seconds, self.speaks, self.run, self.exports = grace_seconds, speaks, run, exports
         self.signum: int | None = None
+        self._agreed = False  # all processes end after this iteration
+        self._world_size = 1
         self._asked_at = 0.0
         self._last: float | None = None
         self._started = time.monotonic()
@@ -47,14 +50,31 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         self._disarm()
         for signum, handler in self._before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+    def begin(self, run: Run) -> None:
+        self._world_size = run.world.size
+        self.__enter__()
+
+    def end(self, error: BaseException | None) -> None:
+        self._restore()
+        if isinstance(error, RunStopped) and self.signum is not None and self._world_size > 1:
+            leave(self.signum)  # other ranks have left already
 
     @property
     def asked(self) -> bool:
         """Whether a signal has asked the run to end after this iteration."""
         return self.signum is not None
+
+    def wants(self, run: Run) -> set[str]:
+        self._agreed = self.agree(run.world.gather(self.signum))
+        return {"save", "stop"} if self._agreed else set()
 
     def agree(self, signals: Sequence[int | None]) -> bool:
         """Whether a signal that any process has received (`signals`, one per process) ends the run after this iteration.
@@ -66,15 +86,17 @@ class Interrupts:
             self.signum, self._asked_at = max(found), time.monotonic()
         return bool(found)
 
-    def iteration_ended(self, iteration: int, saved: bool) -> None:
-        """To be called when an iteration is logged; `saved`: it has a checkpoint. Ends the run if a signal has asked for it."""
-        if self.signum is not None and saved:
+    def iteration_ended(self, run: Run, saved: bool) -> None:
+        """End the run if a signal has asked for it, and the iteration has a checkpoint."""
+        if self.signum is not None and saved and (self._agreed or run.world.size == 1):
             self._disarm()
             export = f", or export an agent: rlhf-dialog export --run {self.run} --output DIR" if self.exports else ""
-            logger.info("saved after iteration %d; continue with --resume%s", iteration, export)
+            logger.info("saved after iteration %d; continue with --resume%s", run.iteration, export)
             leave(self.signum)
         now = time.monotonic()
         self._last, self._started = now - self._started, now
+        if run.done:
+            self._restore()
 
     def _handle(self, signum: int, _: FrameType | None) -> None:
         now = time.monotonic()

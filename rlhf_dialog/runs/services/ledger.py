@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.rewards.base import NoScore
 from rlhf_dialog.rewards.scoring import PartScore
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -96,6 +98,44 @@ class Ledger:
 
     def close(self) -> None:
         self.file.close()
+
+
+class LedgerService(Service):
+    """Writes the rows of all ranks, each iteration once; `show_table` takes iteration, columns and rows where it is time."""
+
+    def __init__(self, config: Config, show_table: Callable[[int, list[str], list[list[Any]]], None]):
+        self.config, self.show_table = config, show_table
+        self.output = OptionalOutputs()
+        self.recorded = 0  # the last iteration in the ledger
+
+    def begin(self, run: PPORun) -> None:
+        if self.config.ledger and run.world.is_main:
+            self.output.add(LEDGER, lambda: Ledger(run.folder / LEDGER))
+
+    def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
+        self._record(run)
+        return {}
+
+    def complete(self, run: PPORun, metrics: Metrics) -> bool:
+        if run.world.size == 1:  # with several ranks nothing can raise before they have recorded
+            self._record(run)
+        return True
+
+    def _record(self, run: PPORun) -> None:
+        iteration, interval = run.iteration, self.config.sample_interval
+        if not self.config.ledger or run.rollout is None or iteration <= self.recorded:
+            return
+        gathered = run.world.gather(rows_of(run.rollout, iteration, self.config))
+        self.recorded = iteration
+        if not run.world.is_main:
+            return
+        rows = [row for part in gathered for row in part]
+        self.output.use(LEDGER, lambda ledger: ledger.write(rows))
+        if interval and iteration % interval == 0:
+            self.show_table(iteration, *table_of(rows))
+
+    def end(self, error: BaseException | None) -> None:
+        self.output.close()
 
 
 def _lines_backward(content: mmap.mmap) -> Iterator[tuple[int, Row | None]]:

@@ -9,12 +9,32 @@ from pathlib import Path
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.evaluation.run_page.page import Live, State, build_page
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.reading import read_run
+from rlhf_dialog.runs.services.base import Metrics, Run, Service
 
 REPORT = "report.html"
 EVERY = 30.0  # seconds between two writings, at least
 SHARE = 100  # times the seconds of a writing pass before the next one: it costs at most 1 % of the time
 MAX_REASON = 300  # letters
+
+
+class ReportService(Service):
+    """Writes the page after an iteration, where it is time, and at the end."""
+
+    def __init__(self, wanted: bool):
+        self.wanted, self.output = wanted, OptionalOutputs()
+
+    def begin(self, run: Run) -> None:
+        if self.wanted and run.world.is_main:
+            self.output.add(REPORT, lambda: LiveReport(run.folder))
+
+    def after_iteration(self, run: Run, metrics: Metrics) -> Metrics:
+        self.output.use(REPORT, lambda report: report.write(run.progress))
+        return {}
+
+    def end(self, error: BaseException | None) -> None:
+        self.output.use(REPORT, lambda report: report.end(error))
 
 
 class LiveReport:

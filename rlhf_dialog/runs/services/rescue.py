@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,42 +11,35 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
-from rlhf_dialog.runs.checkpointing import RunCheckpointer
-from rlhf_dialog.training.trainer import Metrics
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 
 logger = logging.getLogger(__name__)
 
 
 class Rescue:
-    """Runs the iterations of a trainer, and handles the exceptions in them and after them; each is raised again.
+    """Contexts around an iteration of PPO that handle an exception in it, or after it; each is raised again.
 
-    `complete(iteration, metrics)` makes sure on rank 0 that metrics.jsonl has the line of an iteration, without which no
-    checkpoint could be resumed; it returns whether it has.
+    An iteration is saved only if metrics.jsonl has its line, without which no checkpoint could be resumed.
     """
 
-    def __init__(self, state: RunCheckpointer, complete: Callable[[int, Metrics], bool]):
-        self.state, self.trainer, self.world = state, state.trainer, state.world
-        self.complete = complete
+    def __init__(self, run: PPORun, services: Sequence[Service], save: Callable[[bool], object]):
+        self.run, self.world, self.services, self.save = run, run.world, services, save
 
-    def iterations(self) -> Iterator[Metrics]:
-        """The metrics of each iteration. When one raises, its predecessors since the last checkpoint are reported as lost.
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around `step`. When it raises, its predecessors since the last checkpoint are reported as lost.
 
         What raises when its update is done, such as a vec-info class, comes after the iteration.
         """
-        steps = self.trainer.train()
-        while True:
-            before = self.trainer.iteration
-            try:
-                metrics = next(steps)
-            except StopIteration:
-                return
-            except Exception as error:
-                if self.trainer.iteration > before and self.world.size == 1:
-                    self._save(error, self._counters())
-                else:
-                    self._report_loss(self.trainer.iteration)
-                raise
-            yield metrics
+        before = self.run.iteration
+        try:
+            yield
+        except Exception as error:
+            if self.run.iteration > before and self.world.size == 1:
+                self._save(error, self._counters())
+            else:
+                self._report_loss(self.run.iteration)
+            raise
 
     @contextmanager
     def after(self, metrics: Metrics) -> Iterator[None]:
@@ -58,17 +51,17 @@ class Rescue:
             raise
 
     def _counters(self) -> Metrics:
-        trainer = self.trainer
+        trainer = self.run.trainer
         return {"iteration": trainer.iteration, "time_steps": trainer.time_steps, "episodes": trainer.episodes}
 
     def _save(self, error: Exception, metrics: Metrics) -> None:
         """Save the iteration, if all ranks are still there and its line is in metrics.jsonl."""
-        iteration = self.trainer.iteration
+        iteration = self.run.iteration
         are_together = self.world.size == 1 or not isinstance(error, RuntimeError)  # torch raises it for a lost rank
         try:
-            saves = are_together and self.world.on_main(lambda: self.complete(iteration, metrics))
+            saves = are_together and self.world.on_main(lambda: self._complete(metrics))
             if saves:
-                self.state.save(best=False)
+                self.save(False)
         except (UserError, RunStopped, OSError, RuntimeError) as second:
             logger.warning("iteration %d could not be saved before the run ends: %s", iteration, second)
             saves = False
@@ -81,11 +74,14 @@ class Rescue:
                 f"{type(error).__name__} between two iterations",
             )
 
+    def _complete(self, metrics: Metrics) -> bool:
+        return all([service.complete(self.run, metrics) for service in self.services])
+
     def _report_loss(self, iteration: int) -> None:
         """Report how many of the iterations up to `iteration` no checkpoint has."""
         saved = 0
         with suppress(UserError):
-            newest = newest_checkpoint(self.state.checkpoints)
+            newest = newest_checkpoint(self.run.folder / "checkpoints")
             saved = iteration_of(newest) if newest else 0
         lost = iteration - saved
         if lost > 0 and self.world.is_main:
@@ -93,7 +89,7 @@ class Rescue:
                 "the run ends, and %s since %s lost; checkpoints come every %d iterations (save_interval)",
                 "1 finished iteration" if lost == 1 else f"{lost} finished iterations",
                 f"{f'iter_{saved:06d}' if saved else 'its start'} {'is' if lost == 1 else 'are'}",
-                self.state.config.save_interval,
+                self.run.config.save_interval,
             )
 
 

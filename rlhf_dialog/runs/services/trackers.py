@@ -6,7 +6,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,16 +16,17 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import transcript
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.base import Metrics, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
-from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker
+from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
 from rlhf_dialog.terminal import Console, TimeLeft, message, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
-Metrics = dict[str, float]
 NUM_SHOWN = 8  # metrics in the console line of an evaluation
 
 
@@ -296,3 +298,70 @@ class Trackers(OptionalOutputs):
         """Close all trackers; those that fail are reported, but do not raise."""
         super().close()
         self.jsonl.close()
+
+
+class TrackerService(Service):
+    """The trackers of a run, on rank 0: wandb opens at once, the others when the run begins.
+
+    goes_on: the run continues its own run of wandb; console: in place of `ConsoleTracker`
+    """
+
+    def __init__(
+        self,
+        config: Tracked,
+        folder: Path,
+        world: World,
+        goes_on: bool,
+        console: Callable[[], Tracker] | None = None,
+    ):
+        self.config, self.console = config, console
+        self.wandb: WandbTracker | None = None
+        self.trackers: Trackers | None = None
+        world.on_main(partial(self._open_wandb, folder, goes_on))
+
+    def _open_wandb(self, folder: Path, goes_on: bool) -> None:
+        self.wandb = open_wandb(self.config, folder, goes_on)
+
+    @property
+    def files(self) -> Path | None:  # type: ignore[override]
+        return self.wandb.files if self.wandb else None
+
+    def begin(self, run: Run) -> None:
+        run.world.on_main(partial(self._open, run))
+
+    def _open(self, run: Run) -> None:
+        self.trackers = Trackers(self.config, run.folder, run.iteration, self.wandb, self.console)
+
+    def after_iteration(self, run: Run, metrics: Metrics) -> Metrics:
+        run.world.on_main(partial(self._log, run, metrics))
+        return {}
+
+    def _log(self, run: Run, metrics: Metrics) -> None:
+        assert self.trackers is not None
+        self.trackers.advance(run.progress)
+        self.trackers.log(run.iteration, metrics)
+        interval = self.config.sample_interval
+        if run.rollout and interval and run.iteration % interval == 0:
+            self.trackers.show_samples(run.rollout, run.iteration)
+
+    def complete(self, run: Run, metrics: Metrics) -> bool:
+        return self.trackers is not None and self.trackers.complete(run.iteration, metrics)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the live line while the block runs."""
+        with self.trackers.paused() if self.trackers else nullcontext():
+            yield
+
+    def show_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
+        """Show rows of the ledger."""
+        if self.trackers:
+            self.trackers.show_ledger(step, columns, rows)
+
+    def end(self, error: BaseException | None) -> None:
+        """Closes at the very end, because wandb waits until all metrics are uploaded."""
+        if self.trackers:
+            self.trackers.close()
+        elif self.wandb:
+            with suppress(Exception):
+                self.wandb.close()

@@ -1,10 +1,13 @@
 """Evaluation during training: the policy answers fixed validation prompts, and the best iteration is recorded."""
 
+import logging
 import math
 import random
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.schema import ClassConfig, Config
@@ -18,9 +21,10 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
-from rlhf_dialog.runs.services.trackers import Trackers
-from rlhf_dialog.training.trainer import Metrics, PPOTrainer
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
+from rlhf_dialog.training.trainer import PPOTrainer
 
+logger = logging.getLogger(__name__)
 BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has
 
 
@@ -34,8 +38,13 @@ class Best:
     iteration: int
 
 
-class Validation:
-    """Evaluates the policy at intervals, without influence on the training, and records the best iteration."""
+class Validation(Service):
+    """Evaluates the policy at intervals, without influence on the training, and records the best iteration.
+
+    pause: hides the live line of the run while the block runs
+    """
+
+    key = "validation"
 
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts, self.num_prompts = config, prompts, len(prompts)
@@ -50,6 +59,8 @@ class Validation:
             self.judges.user_judges = {self.judge: judge}
         self.best: Best | None = None
         self.measured: Measured | None = None  # on rank 0, what the last validation found
+        self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.run: PPORun | None = None
 
     def to(self, device: str) -> None:
         """Move the judge's models, if it has any; the reward is moved by the run."""
@@ -71,20 +82,27 @@ class Validation:
                 f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(names)}"
             )
 
+    def begin(self, run: PPORun) -> None:
+        self.run = run
+
+    def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
+        return self.validate(run.trainer) if self.due(run.iteration, run.done) else {}
+
+    def wants(self, run: PPORun) -> set[str]:
+        return {"save", "best"} if self.is_best(run.iteration) else set()
+
     def due(self, iteration: int, done: bool) -> bool:
         """Whether to evaluate after `iteration`; always after the last one."""
         return done or iteration % self.config.eval_interval == 0
 
-    def run(self, trainer: PPOTrainer, trackers: Trackers | None) -> Metrics:
+    def validate(self, trainer: PPOTrainer) -> Metrics:
         """The ranks share the prompts out; rank 0 measures all replies, so that the numbers are those of one process, and a paid
         reward is asked once. All know the best iteration.
 
-        Every rank calls it; `trackers` are those of rank 0. Returns what `measure` returns, and `time/eval`. Raises RewardError
-        when the reward fails.
+        Every rank calls it. Returns what `measure` returns, and `time/eval`. Raises RewardError when the reward fails.
         """
         start, world = time.perf_counter(), trainer.world
-        paused = trackers.paused() if trackers else nullcontext()
-        with random_states_kept(), paused:
+        with random_states_kept(), self.pause():
             seed_everything(self.config.seed)
             with world.fail_together(), trainer.placement.rollout():
                 own = self._own_replies(trainer)
@@ -134,11 +152,25 @@ class Validation:
         """The best result so far, as JSON."""
         return {"best": asdict(self.best) if self.best else None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Restore a stored state; a best of another metric or another number of prompts is dropped."""
-        best = Best(**state["best"]) if state["best"] else None
+        best = Best(**state["best"]) if state and state["best"] else None
         comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, self.num_prompts)
         self.best = best if comparable else None
+
+    def end(self, error: BaseException | None) -> None:
+        """Say which iteration was the best of a run that has finished, and where its agent is."""
+        if error is None and self.run is not None and not self.run.is_trial:
+            report_best(self.best, self.config.eval_metric, self.run.folder / "best_agent")
+
+
+def report_best(best: Best | None, eval_metric: str, agent: Path) -> None:
+    """Log the best iteration and its agent."""
+    if best is None:
+        logger.warning("eval/%s was never a number, so there is no best agent", eval_metric)
+        return
+    text = "best eval/%s: %.4f after iteration %d; its agent: %s"
+    logger.info(text, best.metric, best.value, best.iteration, agent)
 
 
 def guards_judge(spec: ClassConfig) -> BaseReward:

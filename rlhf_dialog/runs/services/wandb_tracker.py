@@ -26,6 +26,7 @@ class Tracked(Protocol):
     use_rich_handler: bool
     experiment_name: str | None
     log_interval: int
+    sample_interval: int
 
     def model_dump(self) -> dict[str, Any]: ...
 

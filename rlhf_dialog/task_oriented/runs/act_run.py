@@ -28,9 +28,10 @@ class ActRun(ABC):
 
     extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
     state_shape: Any = dict[str, Any]  # the types of what a checkpoint holds beside the policy
+    rollout = None  # for the services of the run: it has no responses of a language model
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
-        self.config, self.start = config, Start(overwrite, resume)
+        self.config, self.start, self.world = config, Start(overwrite, resume), World()
         self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
 
     def run(self) -> None:
@@ -71,7 +72,7 @@ class ActRun(ABC):
         """What a checkpoint holds beside the policy; JSON with the key "iteration"."""
 
     def _check_folder(self) -> None:
-        self.start.settle(self.folder, World())
+        self.start.settle(self.folder, self.world)
         self.start.check(self.folder, self.save_interval)
 
     def _build(self) -> None:

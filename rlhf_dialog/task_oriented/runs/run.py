@@ -13,9 +13,9 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
+from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iteration, end_with
 from rlhf_dialog.runs.services.interrupts import Interrupts
-from rlhf_dialog.runs.services.trackers import Metrics, Trackers
-from rlhf_dialog.runs.services.wandb_tracker import open_wandb
+from rlhf_dialog.runs.services.trackers import TrackerService
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.built_in import handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate
@@ -92,13 +92,17 @@ class PolicyRun(ActRun):
     def _loop(self, stack: ExitStack) -> None:
         """Iterations until the end, then agent and plot."""
         config = self.config
-        wandb = open_wandb(config, self.folder, bool(self.start.resume))
         console = partial(PolicyConsole, config.use_rich_handler)
-        self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
+        self.services = (
+            TrackerService(config, self.folder, self.world, bool(self.start.resume), console),
+            Interrupts(config.grace_seconds, run=self.folder, exports=False),
+        )
+        end_with(stack, self.services)
         what = "domain" if self.scene.domain else "environment"
         logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
-        with Interrupts(config.grace_seconds, run=self.folder, exports=False) as interrupts:
-            self.metrics = self._iterations(interrupts)
+        for service in self.services:
+            service.begin(self)
+        self.metrics = self._iterations()
         self._save_agent()
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
         self._finish()
@@ -110,7 +114,15 @@ class PolicyRun(ActRun):
             return seconds
         return 2 * (GRACE + config.num_envs * seconds)
 
-    def _iterations(self, interrupts: Interrupts) -> Metrics:
+    @property
+    def progress(self) -> float:
+        return self.iteration / self.config.epoch
+
+    @property
+    def done(self) -> bool:
+        return self.iteration >= self.config.epoch
+
+    def _iterations(self) -> Metrics:
         """Iterations until the end; returns the last metrics.
 
         What raises while turns are sampled, such as a process that dies, saves first.
@@ -120,14 +132,10 @@ class PolicyRun(ActRun):
         self.baseline = self._evaluated(self.rules, "handcrafted_") if is_compared else {}
         if self.iteration == 0 and config.imitation_dialogues:
             self.imitation = self._imitate()
-        while self.iteration < config.epoch:
+        while not self.done:
             metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
-            self.trackers.log(self.iteration, metrics)
-            self.trackers.advance(self.iteration / config.epoch)
-            is_due = self.iteration % config.save_interval == 0 or self.iteration == config.epoch or interrupts.asked
-            if is_due:
-                self._save()
-            interrupts.iteration_ended(self.iteration, saved=is_due)
+            after_iteration(self, self.services, metrics)
+            end_iteration(self, self.services, config.save_interval, lambda best: self._save())
         return metrics
 
     def _iterate(self) -> Metrics:

@@ -4,10 +4,12 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from handlers import ENDS, LIKE_SIGTERM
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.runs.services.interrupts import Interrupts, WhileWaiting
 
@@ -31,9 +33,14 @@ def clock(monkeypatch):
     return clock
 
 
+def at(iteration):
+    """A run of one process after an iteration."""
+    return SimpleNamespace(iteration=iteration, done=False, world=World())
+
+
 def after_one_iteration(watch: Interrupts, clock: Clock, seconds: float) -> None:
     clock.now += seconds
-    watch.iteration_ended(1, saved=False)
+    watch.iteration_ended(at(1), saved=False)
 
 
 # the class
@@ -55,9 +62,9 @@ def test_an_iteration_that_ends_in_time_is_finished_and_left_only_when_saved(sig
         assert not watch.asked
         signal.raise_signal(signum)
         assert watch.asked
-        watch.iteration_ended(2, saved=False)
+        watch.iteration_ended(at(2), saved=False)
         with pytest.raises(ENDS[signum]):
-            watch.iteration_ended(3, saved=True)
+            watch.iteration_ended(at(3), saved=True)
     assert f"{signum.name}: finishing the iteration, about 18 s" in capfd.readouterr().err
 
 
@@ -81,7 +88,7 @@ def test_an_iteration_longer_than_the_last_one_is_given_the_seconds_of_grace(clo
 def test_what_turns_out_to_take_longer_is_left_after_the_seconds_of_grace(capfd):
     start = time.monotonic()
     with Interrupts(0.3) as watch:
-        watch.iteration_ended(1, saved=True)
+        watch.iteration_ended(at(1), saved=True)
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as error:
             time.sleep(600)
@@ -92,7 +99,7 @@ def test_what_turns_out_to_take_longer_is_left_after_the_seconds_of_grace(capfd)
 
 def test_the_alarm_does_not_ring_when_the_block_has_ended():
     with Interrupts(0.2) as watch:
-        watch.iteration_ended(1, saved=True)
+        watch.iteration_ended(at(1), saved=True)
         signal.raise_signal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: pytest.fail("rang"))
     time.sleep(0.4)
@@ -133,7 +140,7 @@ def test_other_signals_that_end_programs_are_like_sigterm(signum, clock, capfd):
         signal.raise_signal(signum)
         assert watch.agree([watch.signum])
         with pytest.raises(SystemExit) as error:
-            watch.iteration_ended(2, saved=True)
+            watch.iteration_ended(at(2), saved=True)
     assert error.value.code == 128 + signum
     assert f"{signum.name}: finishing the iteration" in capfd.readouterr().err
 
@@ -174,7 +181,7 @@ def test_outside_the_main_thread_nothing_is_installed():
 
     def work():
         with Interrupts(20) as watch:
-            watch.iteration_ended(1, saved=True)
+            watch.iteration_ended(at(1), saved=True)
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

@@ -1,7 +1,6 @@
 """What an exception costs: nothing between two iterations, and inside of one what the last checkpoint does not have."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import pytest
 from ppo_runs import planned, rows, same, weights, without_clocks
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
+from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.runs.services.rescue import Rescue
 
 RUN = Path("run_results/ppo")
@@ -21,46 +21,67 @@ class Trainer:
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.at, self.late = at, late
 
-    def train(self) -> Iterator[dict]:
-        while self.iteration < 4:
-            if self.at == self.iteration + 1 and not self.late:
-                raise ValueError("broken")
-            self.iteration += 1
-            self.time_steps, self.episodes = 10 * self.iteration, 2 * self.iteration
-            if self.at == self.iteration:
-                raise ValueError("broken")
-            yield {"iteration": self.iteration, "x": 0.5}
+    def step(self) -> dict:
+        if self.at == self.iteration + 1 and not self.late:
+            raise ValueError("broken")
+        self.iteration += 1
+        self.time_steps, self.episodes = 10 * self.iteration, 2 * self.iteration
+        if self.at == self.iteration:
+            raise ValueError("broken")
+        return {"iteration": self.iteration, "x": 0.5}
 
 
-class State:
-    """A run in a folder; `saved` are the iterations that were saved since."""
+class FourIterations:
+    """A run in a folder, in which a checkpoint may be; `saved` are the iterations that were saved since."""
 
     def __init__(self, folder, trainer, checkpoint=None):
-        self.trainer, self.checkpoints, self.saved = trainer, folder, []
+        self.trainer, self.folder, self.saved = trainer, folder, []
         self.config = SimpleNamespace(save_interval=5)
         self.world = SimpleNamespace(size=1, is_main=True, on_main=lambda action: action())
         if checkpoint is not None:
-            (folder / f"iter_{checkpoint:06d}").mkdir()
+            (folder / f"checkpoints/iter_{checkpoint:06d}").mkdir(parents=True)
+
+    @property
+    def iteration(self):
+        return self.trainer.iteration
 
     def save(self, best):
         assert not best
-        self.saved.append(self.trainer.iteration)
+        self.saved.append(self.iteration)
 
 
-def rescue(state, lines=None, is_complete=True):
-    lines = [] if lines is None else lines
+class Lines(Service):
+    """Notes what it is asked to complete, and says whether it has."""
 
-    def complete(iteration, metrics):
-        lines.append((iteration, metrics))
-        return is_complete
+    def __init__(self, is_complete):
+        self.lines, self.is_complete = [], is_complete
 
-    return Rescue(state, complete)
+    def complete(self, run, metrics):
+        self.lines.append((run.iteration, metrics))
+        return self.is_complete
 
 
-def test_iterations_are_those_of_the_trainer(tmp_path, caplog):
-    state = State(tmp_path, Trainer())
-    assert [metrics["iteration"] for metrics in rescue(state).iterations()] == [1, 2, 3, 4]
-    assert (state.saved, caplog.messages) == ([], [])
+def iterate(run, error=None, at=0, is_complete=True):
+    """Four iterations, after one of which an error is raised; what a service was asked to complete."""
+    service = Lines(is_complete)
+    rescue = Rescue(run, [service, Service()], run.save)
+    for _ in range(4):
+        try:
+            with rescue.step():
+                metrics = run.trainer.step()
+            with rescue.after(metrics):
+                if error is not None and run.iteration == at:
+                    raise error
+        except BaseException as raised:
+            raised.completed = service.lines
+            raise
+    return service.lines
+
+
+def test_iterations_without_an_error_save_nothing(tmp_path, caplog):
+    run = FourIterations(tmp_path, Trainer())
+    assert iterate(run) == []
+    assert (run.iteration, run.saved, caplog.messages) == (4, [], [])
 
 
 @pytest.mark.parametrize(
@@ -76,60 +97,53 @@ def test_iterations_are_those_of_the_trainer(tmp_path, caplog):
 def test_an_error_inside_an_iteration_leaves_the_last_checkpoint_and_says_what_is_lost(
     tmp_path, caplog, at, checkpoint, said
 ):
-    state = State(tmp_path, Trainer(at), checkpoint)
+    run = FourIterations(tmp_path, Trainer(at), checkpoint)
     with pytest.raises(ValueError, match="broken"):
-        list(rescue(state).iterations())
-    assert state.saved == []
+        iterate(run)
+    assert run.saved == []
     tail = "; checkpoints come every 5 iterations (save_interval)"
     assert caplog.messages == ([f"the run ends, and {said}{tail}"] if said else [])
 
 
 def test_an_error_after_the_update_of_an_iteration_saves_it_with_a_short_line(tmp_path, caplog):
-    state, lines = State(tmp_path, Trainer(3, late=True)), []
-    with pytest.raises(ValueError, match="broken"):
-        list(rescue(state, lines).iterations())
-    assert state.saved == [3]
-    assert lines == [(3, {"iteration": 3, "time_steps": 30, "episodes": 6})]
+    run = FourIterations(tmp_path, Trainer(3, late=True))
+    with pytest.raises(ValueError, match="broken") as raised:
+        iterate(run)
+    assert run.saved == [3]
+    assert raised.value.completed == [(3, {"iteration": 3, "time_steps": 30, "episodes": 6})]
     assert "the run ends after iteration 3, which is saved: ValueError between two iterations" in caplog.text
 
 
-def fail_after(state, error, at=2, **options):
-    found = rescue(state, **options)
-
-    def train():
-        for metrics in found.iterations():
-            with found.after(metrics):
-                if metrics["iteration"] == at:
-                    raise error
-
-    with pytest.raises(type(error)):
-        train()
+def fail_after(run, error, at=2, **options):
+    with pytest.raises(type(error)) as raised:
+        iterate(run, error, at, **options)
+    return raised.value.completed
 
 
 def test_an_error_between_two_iterations_saves_first(tmp_path, caplog):
-    state, lines = State(tmp_path, Trainer()), []
-    fail_after(state, KeyError("x"), lines=lines)
-    assert state.saved == [2]
+    run = FourIterations(tmp_path, Trainer())
+    lines = fail_after(run, KeyError("x"))
+    assert run.saved == [2]
     assert lines == [(2, {"iteration": 2, "x": 0.5})]
     assert "continue with --resume" in caplog.text
 
 
 def test_without_its_line_in_the_metrics_nothing_is_saved(tmp_path, caplog):
     """Such a checkpoint could not be resumed."""
-    state = State(tmp_path, Trainer())
-    fail_after(state, UserError("metrics.jsonl: cannot be written"), is_complete=False)
-    assert state.saved == []
+    run = FourIterations(tmp_path, Trainer())
+    fail_after(run, UserError("metrics.jsonl: cannot be written"), is_complete=False)
+    assert run.saved == []
     assert "2 finished iterations since its start are lost" in caplog.text
 
 
 def test_a_checkpoint_that_fails_too_does_not_hide_the_error(tmp_path, caplog, monkeypatch):
-    state = State(tmp_path, Trainer())
+    run = FourIterations(tmp_path, Trainer())
 
     def full(best):
         raise UserError("No space left on device")
 
-    monkeypatch.setattr(state, "save", full)
-    fail_after(state, KeyError("x"))
+    monkeypatch.setattr(run, "save", full)
+    fail_after(run, KeyError("x"))
     assert "iteration 2 could not be saved before the run ends: No space left on device" in caplog.text
     assert "2 finished iterations since its start are lost" in caplog.text
 
@@ -137,25 +151,25 @@ def test_a_checkpoint_that_fails_too_does_not_hide_the_error(tmp_path, caplog, m
 @pytest.mark.parametrize(("error", "saved"), [(RuntimeError("Connection closed by peer"), []), (KeyError("x"), [2])])
 def test_ranks_that_have_lost_each_other_do_not_save(tmp_path, error, saved):
     """Saving waits for all of them."""
-    state = State(tmp_path, Trainer())
-    state.world.size = 2
-    fail_after(state, error)
-    assert state.saved == saved
+    run = FourIterations(tmp_path, Trainer())
+    run.world.size = 2
+    fail_after(run, error)
+    assert run.saved == saved
 
 
 def test_several_ranks_do_not_save_what_one_of_them_may_have_met_alone(tmp_path):
-    state = State(tmp_path, Trainer(3, late=True))
-    state.world.size = 2
+    run = FourIterations(tmp_path, Trainer(3, late=True))
+    run.world.size = 2
     with pytest.raises(ValueError, match="broken"):
-        list(rescue(state).iterations())
-    assert state.saved == []
+        iterate(run)
+    assert run.saved == []
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_signals_pass(tmp_path, end):
-    state = State(tmp_path, Trainer())
-    fail_after(state, end())
-    assert state.saved == []
+    run = FourIterations(tmp_path, Trainer())
+    fail_after(run, end())
+    assert run.saved == []
 
 
 # -- whole runs

@@ -7,7 +7,6 @@ from ppo_runs import without_clocks
 
 from rlhf_dialog import UserError
 from rlhf_dialog.runs import agent as agent_module
-from rlhf_dialog.runs import building
 
 RUN = Path("run_results/ppo")
 
@@ -18,7 +17,7 @@ def test_wandb_opens_before_the_models_and_after_what_is_checked_first(run, wand
         assert (RUN / ".lock").exists()  # it writes there
         raise UserError("stop here")
 
-    monkeypatch.setattr(building, "load_models", load_models)
+    monkeypatch.setattr(agent_module, "load_models", load_models)
     assert run("--use_wandb", "true", "--env.args.data_path", "./absent") == 2
     assert wandb.runs == []
     assert not RUN.parent.exists()

@@ -44,7 +44,7 @@ def test_the_separator_of_the_run_is_replaced_in_the_validation_split(tmp_path):
 
 
 def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     message = refused("--eval_interval", "1", "--eval_metric", "scroe")
     assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
     assert "length_match" in message
@@ -90,7 +90,7 @@ def validated(world, monkeypatch, prompts):
     trainer = make_trainer(world=world)
     validation = Validation(settings(eval_interval=1), prompts, reward)
     before = torch.get_rng_state()
-    metrics = validation.run(trainer, None)
+    metrics = validation.validate(trainer)
     assert torch.equal(torch.get_rng_state(), before)
     metrics.pop("time/eval")
     monkeypatch.undo()
