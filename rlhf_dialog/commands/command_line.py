@@ -1,7 +1,5 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
-import argparse
-import errno
 import functools
 import inspect
 import logging
@@ -73,8 +71,6 @@ def exit_code_of(run: Callable[[], int | None], debug: bool, folders: Sequence[P
     except KeyboardInterrupt:
         return _end(INTERRUPTED, "interrupted")
     except Exception as error:
-        if problem := _path_problem(error):
-            return _end(UserError.exit_code, f"error: {problem}", debug)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return BROKEN_PIPE
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -93,19 +89,6 @@ def _end(code: int, text: str, debug: bool = False) -> int:
 
 def _shortened(word: re.Match[str]) -> str:
     return f"{word[0][:100]}..({len(word[0])} letters)..{word[0][-20:]}"
-
-
-def _path_problem(error: Exception) -> str | None:
-    """What is wrong with a path that no file system can have; it may be noticed wherever the path is used first."""
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"the path {str(error.filename)[:60]!r}.. or a name in it is too long for the file system; give a shorter one"
-    if isinstance(error, ValueError) and "embedded null" in str(error):
-        return "a path contains a NUL character, which no path can have; remove it"
-    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib
-        return (
-            "a path begins with ~ and the name of nobody here; write ./~ for a name that begins so, or the whole path"
-        )
-    return None
 
 
 def _nobody_reads() -> bool:
@@ -186,16 +169,8 @@ def new_folder(output: Path | str) -> Iterator[Path]:
 
 
 def home_path(text: str) -> Path:
-    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`.
-
-    Raises argparse's error, which is exit code 2, for the home of a user who does not exist.
-    """
-    path = os.path.expanduser(text)
-    if path.startswith("~"):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': there is no such user; write ./{text} for a name that begins with ~"
-        )
-    return Path(path)
+    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
+    return Path(os.path.expanduser(text))
 
 
 def check_output(name: str, path: Path, shown: str) -> None:

@@ -70,10 +70,6 @@ def run(options: TrainOptions) -> None:
     if num_shown is not None:
         _print_prompts(config, num_shown)
         return
-    if os.path.expanduser(config.run_dir).startswith("~"):
-        raise UserError(
-            f"run_dir: '{config.run_dir}': there is no such user; write ./{config.run_dir} for a name that begins with ~"
-        )
     from rlhf_dialog.distributed import process_group
     from rlhf_dialog.runs import folder as run_folder
     from rlhf_dialog.runs.agent import PPOAgent
@@ -95,7 +91,7 @@ def run(options: TrainOptions) -> None:
 
 def _number(text: str) -> int:
     """The N of --show_prompts. Raises UserError for anything but a whole number from 1 on."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= 10**6 and len(text) < 10):
+    if not (text.isdecimal() and 1 <= int(text) <= 10**6):
         raise UserError(f"--show_prompts: found '{text}'; give the number of prompts to print, 1 to 1000000")
     return int(text)
 

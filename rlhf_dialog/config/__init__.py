@@ -9,8 +9,6 @@
   gets that key, any other one a sentence that says what to do.
 - **The estimators are a table** (`estimators`): what each one needs, and the function of `ppo` that computes it.
   Checks and defaults read the table; a new estimator is one function and one line.
-- **A message about a value shows an excerpt of it**, because YAML aliases make a repr of any length out of a few
-  lines.
 - **NLPReward's KL arguments are moved to the top level**, since the KL belongs to the trainer.
 - **Editors read the same schema** (`json_schema`): what it refuses the command refuses too. It requires no key, as the
   command line may give it, and allows every id of a class.

@@ -13,8 +13,6 @@ from rlhf_dialog.config.precision import check as check_precision
 from rlhf_dialog.errors import nearest
 from rlhf_dialog.terminal import visible
 
-MAX_VALUES = 100_000
-
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
@@ -33,29 +31,6 @@ class OneOf:
             *others, last = map(repr, self.known)
             raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
         return value
-
-
-def tree_problem(node: Any) -> str | None:
-    """Why a list or mapping of a YAML cannot be used: it contains itself, or unfolds to more than MAX_VALUES values."""
-    try:
-        too_many = _unfolded(node, {}) > MAX_VALUES
-    except RecursionError:
-        return (
-            "an alias (*name) refers to a node that contains it, or values are nested too deeply; write the values out"
-        )
-    return (
-        f"its aliases (*name) unfold to more than {MAX_VALUES} values; write out what is needed" if too_many else None
-    )
-
-
-def _unfolded(node: Any, known: dict[int, int]) -> int:
-    """The number of values with every alias written out; each node is visited once."""
-    if not isinstance(node, dict | list):
-        return 1
-    if id(node) not in known:
-        children = node.values() if isinstance(node, dict) else node
-        known[id(node)] = 1 + sum(_unfolded(child, known) for child in children)
-    return known[id(node)]
 
 
 def folder_name(value: str | None) -> str | None:

@@ -34,8 +34,6 @@ class Settings(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
             raise ValueError("a number")
-        if (isinstance(value, str) and "\0" in value) or (isinstance(value, bytes) and b"\0" in value):
-            raise ValueError("text without NUL characters")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
         return value

@@ -216,7 +216,7 @@ def _checked(body: bytes, count: int) -> Scores:
     """The scores of an answer. Raises Failed when it breaks the protocol."""
     try:
         answer = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Failed(f"answered with {len(body)} bytes that are not JSON", again=True) from None
     scores = answer.get("scores") if isinstance(answer, dict) else None
     if not isinstance(scores, list):

@@ -162,7 +162,7 @@ def state_of(reward: BaseReward) -> dict[str, Any]:
         state = reward.state_dict()
     try:
         json.dumps(state)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise RewardError(
             f"reward '{reward.name}': state_dict() is not JSON ({error}); return numbers, text, lists and dicts"
         ) from error

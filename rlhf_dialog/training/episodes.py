@@ -159,7 +159,7 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
         value = value.item() if getattr(value, "ndim", None) == 0 else value
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()  # a half character is no JSON
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError):
             continue
         counts[name] = value
     return counts

@@ -91,7 +91,7 @@ def _finite(scores: Sequence[float]) -> list[float]:
 def _number(score: Any) -> float:
     try:
         return float(score)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):
         return math.nan
 
 

@@ -203,7 +203,6 @@ def test_control_c_is_130_without_a_traceback(agent_folder, monkeypatch, capsys)
     [
         ([], "no bot in run_results or runs"),
         (["--agent", "./absent"], "no such folder: './absent'"),
-        (["--agent", "~nobody_of_this_name/agent"], "begins with ~ and the name of nobody here"),
         (["--agent", "."], "--agent"),
         (["--agent", "nobody/nothing"], "cannot be reached"),
     ],

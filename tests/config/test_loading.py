@@ -1,7 +1,6 @@
 """YAML and command line -> Config: what loads, in which order, and what every mistake is told. Values stand here by hand."""
 
 import logging
-import math
 import os
 import re
 import sys
@@ -9,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from processes import ROOT
 from yaml_files import SMALL, message
 
@@ -30,7 +27,6 @@ from rlhf_dialog.config.loading import (
     shipped,
 )
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 
 SEEDS = ROOT.parent / "shared" / "seed_configs"
@@ -256,13 +252,6 @@ def test_a_file_that_is_no_mapping_is_told_with_its_line(write, text, words):
     assert str(path) in said
     assert "Traceback" not in said
     assert all(word in said for word in words), said
-
-
-@pytest.mark.parametrize(
-    "value", ["!!bool maybe", "!!int ''", "!!float ''", "!!timestamp then", "!!map [a]", "2026-99-99"]
-)
-def test_a_tag_that_does_not_fit_its_value_is_invalid_yaml(write, value):
-    assert "not valid YAML" in message(write(f"{SMALL}lr: {value}\n"))
 
 
 def test_an_empty_file_misses_what_every_file_needs(write):
@@ -581,88 +570,6 @@ def test_other_schemas_use_the_same_loader(write):
         UserError, match=r"arguments: 1 problem\n  context_sise: unknown key; did you mean 'context_size'"
     ):
         load_settings(DataKeys, None, {"context_sise": 3})
-
-
-# anything at all
-
-
-def tries(path: Path, overrides=None) -> Config | None:
-    """The configuration, or None for a UserError; whatever else is raised is a bug."""
-    try:
-        config = load_config(path, overrides)
-    except UserError:
-        return None
-    assert isinstance(config, Config)
-    return config
-
-
-KEYS = st.sampled_from([name for name in Config.model_fields] + list(NO_EFFECT)[:3]) | st.text(max_size=4)
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.dates() | st.binary(max_size=3)
-)
-TREES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(KEYS | st.integers(0, 3) | st.booleans() | st.sampled_from(["id", "args", "data_path"]), inner, max_size=4),
-    max_leaves=8,
-)  # fmt: skip
-CLASSES = st.fixed_dictionaries(
-    {"id": st.sampled_from(["NLPReward", "CompositeReward", "Meteor", "NLPVecInfo", "x"]) | TREES},
-    optional={
-        "args": TREES | st.dictionaries(st.sampled_from(["kl_coef", "ref_model", "parts"]) | st.integers(0, 2), TREES)
-    },
-)
-PROPERTY = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-@given(tree=st.dictionaries(KEYS, TREES, max_size=6) | TREES, reward=CLASSES, whole=st.booleans())
-@PROPERTY
-def test_any_yaml_gives_a_config_or_a_user_error(tmp_path, tree, reward, whole):
-    if whole and isinstance(tree, dict):
-        tree = {"model_path": "m", "env": {"args": {"data_path": "d"}}, **tree, "reward_class": reward}
-    path = tmp_path / "any.yaml"
-    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    tries(path)
-
-
-@given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-@PROPERTY
-def test_any_bytes_give_a_config_or_a_user_error(tmp_path, data):
-    path = tmp_path / "any.yaml"
-    path.write_bytes(data)
-    tries(path)
-
-
-@given(
-    value=st.text(st.sampled_from("{}[]:,-?&*!|>'\"%@` \n\t#~=.<0123456789abefinorstuxy_"), max_size=24),
-    key=st.sampled_from(["lr", "reward_class.args", "env.args", "kl_coef", "ref_model", "a.0.b"]),
-)
-@PROPERTY
-def test_any_value_on_the_command_line_gives_a_config_or_a_user_error(tmp_path, key, value):
-    path = tmp_path / "any.yaml"
-    path.write_text(SMALL, encoding="utf-8")
-    try:
-        _, overrides, _ = parse_arguments([f"--{key}={value}"], set())
-    except UserError:
-        return
-    config = tries(path, overrides)
-    if config and key == "lr":
-        assert math.isfinite(config.lr)
-        assert config.lr > 0
-
-
-@given(key=st.text(st.sampled_from("ab.01 -"), max_size=8), value=TREES)
-@PROPERTY
-def test_any_dotted_key_is_set_or_refused(key, value):
-    raw = {"a": {"b": [1, {"a": 2}]}, "b": 0, "": {}}
-    try:
-        override(raw, key, value)
-    except UserError:
-        return
-    node = raw
-    for name in key.split("."):
-        node = node[int(name)] if isinstance(node, list) else node[name]
-    assert node is value
 
 
 @pytest.mark.parametrize(

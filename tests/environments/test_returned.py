@@ -25,7 +25,7 @@ def test_rewards(value):
     assert is_reward(value)
 
 
-@pytest.mark.parametrize("value", [1e6 + 1, -(10**400), float("nan"), float("-inf"), "1", None, 1j, np.zeros(1)])
+@pytest.mark.parametrize("value", [1e6 + 1, float("nan"), float("-inf"), "1", None, 1j, np.zeros(1)])
 def test_what_is_no_reward(value):
     assert not is_reward(value)
 

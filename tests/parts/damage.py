@@ -87,18 +87,12 @@ def mistype(data: Any, draw: random.Random) -> str:
     return f"{key} = {value!r}"
 
 
-DEEP = "[" * 100_000
 STRANGE = (
-    "1" + "0" * 30,
     "NaN",
     "-Infinity",
-    "1e999",
     '"\\ud800"',
     "null",
-    DEEP,
-    DEEP + "]" * 100_000,
     '"x',
-    "9" * 5000,
 )
 
 
@@ -142,7 +136,7 @@ def _tensors(path: Path, draw: random.Random) -> str:
 
 def _table(path: Path, draw: random.Random) -> str:
     """Another value in a column, or one column less."""
-    values = (None, -1, 2.5, 2**62, 1e308, "", "x", "[null]", DEEP, b"\xff\xfe", "\x1b]0;")
+    values = (None, -1, 2.5, 2**62, 1e308, "", "x", "[null]", b"\xff\xfe", "\x1b]0;")
     with closing(sqlite3.connect(path)) as connection:
         listed = connection.execute("select name, type from sqlite_master where sql is not null").fetchall()
         for trigger in [name for name, kind in listed if kind == "trigger"]:

@@ -242,7 +242,6 @@ def test_a_server_that_dies_in_the_middle():
     [
         ("<html>Welcome</html>", "20 bytes that are not JSON", 2),
         (b"\xff\xfe", "2 bytes that are not JSON", 2),
-        ("[" * 100_000, "not JSON", 2),
         ("[1, 2]", 'without a list "scores"', 1),
         ('{"scores": {"0": 1}}', 'without a list "scores"', 1),
         ('{"score": [1, 2]}', 'without a list "scores"', 1),

@@ -27,13 +27,13 @@ def _parsed(cell: str | None, key: str, where: str) -> Any:
         return cell
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     try:
         value = ast.literal_eval(text)
         if not _has_adjacent_strings(text):
             return value
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError):
+    except (ValueError, SyntaxError, tokenize.TokenError):
         pass
     raise UserError(
         f"{where}: '{key}' holds {text:.60}, which is neither a JSON nor a Python list (numpy writes lists without commas, "

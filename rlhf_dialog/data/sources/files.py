@@ -47,7 +47,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
 def _parsed(text: str, where: str, wanted: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}; {wanted}") from None
 
 

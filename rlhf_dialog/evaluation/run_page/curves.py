@@ -1,7 +1,6 @@
 """The curves of a run for a page: at most so much of them as a screen can show, finite, with the parts that make up the score."""
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,11 +15,10 @@ TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
 
 
 def number(value: Any) -> float | None:
-    """The value with 6 digits; None for what is not a finite number, or does not fit a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """The value with 6 digits; None for what is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    is_finite = abs(value) <= sys.float_info.max  # false for NaN
-    return float(f"{value:.{DIGITS}g}") if is_finite else None
+    return float(f"{value:.{DIGITS}g}")
 
 
 def groups(num_rows: int, limit: int) -> list[slice]:

@@ -145,7 +145,7 @@ def _lines_backward(content: mmap.mmap) -> Iterator[tuple[int, Row | None]]:
         start = content.rfind(b"\n", 0, end - 1) + 1
         line, end = content[start:end], start
         row = None
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError):
             row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
         is_row = isinstance(row, dict) and isinstance(row.get("iteration"), int)
         yield start, row if is_row else None

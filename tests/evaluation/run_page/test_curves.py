@@ -27,7 +27,7 @@ def test_a_point_is_the_mean_of_the_known_numbers_of_its_neighbours():
     assert iterations(rows, 4) == [[1, 2], [3, 4], [5, 6], [7, 7]]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, None, True, "1"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "1"])
 def test_what_is_not_a_finite_number_is_null(value):
     assert number(value) is None
 

@@ -62,7 +62,7 @@ def read(rows: list[tuple[str, Row]]) -> Found:
         try:
             _check_keys(row, where)
             imported.records.append(_record(row, where))
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error
     return imported
 

@@ -91,7 +91,7 @@ class MediaWiki:
             raise LookupFailed(BROKEN) from None
         try:
             return json.loads(body)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise LookupFailed(BROKEN) from None
 
     def _check_address(self, address: str) -> None:

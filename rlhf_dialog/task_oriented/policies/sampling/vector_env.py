@@ -132,7 +132,7 @@ def _vector(environment: Any, method: str, observation: Any) -> Features:
     shape = getattr(space, "shape", None)
     try:
         vector = np.array(observation, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
     if vector.ndim != 1 or shape not in (None, vector.shape):
         wanted = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
