@@ -14,7 +14,7 @@ from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.training_world import environment_of, scene_of, taught_scene
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.users.scripted_teacher import ScriptedTeacher
+from scripted_teacher import ScriptedTeacher
 
 OWN = {"id": "Guess", "args": {}}
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from rlhf_dialog.task_oriented.world.users.scripted_teacher import ScriptedTeacher
+from scripted_teacher import ScriptedTeacher
 
 ANSWERS = {"when ?": "At nine .", "how much ?": "Ten ."}
 
