@@ -38,7 +38,7 @@ from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import scene_of
 from rlhf_dialog.task_oriented.world.action_list import read_actions
-from rlhf_dialog.task_oriented.world.quiz import read_answers
+from rlhf_dialog.task_oriented.world.answer_test import read_answers
 
 SMALL_ARGS = {"ppo": {"hidden_sizes": [8]}, "gp_sarsa": {"max_points": 20}}
 
@@ -174,7 +174,7 @@ def bot(folder: Path) -> None:
     Bot.create(folder / "bot", str(folder / "model"))
 
 
-def quiz(folder: Path) -> None:
+def answer_test(folder: Path) -> None:
     listed: list[dict[str, Any]] = [{"name": "hello", "sentence": "Hello .", "first": True}]
     listed += [{"name": "bye", "sentence": "Goodbye .", "words": ["bye"], "ends": True, "not_after": ["hello"]}]
     listed.append({"name": "again", "sentence": "Pardon ?"})
@@ -211,7 +211,7 @@ KINDS = {
     "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),
     "evaluation": Kind(evaluation, card, ("*",)),
     "action list": Kind(
-        quiz,
+        answer_test,
         lambda folder: read_answers(folder / "answers.json", read_actions(folder / "actions.json")),
         ("*.json",),
     ),

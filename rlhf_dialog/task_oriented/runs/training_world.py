@@ -11,15 +11,15 @@ from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, quiz_transcript, transcript
+from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
 from rlhf_dialog.task_oriented.policies.sampling.user_environments import own_environment, sizes_of
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
 from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld
+from rlhf_dialog.task_oriented.world.answer_test import TURNS, AnswerTest, read_answers
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
-from rlhf_dialog.task_oriented.world.quiz import TURNS, Quiz, read_answers
 from rlhf_dialog.task_oriented.world.states import StateFunction
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from rlhf_dialog.terminal import visible
@@ -42,7 +42,7 @@ class Scene:
     def transcript(self, episode: Episode) -> str:
         """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
         if "asked" in episode.info:
-            return visible(quiz_transcript(self.names, episode))
+            return visible(answer_test_transcript(self.names, episode))
         shows_acts = self.domain is not None and "system_acts" in episode.info
         lines = transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
         return visible(lines)
@@ -60,7 +60,7 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     if own:
         return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
     if isinstance(settings["domain"], dict):
-        return _quiz_scene(settings["domain"], settings["max_turns"], answers)
+        return _answer_test_scene(settings["domain"], settings["max_turns"], answers)
     domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
     make = environment_of(settings, domain)
     environment = make()
@@ -84,7 +84,7 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
     return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
-def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> Scene:
+def _answer_test_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> Scene:
     if not answers:
         raise UserError(
             "domain: only people talk about a list of actions; to measure the agent, write what they say before each action, and "
@@ -92,7 +92,7 @@ def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> S
         )
     path, turns = find_config(answers), min(max_turns, TURNS)
     return _scene_of_actions(
-        given, lambda actions, state: partial(Quiz, actions, read_answers(path, actions), state, turns)
+        given, lambda actions, state: partial(AnswerTest, actions, read_answers(path, actions), state, turns)
     )
 
 

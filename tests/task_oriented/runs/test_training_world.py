@@ -5,6 +5,7 @@ from random import Random
 import own_environments
 import pytest
 from policy_runs import domain_file
+from scripted_teacher import ScriptedTeacher
 from small_domain import small_domain
 
 from rlhf_dialog import EnvironmentFactory
@@ -14,7 +15,6 @@ from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
 from rlhf_dialog.task_oriented.runs.training_world import environment_of, scene_of, taught_scene
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from scripted_teacher import ScriptedTeacher
 
 OWN = {"id": "Guess", "args": {}}
 

@@ -38,7 +38,7 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
-    """Mean, low and high of each measure; with a `Quiz` also of the share of right answers."""
+    """Mean, low and high of each measure; with a `AnswerTest` also of the share of right answers."""
     found = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
     return with_count(found, numbers_of(episodes)["success"])
 

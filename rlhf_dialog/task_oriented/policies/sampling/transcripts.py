@@ -43,8 +43,8 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
     return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
 
 
-def quiz_transcript(names: Sequence[str], episode: Episode) -> str:
-    """The lines of a whole dialogue of a `Quiz`: what was said, the action, and where it was wrong the right one."""
+def answer_test_transcript(names: Sequence[str], episode: Episode) -> str:
+    """The lines of a whole dialogue of a `AnswerTest`: what was said, the action, and where it was wrong the right one."""
     lines = [f"dialogue {episode.dialogue}"]
     for (said, right), action in zip(episode.info["asked"], episode.actions, strict=True):
         verdict = "right" if names[action] == right else f"wrong: {right}"

@@ -18,7 +18,7 @@ TURNS = 5
 FORM = '{"ACTION": ["what people say before it", ...], ...}'
 
 
-class Quiz:
+class AnswerTest:
     """A dialogue in words: one step is one action, which is worth 1 where it is the right one, else -1, and the next line.
 
     answers: line -> the name of its right action; turns: answers in a dialogue

@@ -9,7 +9,7 @@ from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
 from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld
-from rlhf_dialog.task_oriented.world.quiz import Quiz, read_answers
+from rlhf_dialog.task_oriented.world.answer_test import AnswerTest, read_answers
 from rlhf_dialog.task_oriented.world.states import StateFunction
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 
@@ -28,13 +28,13 @@ ANSWERS = {"hi": "hello", "a book": "title", "when ?": "hours", "thanks": "bye"}
 
 def asked(choose, dialogue=0, turns=5, answers=ANSWERS):
     """The steps of a dialogue whose actions are `choose(line)`, and the observations."""
-    quiz = Quiz(ACTIONS, answers, StateFunction("last_turns", {"size": 32}), turns)
-    first, _ = quiz.reset(seed=3, options={"dialogue": dialogue})
+    answer_test = AnswerTest(ACTIONS, answers, StateFunction("last_turns", {"size": 32}), turns)
+    first, _ = answer_test.reset(seed=3, options={"dialogue": dialogue})
     seen, steps = [first], []
     while not steps or not steps[-1][2]:
-        steps.append(quiz.step(ACTIONS.names.index(choose(quiz.turns[-1][1]))))
+        steps.append(answer_test.step(ACTIONS.names.index(choose(answer_test.turns[-1][1]))))
         seen.append(steps[-1][0])
-    return steps, seen, quiz.turns
+    return steps, seen, answer_test.turns
 
 
 def test_one_who_knows_everything_is_always_right():
