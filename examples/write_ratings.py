@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlhf_dialog.data.made_up.exchanges import exchange_splits
 from rlhf_dialog.data.made_up.pairs import pairs_of
-from rlhf_dialog.feedback.store.formats.own import FORMAT, VERSION
+from rlhf_dialog.feedback.store.formats.native import FORMAT, VERSION
 from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, is_heldout
 
 NUM_PAIRS = 100

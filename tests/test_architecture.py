@@ -118,7 +118,7 @@ def test_the_table_sees_what_climbs():
     assert climbs("rewards/intent.py", "from rlhf_dialog.rewards.base import BaseReward") == set()
     assert climbs("training/ppo.py", "from . import PPOAgent") == {"PPOAgent"}
     assert climbs("errors.py", "import rlhf_dialog.atomic_files") == {"atomic_files"}
-    assert climbs("feedback/page/talk.py", "from rlhf_dialog.feedback.learning import gate") == {
+    assert climbs("feedback/page/chat_session.py", "from rlhf_dialog.feedback.learning import gate") == {
         "feedback.learning.gate"
     }
     assert climbs("task_oriented/world/acts.py", "from rlhf_dialog.training import ppo") == {"training.ppo"}
@@ -183,8 +183,8 @@ def test_the_wings_see_what_strays():
     acts = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_dialog.task_oriented.policies.base import Policy"
     assert strays("commands/chat.py", acts) == {"task_oriented.policies.base"}
     assert strays("task_oriented/commands/train_policy.py", acts) == set()
-    assert strays("task_oriented/commands/chat_environment.py", "import rlhf_dialog.feedback.page.talk") == {
-        "feedback.page.talk"
+    assert strays("task_oriented/commands/chat_environment.py", "import rlhf_dialog.feedback.page.chat_session") == {
+        "feedback.page.chat_session"
     }
     assert strays("runs/agent.py", "f = lambda: import_module('rlhf_dialog.feedback.store.bot')") == {
         "feedback.store.bot"
@@ -192,7 +192,7 @@ def test_the_wings_see_what_strays():
     assert strays("runs/agent.py", "PLACE = 'rlhf_dialog.task_oriented.policies.ppo:PPO'") == {
         "task_oriented.policies.ppo"
     }
-    assert strays("feedback/page/talk.py", "from rlhf_dialog.models.generation import Sampling") == set()
+    assert strays("feedback/page/chat_session.py", "from rlhf_dialog.models.generation import Sampling") == set()
 
 
 MODULES_BY_NAME = {  # the files that import a module whose name they were given

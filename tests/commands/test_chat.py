@@ -19,7 +19,7 @@ from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.chat_session import Talk
 from rlhf_dialog.feedback.store import schema
 
 # the terminal

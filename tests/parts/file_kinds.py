@@ -21,7 +21,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.formats import own
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.publishing.card import agent_card
@@ -166,7 +166,7 @@ def store(folder: Path) -> None:
 def events(folder: Path) -> None:
     with closing(Store(folder / "feedback.sqlite")) as whole:
         whole.check()
-        assert [whole.people(), whole.feedback(), own.rows_of(whole)]
+        assert [whole.people(), whole.feedback(), native.rows_of(whole)]
 
 
 def bot(folder: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
-from rlhf_dialog.feedback.page.served import load_agent
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.models.generation import Sampling
 

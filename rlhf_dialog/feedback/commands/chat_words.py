@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from rlhf_dialog.commands.chat_screen import Screen, answered, word_of
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.chat_session import Talk
 
 WORDS = {  # word: its arguments, what it does
     "good": ("[REASON]", "you like the last answer"),

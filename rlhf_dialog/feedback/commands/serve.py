@@ -66,7 +66,7 @@ def run_serve(options: ServeOptions) -> None:
         settings = read_settings(bot.settings_path)
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
-        from rlhf_dialog.feedback.page.answering import Answering
+        from rlhf_dialog.feedback.page.batched_generation import Answering
         from rlhf_dialog.feedback.page.page import Page, PageServer
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from rlhf_dialog.feedback.page.shown import CONSENT, GREETING, REASONS
-from rlhf_dialog.feedback.page.talk import SCORES
+from rlhf_dialog.feedback.page.chat_session import SCORES
+from rlhf_dialog.feedback.page.rendering import CONSENT, GREETING, REASONS
 
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback

@@ -16,12 +16,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page import acts as acts
-from rlhf_dialog.feedback.page.answering import Answering, AnsweringClosed
+from rlhf_dialog.feedback.page import actions
+from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed
+from rlhf_dialog.feedback.page.chat_session import Talk, WentOn
 from rlhf_dialog.feedback.page.layout import LOOKS, build
-from rlhf_dialog.feedback.page.open_talks import OpenTalks
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
-from rlhf_dialog.feedback.page.shown import (
+from rlhf_dialog.feedback.page.open_sessions import OpenTalks
+from rlhf_dialog.feedback.page.rendering import (
     CONSENT,
     WENT_ON,
     earlier,
@@ -34,7 +34,7 @@ from rlhf_dialog.feedback.page.shown import (
     shown,
     who,
 )
-from rlhf_dialog.feedback.page.talk import Talk, WentOn
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.store.limits import Limits, Rates, checked_length
 from rlhf_dialog.feedback.store.store import Store
 
@@ -95,18 +95,18 @@ class Page:
 
     def again(self, place: str, request: gr.Request) -> Iterator[View]:
         """Another answer to the last message."""
-        yield from (view for view, _ in self._answer(place, request, acts.again, None))
+        yield from (view for view, _ in self._answer(place, request, actions.again, None))
 
     def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> View:
         """A thumb, a reason of the flag, or a thumb that is taken back."""
-        return self._rated(place, request, lambda talk: acts.thumb(talk, data.index, data.liked))
+        return self._rated(place, request, lambda talk: actions.thumb(talk, data.index, data.liked))
 
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
         updates: list[str] = []
 
         def read(talk: Talk) -> str:
-            updates.append(acts.draft(talk))
+            updates.append(actions.draft(talk))
             return ""
 
         said = self._rated(place, request, read, "looks")[-1]
@@ -114,23 +114,23 @@ class Page:
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:
         """A better answer than the last one; the editor stays open when it cannot be stored."""
-        return self._rated(place, request, lambda talk: acts.edit(talk, better, self.limits), closes_editor=True)
+        return self._rated(place, request, lambda talk: actions.edit(talk, better, self.limits), closes_editor=True)
 
     def choose_first(self, place: str, request: gr.Request) -> View:
         """The first of two answers is better."""
-        return self._rated(place, request, lambda talk: acts.choose(talk, 0))
+        return self._rated(place, request, lambda talk: actions.choose(talk, 0))
 
     def choose_second(self, place: str, request: gr.Request) -> View:
         """The second of two answers is better."""
-        return self._rated(place, request, lambda talk: acts.choose(talk, 1))
+        return self._rated(place, request, lambda talk: actions.choose(talk, 1))
 
     def score(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the last answer."""
-        return self._rated(place, request, lambda talk: acts.score(talk, value))
+        return self._rated(place, request, lambda talk: actions.score(talk, value))
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the whole dialogue."""
-        return self._rated(place, request, lambda talk: acts.score_dialogue(talk, value))
+        return self._rated(place, request, lambda talk: actions.score_dialogue(talk, value))
 
     def why(self, place: str, request: gr.Request) -> View:
         """What the last answer came from."""

@@ -8,7 +8,7 @@ from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import read_examples
-from rlhf_dialog.feedback.store.formats import own, trl
+from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.store import Store
 
 FORMATS = ("jsonl", *trl.NEEDED)
@@ -20,7 +20,7 @@ def rows_of(store: Store, form: str, messages: bool = False) -> list[Row]:
     `jsonl`: a dialogue a row, with everything that is stored of it. `kto` and `dpo`: what counts now, in TRL's columns, as text
     or as messages. Raises UserError when there is none.
     """
-    rows = own.rows_of(store) if form == "jsonl" else trl.rows_of(read_examples(store), form, messages)
+    rows = native.rows_of(store) if form == "jsonl" else trl.rows_of(read_examples(store), form, messages)
     if not rows:
         what = {"jsonl": "dialogues", "kto": "liked or disliked answers", "dpo": "edits or choices"}[form]
         raise UserError(f"{store.path}: there are no {what} to export yet")

@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import open_webui, own, trl
+from rlhf_dialog.feedback.store.formats import native, open_webui, trl
 from rlhf_dialog.feedback.store.formats.record import Found, Record
 from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
 from rlhf_dialog.json_files import damage_as_user_error
@@ -63,8 +63,8 @@ def read_file(path: Path, ignored: tuple[str, ...] = ()) -> Found:
 
 def _read_rows(rows: list[tuple[str, Row]]) -> Found:
     first = rows[0][1]
-    if own.is_own(first):
-        return own.read(rows)
+    if native.is_own(first):
+        return native.read(rows)
     if open_webui.is_export(first):
         return open_webui.read(rows)
     if form := trl.form_of(first):

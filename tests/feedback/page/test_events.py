@@ -13,7 +13,7 @@ pytest.importorskip("gradio", reason="the page needs gradio")
 from bots import bot  # noqa: F401
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.events import read_event
 from rlhf_dialog.feedback.page.page import Page, PageServer
 

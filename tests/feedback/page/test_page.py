@@ -12,9 +12,9 @@ pytest.importorskip("gradio", reason="the page needs gradio")
 import gradio as gr
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.page import Page
-from rlhf_dialog.feedback.page.shown import as_text, earlier
+from rlhf_dialog.feedback.page.rendering import as_text, earlier
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.limits import Limits
 from rlhf_dialog.models.network import AGENT_FILE

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.chat_session import Talk
 from rlhf_dialog.feedback.store.limits import Limits
 from rlhf_dialog.feedback.store.store import Store
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from bots import new_version
 
-from rlhf_dialog.feedback.page import answering as module
-from rlhf_dialog.feedback.page.answering import Answer, Answering, AnsweringClosed
+from rlhf_dialog.feedback.page import batched_generation as module
+from rlhf_dialog.feedback.page.batched_generation import Answer, Answering, AnsweringClosed
 from rlhf_dialog.models.generation import random_numbers
 
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"], ["a"]]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answer, Answering
+from rlhf_dialog.feedback.page.batched_generation import Answer, Answering
 from rlhf_dialog.feedback.store.store import Store, StoredTurn
 
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with

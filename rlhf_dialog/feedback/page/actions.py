@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.shown import REASONS, Shown, pair_to_compare, shown
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.rendering import REASONS, Shown, pair_to_compare, shown
 from rlhf_dialog.feedback.store.limits import Limits, checked_length
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rlhf_dialog.feedback.page.served import BotVersions, OneAgent, Served
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, OneAgent, Served
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced

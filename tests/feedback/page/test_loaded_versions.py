@@ -9,7 +9,7 @@ from bots import new_version
 from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.served import BotVersions, OneAgent, Served, load_agent
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, OneAgent, Served, load_agent
 from rlhf_dialog.models.generation import at_temperature
 
 

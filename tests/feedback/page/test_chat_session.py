@@ -12,8 +12,8 @@ import pytest
 from bots import new_version
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
-from rlhf_dialog.feedback.page.talk import Talk, WentOn
+from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.chat_session import Talk, WentOn
 from rlhf_dialog.feedback.store import schema
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page import open_talks
-from rlhf_dialog.feedback.page.answering import Answering
-from rlhf_dialog.feedback.page.open_talks import OpenTalks
+from rlhf_dialog.feedback.page import open_sessions
+from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.open_sessions import OpenTalks
 from rlhf_dialog.feedback.store.limits import Limits
 
 
@@ -53,8 +53,8 @@ def test_one_event_at_a_time(talks):
 
 def test_a_rating_just_before_is_waited_for(talks, monkeypatch):
     """A browser sends a reason twice, and people click fast: neither may be refused."""
-    monkeypatch.setattr(open_talks, "PATIENCE", 1000.0)
-    monkeypatch.setattr(open_talks.time, "sleep", lambda seconds: first.busy.release())
+    monkeypatch.setattr(open_sessions, "PATIENCE", 1000.0)
+    monkeypatch.setattr(open_sessions.time, "sleep", lambda seconds: first.busy.release())
     with talks._lock:
         first = talks._replace(("ann", "1"), talks._begin("ann", ""))
     with talks.talk("ann", "1", "") as talk:

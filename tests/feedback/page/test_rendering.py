@@ -5,9 +5,9 @@ import html.parser
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
-from rlhf_dialog.feedback.page.shown import as_text, note, pair_to_compare, pressed, problem, short, shown, who
-from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.rendering import as_text, note, pair_to_compare, pressed, problem, short, shown, who
 
 
 @pytest.fixture

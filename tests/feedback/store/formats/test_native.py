@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import own
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Store
 
 
@@ -21,17 +21,17 @@ def rows(tmp_path):
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=1)
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=-1, text="short")
     store.add_feedback(dialogue, "choice", "bob", turn=second, other=first)
-    yield own.rows_of(store)
+    yield native.rows_of(store)
     store.close()
 
 
 def read(rows):
-    return own.read([(f"line {number}", row) for number, row in enumerate(rows, 1)]).records
+    return native.read([(f"line {number}", row) for number, row in enumerate(rows, 1)]).records
 
 
 def test_it_has_everything_and_reads_it(rows):
     (row,) = json.loads(json.dumps(rows))
-    assert own.is_own(row)
+    assert native.is_own(row)
     assert row["turns"][1]["token_ids"] == [1]
     (record,) = read([row])
     assert [(turn.position, turn.text) for turn in record.turns] == [
