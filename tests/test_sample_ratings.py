@@ -54,11 +54,11 @@ def test_the_share_of_a_person_is_that_among_people(store):
             store.add_feedback(dialogue, "thumb", person, turn=turn, value=1)
     examples = read_examples(store)
     own = [one for one in examples.all if not one.heldout and one.person != SAMPLES]
-    of_bob = sum(one.person == store.hashed("bob") for one in own)
+    of_bob = sum(one.person == store.hash_person("bob") for one in own)
     training = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
     kept = [one.person for one in training.all if one.person != SAMPLES]
     assert of_bob
-    assert [kept.count(store.hashed(person)) for person in ("ann", "bob")] == [of_bob, of_bob]
+    assert [kept.count(store.hash_person(person)) for person in ("ann", "bob")] == [of_bob, of_bob]
 
 
 def test_forgetting_samples_removes_them_all(store):

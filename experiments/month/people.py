@@ -157,7 +157,7 @@ class People:
 
     def _troll(self, store: Store, host: Host, night: int) -> None:
         """The troll talks until exactly the share of all feedback is the troll's."""
-        own, number = store.hashed(TROLL), 0
+        own, number = store.hash_person(TROLL), 0
         while True:
             events = store.feedback(newest=False)
             sent = sum(event.person == own for event in events)

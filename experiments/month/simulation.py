@@ -25,7 +25,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.feedback.learning.night import learn, take_snapshot
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import capped_weights, share_of, training_set
+from rlhf_dialog.feedback.store.examples import cap_weights, max_share, training_set
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, ChatAgent
 from rlhf_dialog.runs.verification import sha256_of, sha256_of_file
@@ -133,7 +133,7 @@ class Month:
     def _counts(self) -> Row:
         store = self.bot.store()
         try:
-            events, troll = store.feedback(newest=False), store.hashed(TROLL)
+            events, troll = store.feedback(newest=False), store.hash_person(TROLL)
             return {"events": len(events), "troll_events": sum(event.person == troll for event in events)}
         finally:
             store.close()
@@ -208,7 +208,7 @@ def troll_shares(bot: Bot) -> Row:
     snapshot = take_snapshot(bot, settings)
     store = bot.store()
     try:
-        troll = store.hashed(TROLL)
+        troll = store.hash_person(TROLL)
     finally:
         store.close()
     training = snapshot.training
@@ -216,7 +216,7 @@ def troll_shares(bot: Bot) -> Row:
         training = training_set(snapshot.examples, settings, (), random.Random(0))
     rows = Counter(one.person for one in training.all)
     heldout = Counter(one.person for one in snapshot.heldout.all)
-    weights = capped_weights(heldout, settings.person_cap)
+    weights = cap_weights(heldout, settings.person_cap)
     totals = {person: weights[person] * count for person, count in heldout.items()}
     cap = settings.person_cap
     within = all(_is_within(some, troll, cap) for some in (rows, totals))
@@ -225,7 +225,7 @@ def troll_shares(bot: Bot) -> Row:
 
 def _is_within(some: dict[str, Any], person: str, cap: float) -> bool:
     total = sum(some.values(), Fraction(0))
-    return Fraction(some.get(person, 0)) <= share_of(cap, len(some)) * total
+    return Fraction(some.get(person, 0)) <= max_share(cap, len(some)) * total
 
 
 def _share(some: dict[str, Any], person: str) -> float:

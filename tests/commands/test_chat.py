@@ -19,7 +19,7 @@ from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.store import schema
 
 # the terminal
@@ -109,7 +109,7 @@ def test_no_line_of_a_reply_can_pass_for_a_prompt():
 
 def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
     answers(monkeypatch, "Hello", "quit")
-    monkeypatch.setattr(Talk, "say", lambda *_: iter(["\x1b", "\x1b]0;owned\x07\x9b2J"]))
+    monkeypatch.setattr(ChatSession, "say", lambda *_: iter(["\x1b", "\x1b]0;owned\x07\x9b2J"]))
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
@@ -238,7 +238,7 @@ def test_a_device_or_seed_that_cannot_be_is_exit_code_2(agent_folder, capsys, op
 
 
 def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
-    monkeypatch.setattr(Talk, "say", lambda *_: iter(["caf\u00e9"]))
+    monkeypatch.setattr(ChatSession, "say", lambda *_: iter(["caf\u00e9"]))
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "ascii"))
     answers(monkeypatch, "Hello", "quit")
@@ -309,7 +309,7 @@ def test_a_bot_says_what_it_stores_and_learns_from_words(bot, state, monkeypatch
     assert lines[2] == WELCOME
     store = bot.store()
     assert [(dialogue.person, dialogue.source) for dialogue in store.dialogues()] == [
-        (store.hashed((state / "person").read_text().strip()), "terminal")
+        (store.hash_person((state / "person").read_text().strip()), "terminal")
     ] * 2
     assert [(event.kind, event.value, event.text) for event in store.feedback()] == [("thumb", 1.0, "kind")]
     store.close()

@@ -17,7 +17,7 @@ import pytest
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_statistic
 from rlhf_dialog.feedback.learning.gate import compare, smallest_gain
-from rlhf_dialog.feedback.store.examples import Answer, HeldOut
+from rlhf_dialog.feedback.store.examples import HeldOut, RatedAnswer
 
 pytestmark = pytest.mark.slow
 
@@ -191,7 +191,7 @@ def night(rng, gain, dialogues=60, answers=2, champion=0.6, together=0.5):
     noise[1] = together * noise[0] + math.sqrt(1 - together**2) * noise[1]
     apart = [math.sqrt(2) * NORMAL.inv_cdf(one) for one in (champion, champion + gain)]
     scores = noise + np.outer(apart, liked)
-    rows = [Answer((), "", bool(liked[i]), "thumb", "p", f"d{units[i]}", i) for i in range(count)]
+    rows = [RatedAnswer((), "", bool(liked[i]), "thumb", "p", f"d{units[i]}", i) for i in range(count)]
     held_out = HeldOut(rows, [], {}, dict.fromkeys(range(count), 1.0))
     return compare(held_out, *({str(i): x for i, x in enumerate(row)} for row in scores.tolist()))
 

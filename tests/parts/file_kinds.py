@@ -166,7 +166,7 @@ def store(folder: Path) -> None:
 def events(folder: Path) -> None:
     with closing(Store(folder / "feedback.sqlite")) as whole:
         whole.check()
-        assert [whole.people(), whole.feedback(), native.rows_of(whole)]
+        assert [whole.people(), whole.feedback(), native.export_rows(whole)]
 
 
 def bot(folder: Path) -> None:

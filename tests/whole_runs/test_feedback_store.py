@@ -81,7 +81,7 @@ def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path, people, kills,
     stored = {event.id: event for event in store.feedback(newest=False)}
     assert len(said) >= 20 * kills
     assert [stored[event].text for event, name, number in said] == [f"{name} {number}" for _, name, number in said]
-    assert {store.hashed(name) for _, name, _ in said} <= store.people()
+    assert {store.hash_person(name) for _, name, _ in said} <= store.people()
     with closing(sqlite3.connect(store.path)) as plain:  # and nothing hangs in the air
         assert plain.execute("PRAGMA foreign_key_check").fetchall() == []
     store.close()

@@ -31,7 +31,7 @@ def talked(folder, host, night=1, seed=0, **keys):
 
 def said(store, without=()):
     """What was stored but for times and numbers: dialogues, turns, feedback, without one person's."""
-    own = {store.hashed(name) for name in without}
+    own = {store.hash_person(name) for name in without}
     kept = [one.id for one in store.dialogues() if one.person not in own]
     turns = {turn.id: turn for one in kept for turn in store.turns(one)}
     events = [
@@ -112,14 +112,14 @@ def test_people_are_as_they_are_without_the_troll(tmp_path, host):
 @pytest.mark.parametrize("share", [0.4, *(pytest.param(share, marks=pytest.mark.thorough) for share in (0.25, 0.6))])
 def test_the_troll_sends_exactly_the_share(tmp_path, host, share):
     events = (store := talked(tmp_path, host, troll_share=share)).feedback(newest=False)
-    sent = sum(event.person == store.hashed(TROLL) for event in events)
+    sent = sum(event.person == store.hash_person(TROLL) for event in events)
     assert sent == round((len(events) - sent) * share / (1 - share))
     assert len(store.feedback()) == len(events)  # nothing replaces what was said before
 
 
 def judged(store, person):
     """(is liked by the taste, was liked) of each thumb and score of the troll, or of the others."""
-    own, texts = store.hashed(TROLL), {t.id: t.text for d in store.dialogues() for t in store.turns(d.id)}
+    own, texts = store.hash_person(TROLL), {t.id: t.text for d in store.dialogues() for t in store.turns(d.id)}
     some = [e for e in store.feedback() if e.kind in ("thumb", "score") and (e.person == own) == (person == TROLL)]
     return [(ASKS.likes(texts[e.turn]), e.value > (0 if e.kind == "thumb" else 3)) for e in some]
 
@@ -142,7 +142,7 @@ def test_without_errors_everybody_but_the_troll_is_right(tmp_path, host):
 @pytest.mark.thorough
 def test_edits_are_liked_and_those_of_the_troll_are_not(tmp_path, host):
     store = talked(tmp_path, host, dialogues_per_night=60, edit_share=0.6, score_share=0, choice_share=0, taste=ASKS)
-    own = store.hashed(TROLL)
+    own = store.hash_person(TROLL)
     edits = [event for event in store.feedback() if event.kind == "edit"]
     assert {ASKS.likes(event.text) for event in edits if event.person != own} == {True}
     replies = {turn for script in SCRIPTS for turn in script[1:]}
@@ -166,7 +166,7 @@ class Answers(Host):
 def test_the_liked_one_of_two_answers_is_chosen_and_the_talk_goes_on_with_it(tmp_path, host):
     keys = {"choice_share": 1, "score_share": 0, "edit_share": 0, "noise": 0, "feedback_share": 1}
     store = talked(tmp_path, Answers(host, ["No .", "Why not ?"]), **keys)
-    own, texts = store.hashed(TROLL), {t.id: t for d in store.dialogues() for t in store.turns(d.id)}
+    own, texts = store.hash_person(TROLL), {t.id: t for d in store.dialogues() for t in store.turns(d.id)}
     events = store.feedback()
     assert {event.kind for event in events} == {"choice"}
     assert {(event.person == own, texts[event.turn].text) for event in events} == {(False, "Why not ?"), (True, "No .")}

@@ -142,7 +142,7 @@ def test_the_cap_is_compared_exactly(counts, cap, within):
 def test_the_trolls_shares_of_training_set_and_gate(month, monkeypatch):
     """Counted here from the snapshot, with the weights of the held-out set."""
     store = month.bot.store()
-    troll = store.hashed("troll")
+    troll = store.hash_person("troll")
     store.close()
     monkeypatch.setattr(month, "people", None)
     snapshot = simulation.take_snapshot(month.bot, simulation.read_settings(month.bot.settings_path))

@@ -118,13 +118,15 @@ def counts(examples: Examples, num_people: int) -> list[str]:
     liked = Counter(answer.liked for answer in examples.answers)
     kinds = Counter(pair.kind for pair in examples.pairs)
     of_people = [one.person for one in examples.all if one.person != SAMPLES]
-    shown = ", ".join(f"{person} {number / len(of_people):.0%}" for person, number in Counter(of_people).most_common(5))
+    shares = ", ".join(
+        f"{person} {number / len(of_people):.0%}" for person, number in Counter(of_people).most_common(5)
+    )
     num_samples = len(examples) - len(of_people)
     samples = f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples"
     return [
         f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
         *([samples] if num_samples else []),
-        f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
+        f"people: {num_people}" + (f" (largest shares: {shares})" if shares else ""),
     ]
 
 

@@ -9,7 +9,7 @@ from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.models.generation import Sampling
@@ -38,7 +38,7 @@ class Partner:
         self.name, self._open = name, ExitStack()
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
-            folder = _folder_of(name, trust_remote_code)
+            folder = _find_folder(name, trust_remote_code)
             agent = load_agent(folder, tokenizer, device, trust_remote_code, adjust, trust_config)
             self.answering = Answering(agent, seed=seed or 0)
         elif tokenizer or trust_remote_code:
@@ -61,12 +61,12 @@ class Partner:
     def introduction(self) -> list[str]:
         """Who answers, what the agent says of itself, and what becomes of what is said."""
         said = self.answering.introduction()
-        own = [] if said is None else [said]
+        introduction = [] if said is None else [said]
         if self.bot is None:
-            return [f"Agent: {self.name}", *own]
+            return [f"Agent: {self.name}", *introduction]
         return [
             f"Agent: {self.name}, version {self.answering.version()}",
-            *own,
+            *introduction,
             f"What you say and how you rate it is stored in {self.bot.store_path} to train this bot; /forget me removes it.",
         ]
 
@@ -75,12 +75,12 @@ class Partner:
         """Who uses this terminal; nobody where nothing is stored."""
         return "" if self.store is None else terminal_person()
 
-    def begin(self) -> Talk:
+    def begin(self) -> ChatSession:
         """A new dialogue."""
-        return Talk(self.store, self.answering, self.person, "terminal")
+        return ChatSession(self.store, self.answering, self.person, "terminal")
 
 
-def _folder_of(name: str, trust_remote_code: bool) -> str:
+def _find_folder(name: str, trust_remote_code: bool) -> str:
     folder = Path(name).expanduser()
     if (folder / "agent").is_dir() and not (folder / "config.json").exists():  # a training run
         name = str(folder / "agent")

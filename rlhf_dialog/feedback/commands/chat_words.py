@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from rlhf_dialog.commands.chat_screen import Screen, answered, word_of
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.chat_session import ChatSession
 
 WORDS = {  # word: its arguments, what it does
     "good": ("[REASON]", "you like the last answer"),
@@ -21,60 +21,60 @@ WORDS = {  # word: its arguments, what it does
 }
 
 
-def run_word(talk: Talk, line: str, screen: Screen) -> None:
+def run_word(talk: ChatSession, line: str, screen: Screen) -> None:
     """Do what `/word arguments` asks for. A mistake, or feedback that could not be stored, is shown."""
-    word, rest = word_of(line)
+    word, arguments = word_of(line)
     if word not in ACTIONS:
         advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
         screen.note(f"there is no word /{word}{advice or ';'} /help lists them, and // begins a message with a slash")
         return
     try:
-        ACTIONS[word](talk, rest, screen)
+        ACTIONS[word](talk, arguments, screen)
     except UserError as error:
         screen.note(error)
 
 
-def _good(talk: Talk, rest: str, screen: Screen) -> None:
+def _good(talk: ChatSession, rest: str, screen: Screen) -> None:
     talk.thumb(True, rest)
     screen.note("stored: you like this answer")
 
 
-def _bad(talk: Talk, rest: str, screen: Screen) -> None:
+def _bad(talk: ChatSession, rest: str, screen: Screen) -> None:
     talk.thumb(False, rest)
     screen.note("stored: you do not like this answer; /edit TEXT shows a better one")
 
 
-def _score(talk: Talk, rest: str, screen: Screen) -> None:
+def _score(talk: ChatSession, rest: str, screen: Screen) -> None:
     value = _number(rest, "/score takes a number from 1 to 5, for example /score 4")
     talk.score(value)
     screen.note(f"stored: {value} of 5")
 
 
-def _edit(talk: Talk, rest: str, screen: Screen) -> None:
+def _edit(talk: ChatSession, rest: str, screen: Screen) -> None:
     if not rest:
         raise UserError("/edit takes the text that the answer should be")
     talk.edit(rest)
     screen.note("stored: the dialogue goes on with your answer")
 
 
-def _again(talk: Talk, rest: str, screen: Screen) -> None:
+def _again(talk: ChatSession, rest: str, screen: Screen) -> None:
     number = len(talk.alternatives()) + 1
     answered(talk, talk.again(), screen, f"> Agent, answer {number}: ")
     if talk.store is not None:
         screen.note(f"/choose 1 to /choose {number} says which answer is the best")
 
 
-def _choose(talk: Talk, rest: str, screen: Screen) -> None:
+def _choose(talk: ChatSession, rest: str, screen: Screen) -> None:
     number = _number(rest, "/choose takes the number of an answer, for example /choose 2")
     talk.choose(number)
     screen.note(f"stored: the dialogue goes on with answer {number}")
 
 
-def _why(talk: Talk, rest: str, screen: Screen) -> None:
+def _why(talk: ChatSession, rest: str, screen: Screen) -> None:
     screen.note(talk.why())
 
 
-def _forget(talk: Talk, rest: str, screen: Screen) -> None:
+def _forget(talk: ChatSession, rest: str, screen: Screen) -> None:
     if rest.lower() == "me":
         raise UserError("this removes all your dialogues and ratings, and cannot be undone; /forget me yes does it")
     if rest.lower().split() != ["me", "yes"]:
@@ -84,7 +84,7 @@ def _forget(talk: Talk, rest: str, screen: Screen) -> None:
     screen.forget()
 
 
-def _help(talk: Talk, rest: str, screen: Screen) -> None:
+def _help(talk: ChatSession, rest: str, screen: Screen) -> None:
     lines = [f"  {f'/{word} {arguments}':<16}{meaning}" for word, (arguments, meaning) in WORDS.items()]
     screen.write("\n".join(lines))
 
@@ -95,7 +95,7 @@ def _number(text: str, advice: str) -> int:
     return int(text)
 
 
-ACTIONS: dict[str, Callable[[Talk, str, Screen], None]] = {
+ACTIONS: dict[str, Callable[[ChatSession, str, Screen], None]] = {
     "good": _good,
     "bad": _bad,
     "score": _score,

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(usage(name))
         return 0
-    chosen, *rest = words
+    chosen, *arguments = words
     if chosen not in SUBCOMMANDS:
         advice = nearest(chosen, SUBCOMMANDS) or f"; choose one of {', '.join(SUBCOMMANDS)}"
         sys.stderr.write(f"error: there is no subcommand {chosen!r} of feedback{advice}\n")
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     path, meaning = SUBCOMMANDS[chosen]
     options, run = import_module(path).SUBCOMMANDS[chosen]
     about = f"{meaning[0].upper()}{meaning[1:]}."
-    return run_command(options, run, rest, f"{name} {chosen}", about)
+    return run_command(options, run, arguments, f"{name} {chosen}", about)
 
 
 def usage(name: str) -> str:

@@ -14,7 +14,7 @@ from rlhf_dialog.feedback.store.imports import KNOWN, import_file
 logger = logging.getLogger(__name__)
 
 
-class ExportOptions(BotOptions):
+class FeedbackExportOptions(BotOptions):
     file: Path = option(
         "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", positional=True
     )
@@ -27,7 +27,7 @@ class ExportOptions(BotOptions):
     messages: bool = option("kto and dpo: messages with roles instead of text")
 
 
-def run_export(options: ExportOptions) -> None:
+def run_export(options: FeedbackExportOptions) -> None:
     """Write the file or folder."""
     path = options.file
     if options.messages and options.format == "jsonl":
@@ -41,7 +41,7 @@ def run_export(options: ExportOptions) -> None:
         check_output("FILE", path, str(path))
     store = Bot(options.run).store()
     try:
-        rows = exports.rows_of(store, options.format, options.messages)
+        rows = exports.export_rows(store, options.format, options.messages)
     finally:
         store.close()
     if is_file:
@@ -76,7 +76,7 @@ def run_import(options: ImportOptions) -> None:
         added.format,
         added.dialogues,
         added.events,
-        added.known,
+        added.num_known,
     )
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)
@@ -100,7 +100,7 @@ def run_backup(options: BackupOptions) -> None:
 
 
 SUBCOMMANDS = {  # name: its options, and what does it
-    "export": (ExportOptions, run_export),
+    "export": (FeedbackExportOptions, run_export),
     "import": (ImportOptions, run_import),
     "backup": (BackupOptions, run_backup),
 }

@@ -52,9 +52,9 @@ def run_serve(options: ServeOptions) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     check_gradio()
     check_device(options.device)
-    login = None if options.auth is None else login_of(options.auth)
-    names = allowed_names(options.allow_host)
-    family, address = resolved(options.host, options.port)
+    login = None if options.auth is None else read_logins(options.auth)
+    names = check_names(options.allow_host)
+    family, address = resolve_host(options.host, options.port)
     if login is None and (options.share or not is_loopback(address)):
         what = "--share" if options.share else f"--host {options.host}"
         raise UserError(
@@ -67,14 +67,14 @@ def run_serve(options: ServeOptions) -> None:
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
         from rlhf_dialog.feedback.page.batched_generation import Answering
-        from rlhf_dialog.feedback.page.page import Page, PageServer
+        from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
         answering = stack.enter_context(Answering(bot, device=options.device))
         version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)
-        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
+        page = FeedbackPage(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -99,15 +99,13 @@ def check_gradio() -> None:
         raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
 
 
-def login_of(given: str) -> Login:
+def read_logins(auth: str) -> Login:
     """What checks a name and a password against `user:password`, or a file of such lines. Raises UserError."""
-    path = Path(given).expanduser()
+    path = Path(auth).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [given]
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [auth]
     except (OSError, UnicodeError) as error:
-        raise UserError(
-            f"--auth {given}: cannot be read ({error}); a text file has one user:password a line"
-        ) from error
+        raise UserError(f"--auth {auth}: cannot be read ({error}); a text file has one user:password a line") from error
     passwords: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         user, colon, password = line.strip().partition(":")
@@ -128,27 +126,27 @@ def login_of(given: str) -> Login:
     return login
 
 
-def allowed_names(given: Sequence[str]) -> Sequence[str]:
+def check_names(names: Sequence[str]) -> Sequence[str]:
     """The names of --allow_host. Raises UserError for an address of a page."""
-    for name in given:
+    for name in names:
         if not re.fullmatch(r"[\w.-]+", name):
             raise UserError(
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
-    return given
+    return names
 
 
-def resolved(host: str, port: int) -> tuple[int, Any]:
+def resolve_host(host: str, port: int) -> tuple[int, Any]:
     """The family and the address of a socket. Raises UserError."""
     if not 0 <= port < 1 << 16:
         raise UserError(f"--port {port}: give 0 to 65535")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise UserError(
             f"--host {host}: is not an address of this machine ({error}); give 127.0.0.1, for example"
         ) from error
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     return family, address
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from rlhf_dialog.evaluation.intervals import Array, Numbers, bootstrap_bounds, half_width
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Example, HeldOut, heldout_set, read_examples
-from rlhf_dialog.feedback.store.progress import so_far
+from rlhf_dialog.feedback.store.progress import describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
@@ -237,7 +237,7 @@ def power_of(heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Ma
     """`power_line` of this held-out feedback, and of the number of all ratings, after the `gate` of the last night."""
     num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
-        return so_far(num_ratings, num_events, settings)
+        return describe_progress(num_ratings, num_events, settings)
     gain = smallest_gain(expected_error(num_events, gate), people if people >= ENOUGH_PEOPLE else num_events)
     return (
         f"{num_events} held-out events{of_whom(people)}: the gate can see +{100 * gain:.0f} points today (a true gain of that "

@@ -23,12 +23,12 @@ from rlhf_dialog.feedback.learning.tokenized_examples import RowEncoder, SFTRows
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.examples import (
     Examples,
+    describe_small_group,
     heldout_set,
     read_examples,
-    small_group,
     training_set,
 )
-from rlhf_dialog.feedback.store.progress import so_far
+from rlhf_dialog.feedback.store.progress import describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.lock import locked
@@ -176,7 +176,7 @@ def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None
     """Why nothing would change; None when a night can be made."""
     num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
     if num_heldout < settings.min_heldout:
-        return f"nothing changed: {so_far(num_ratings, num_heldout, settings)}"
+        return f"nothing changed: {describe_progress(num_ratings, num_heldout, settings)}"
     if not snapshot.training.num_new:
         return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
     if not gate.is_comparable(snapshot.heldout):
@@ -341,5 +341,5 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         power,
         why,
         dry_run,
-        people=small_group(settings.person_cap, training),
+        people=describe_small_group(settings.person_cap, training),
     )

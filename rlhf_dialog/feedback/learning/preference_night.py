@@ -30,7 +30,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Watch
 from rlhf_dialog.feedback.learning.run import Night
 from rlhf_dialog.feedback.store.bot import WORK
-from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
+from rlhf_dialog.feedback.store.examples import Example, RatedAnswer, TrainingSet, training_set
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
@@ -95,7 +95,7 @@ def preference_rows(examples: Sequence[Example], context_size: int, draw: random
     labelled: dict[str, dict[bool, list[list[str]]]] = defaultdict(lambda: {True: [], False: []})
     for one in examples:
         prompt = list(one.prompt_turns[-context_size:])
-        if isinstance(one, Answer):
+        if isinstance(one, RatedAnswer):
             labelled[one.kind][one.liked].append([*prompt, one.response])
         else:
             rows.append(([*prompt, one.chosen], [*prompt, one.rejected]))

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlhf_dialog.feedback.learning.gate import Comparison
-from rlhf_dialog.feedback.store.examples import shown
+from rlhf_dialog.feedback.store.examples import format_counts
 from rlhf_dialog.runs.services.guard import Limit
 
 
@@ -35,7 +35,7 @@ class NightReport:
         """The report as text."""
         texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
         if self.left_out:
-            texts.append(f"left out: {shown(self.left_out)}")
+            texts.append(f"left out: {format_counts(self.left_out)}")
         texts += self.people
         texts.append(f"held out: {self.power}")
         if self.metrics:

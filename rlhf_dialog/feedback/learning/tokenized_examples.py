@@ -21,7 +21,7 @@ from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit
-from rlhf_dialog.feedback.store.examples import Answer, Example
+from rlhf_dialog.feedback.store.examples import Example, RatedAnswer
 from rlhf_dialog.json_files import FAULTS, load_json
 from rlhf_dialog.models.chat_agent import ChatAgent, collate
 from rlhf_dialog.models.device_copies import send
@@ -70,7 +70,7 @@ class RowEncoder:
     def rows(self, example: Example) -> list[Row]:
         """One row of an answer; two of a pair, the chosen one first."""
         prompt = example.prompt_turns
-        if isinstance(example, Answer):
+        if isinstance(example, RatedAnswer):
             return [self.row(prompt, example.response, example.ids)]
         return [
             self.row(prompt, example.chosen, example.chosen_ids),
@@ -80,7 +80,7 @@ class RowEncoder:
 
 def keys_of(example: Example) -> list[str]:
     """The names of the rows of an example: its event, and which side of a pair."""
-    return [str(example.event)] if isinstance(example, Answer) else [f"{example.event}+", f"{example.event}-"]
+    return [str(example.event)] if isinstance(example, RatedAnswer) else [f"{example.event}+", f"{example.event}-"]
 
 
 def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:

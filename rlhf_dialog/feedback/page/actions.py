@@ -1,22 +1,22 @@
-"""What the buttons of a page do with a Talk; each returns the sentence that says what was saved, or raises UserError."""
+"""What the buttons of a page do with a ChatSession; each returns the sentence that says what was saved, or raises UserError."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.chat_session import Talk
-from rlhf_dialog.feedback.page.rendering import REASONS, Shown, pair_to_compare, shown
-from rlhf_dialog.feedback.store.limits import Limits, checked_length
+from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.page.rendering import REASONS, RatedMessage, find_pair_to_compare, list_messages
+from rlhf_dialog.feedback.store.limits import PageLimits, check_length
 
 
-def again(talk: Talk) -> Iterator[str]:
+def again(talk: ChatSession) -> Iterator[str]:
     """Another answer to the last message, growing."""
-    if pair_to_compare(talk):
+    if find_pair_to_compare(talk):
         raise UserError("say first which of the two answers is better")
     return talk.again()
 
 
-def thumb(talk: Talk, index: Any, liked: Any) -> str:
+def thumb(talk: ChatSession, index: Any, liked: Any) -> str:
     """At Gradio's index of a message: a thumb (True, False), a reason of the flag (text), a thumb taken back (empty)."""
     item = _answer_at(talk, index)
     if liked in ("", None):
@@ -29,47 +29,47 @@ def thumb(talk: Talk, index: Any, liked: Any) -> str:
     return f"Saved: {said}{f' ({reason.lower()})' if reason else ''}."
 
 
-def draft(talk: Talk) -> str:
+def draft(talk: ChatSession) -> str:
     """The text of the last answer, to begin a better one with."""
-    if talk.last is None or pair_to_compare(talk):
+    if talk.last is None or find_pair_to_compare(talk):
         raise UserError("there is not yet one answer to edit")
     return talk.texts[talk.last.position]
 
 
-def edit(talk: Talk, better: Any, limits: Limits) -> str:
+def edit(talk: ChatSession, better: Any, limits: PageLimits) -> str:
     """A better answer than the last one."""
-    talk.edit(checked_length(str(better or ""), limits, "the answer"))
+    talk.edit(check_length(str(better or ""), limits, "the answer"))
     return "Saved: the dialogue goes on with your answer."
 
 
-def choose(talk: Talk, number: int) -> str:
+def choose(talk: ChatSession, number: int) -> str:
     """The first (0) or the second (1) of two answers is better."""
-    if not (pair := pair_to_compare(talk)):
+    if not (pair := find_pair_to_compare(talk)):
         raise UserError("there is only one answer; ask for another one first")
     places = [turn.id for turn in talk.alternatives()]
     talk.choose(places.index(pair[number].id) + 1)
     return f"Saved: the {('first', 'second')[number]} answer is better; the dialogue goes on with it."
 
 
-def score(talk: Talk, value: Any) -> str:
+def score(talk: ChatSession, value: Any) -> str:
     """1 to 5 for the last answer."""
     talk.score(_number(value))
     return f"Saved: {value} of 5 for the last answer."
 
 
-def score_dialogue(talk: Talk, value: Any) -> str:
+def score_dialogue(talk: ChatSession, value: Any) -> str:
     """1 to 5 for the whole dialogue."""
     talk.score_dialogue(_number(value))
     return f"Saved: {value} of 5 for this dialogue."
 
 
-def _answer_at(talk: Talk, index: Any) -> Shown:
+def _answer_at(talk: ChatSession, index: Any) -> RatedMessage:
     """What is shown at Gradio's index of a message. Raises UserError unless it is an answer."""
-    found = shown(talk)
+    items = list_messages(talk)
     place = index[0] if isinstance(index, (list, tuple)) else index
-    if not isinstance(place, int) or not 0 <= place < len(found) or found[place].turn.speaker != "agent":
+    if not isinstance(place, int) or not 0 <= place < len(items) or items[place].turn.speaker != "agent":
         raise UserError("only the bot's answers can be rated")
-    return found[place]
+    return items[place]
 
 
 def _number(value: Any) -> int:

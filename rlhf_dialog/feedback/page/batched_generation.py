@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, OneAgent, Served
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedAnswer:
     """An answer so far, or a finished one: what the store keeps of it.
 
     >>> Answer("Inside , please .", (14, 10, 50257), (-1.2, -0.4, -0.1), {"temperature": 1.0, "seed": 7}, "0002", ended=True)
@@ -49,7 +49,7 @@ class _Request:
     turns: list[str]
     version: str
     seed: int
-    answers: "queue.SimpleQueue[Answer | BaseException]" = field(default_factory=queue.SimpleQueue)
+    answers: "queue.SimpleQueue[GeneratedAnswer | BaseException]" = field(default_factory=queue.SimpleQueue)
     left: bool = False  # nobody waits for it any more
 
 
@@ -77,7 +77,7 @@ class Answering:
         """
         self.bot = source if isinstance(source, Bot) else None
         versions = BotVersions(source, device, adjust) if isinstance(source, Bot) else OneAgent(source)
-        self._served = Served(versions, max_versions)
+        self._served = LoadedVersions(versions, max_versions)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -125,7 +125,9 @@ class Answering:
         """`text` as the version's model sees it: a space replaces what would end a turn."""
         return self._served.agent(version).spoken(text).strip()
 
-    def stream(self, turns: Sequence[str], version: str, seed: int | None = None) -> Generator[Answer, None, None]:
+    def stream(
+        self, turns: Sequence[str], version: str, seed: int | None = None
+    ) -> Generator[GeneratedAnswer, None, None]:
         """Answer the turns, oldest first, with a version that the dialogue holds: the growing answer, at last the ended one.
 
         Closing the iterator gives the request up. Raises AnsweringClosed, and what the generation raises.
@@ -134,11 +136,11 @@ class Answering:
         self._submit(request)
         try:
             while True:
-                found = request.answers.get()
-                if isinstance(found, BaseException):
-                    raise found
-                yield found
-                if found.ended:
+                answer = request.answers.get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+                if answer.ended:
                     return
         finally:
             request.left = True
@@ -150,7 +152,7 @@ class Answering:
         It is computed at the version's temperature, without its filters.
         """
         own, first = self._served.agent(version), self._served.source.first()
-        with self._served.borrowed(first) as base:
+        with self._served.borrow(first) as base:
             return _logprob(own, turns, token_ids, own) - _logprob(base, turns, token_ids, own)
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class Answering:
         if self._worker is not None:
             self._worker.join()
         while self._waiting:
-            self._waiting.popleft().answers.put(_closed())
+            self._waiting.popleft().answers.put(_closing_error())
 
     def _seed(self) -> int:
         with self._changed:
@@ -170,7 +172,7 @@ class Answering:
     def _submit(self, request: _Request) -> None:
         with self._changed:
             if self._closed:
-                raise _closed()
+                raise _closing_error()
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="answering", daemon=True)
                 self._worker.start()
@@ -200,7 +202,7 @@ class Answering:
         """Answer a batch; each request gets its answer after every token until it has ended."""
         agent = self._served.agent(batch[0].version)
         prompts = [request.turns[-agent.settings.context_size :] for request in batch]
-        numbers = torch.cat([numbers_of(request.seed, agent.sampling) for request in batch])
+        numbers = torch.cat([draw_numbers(request.seed, agent.sampling) for request in batch])
         going = dict(enumerate(batch))
         with contextlib.closing(stream(agent, prompts, numbers)) as steps:
             for replies in steps:
@@ -211,20 +213,20 @@ class Answering:
                 if self._closed or not going:
                     break
         for request in going.values():
-            request.answers.put(_closed())
+            request.answers.put(_closing_error())
 
 
-def numbers_of(seed: int, sampling: Sampling) -> torch.Tensor:
+def draw_numbers(seed: int, sampling: Sampling) -> torch.Tensor:
     """The random numbers (1, T) of one answer."""
     return random_numbers(1, sampling, CPU, torch.Generator().manual_seed(seed))
 
 
-def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> Answer:
+def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> GeneratedAnswer:
     used = {**sampling.settings, "seed": request.seed}
-    return Answer(reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
+    return GeneratedAnswer(reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
 
 
-def _closed() -> AnsweringClosed:
+def _closing_error() -> AnsweringClosed:
     return AnsweringClosed("the program is ending")
 
 

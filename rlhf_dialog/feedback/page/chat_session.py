@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answer, Answering
+from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.store import Store, StoredTurn
 
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
@@ -21,20 +21,20 @@ SAME = "the bot gave the same answer again; ask once more"
 SAME_ALWAYS = "the bot takes the most likely word each time (temperature 0), so another answer is the same"
 
 
-class WentOn(UserError):
+class SessionChanged(UserError):
     """The dialogue has gone on elsewhere, in another tab for example: nothing was stored of what was just said or rated."""
 
     def __init__(self) -> None:
         super().__init__("this dialogue has gone on in another tab; open it again")
 
 
-class Talk:
+class ChatSession:
     """One dialogue of one person, with the version that it began with.
 
     Every method that stores returns after it is on disk. An answer is shown even if it cannot be stored: then `problem`
     says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError. Without a
     store nothing is stored, and feedback is a UserError. Methods that rate take the id of a turn, by default the last answer's.
-    What says or rates raises WentOn when the dialogue in the store is no longer the one that this Talk knows.
+    What says or rates raises SessionChanged when the dialogue in the store is no longer the one that this ChatSession knows.
     """
 
     def __init__(self, store: Store | None, answering: Answering, person: str, source: str):
@@ -51,31 +51,31 @@ class Talk:
         self.texts: dict[int, str] = {}  # by position: what the dialogue goes on with
         self.last: StoredTurn | None = None  # the answer that the dialogue goes on with
         self.problem: str | None = None  # why the newest turns are not on disk
-        self._known = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
+        self._seen = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
 
     @property
     def state(self) -> str:
         """What is known of the dialogue in the store, in short: another state is another dialogue to look at."""
-        return "{}.{}".format(*self._known)
+        return "{}.{}".format(*self._seen)
 
     @classmethod
-    def reopen(cls, store: Store, answering: Answering, person: str, source: str, dialogue: str) -> "Talk":
+    def reopen(cls, store: Store, answering: Answering, person: str, source: str, dialogue: str) -> "ChatSession":
         """A stored dialogue of this person, which goes on with the champion of today.
 
         Raises UserError when the person has no such dialogue.
         """
-        if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hashed(person))):
+        if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hash_person(person))):
             raise UserError("you have no such dialogue; begin a new one")
         talk = cls(store, answering, person, source)
-        talk._known = _newest(store, dialogue)  # before what is read: what comes meanwhile is not known
+        talk._seen = _newest(store, dialogue)  # before what is read: what comes meanwhile is not known
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
         by_id = {turn.id: turn for turn in talk.turns}
-        said: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
+        texts: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
         for event in store.feedback_on(dialogue):
             if event.turn in by_id and event.kind in CHANGES:
-                said.append((by_id[event.turn], event.created, event.text))
-        for turn, _, text in sorted(said, key=lambda one: (one[0].position, one[1])):
-            talk._goes_on_with(turn, text)
+                texts.append((by_id[event.turn], event.created, event.text))
+        for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
+            talk._continue_with(turn, text)
         return talk
 
     def say(self, text: str) -> Iterator[str]:
@@ -83,12 +83,12 @@ class Talk:
 
         Raises UserError when nothing is left of `text` without what would end a turn.
         """
-        said = self.spoken(text)
-        if not said:
+        message = self.spoken(text)
+        if not message:
             raise UserError("there is nothing to answer; write a message")
         position = len(self.texts)
-        user = StoredTurn(UNSTORED, "", position, "user", said, None, None, None, None, time.time())
-        return self._answer([*self._texts_before(position), said], [user])
+        user = StoredTurn(UNSTORED, "", position, "user", message, None, None, None, None, time.time())
+        return self._answer([*self._texts_before(position), message], [user])
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it, and as it is stored: a space replaces what would end a turn."""
@@ -114,29 +114,29 @@ class Talk:
         Of an answer that was edited the better text is what people see: preferred, it is stored as an edit of the others.
         """
         self._last_answer()
-        found = self.alternatives()
-        if len(found) < 2:
+        answers = self.alternatives()
+        if len(answers) < 2:
             raise UserError("there is only one answer; ask for another one first")
-        if not 1 <= number <= len(found):
-            raise UserError(f"there are {len(found)} answers; choose 1 to {len(found)}, not {number}")
-        places = [place for place, turn in enumerate(self.turns) if turn.position == found[0].position]
+        if not 1 <= number <= len(answers):
+            raise UserError(f"there are {len(answers)} answers; choose 1 to {len(answers)}, not {number}")
+        places = [place for place, turn in enumerate(self.turns) if turn.position == answers[0].position]
         chosen = places.pop(number - 1)
         self._save()
-        better = self._edit_of(self.turns[chosen])
+        better = self._find_edit(self.turns[chosen])
         for other in places:
             if better is None:
                 self._rate("choice", chosen, other=self.turns[other].id)
             elif better != self.turns[other].text:
                 self._rate("edit", other, text=better)
-        self._goes_on_with(self.turns[chosen], better)
+        self._continue_with(self.turns[chosen], better)
 
     def thumb(self, liked: bool, reason: str = "", turn: int | None = None) -> None:
         """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
-        self._rate("thumb", self._unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
+        self._rate("thumb", self._find_unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
 
     def score(self, value: int, turn: int | None = None) -> None:
         """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
-        self._rate("score", self._unedited(turn), value=_checked(value))
+        self._rate("score", self._find_unedited(turn), value=_check_score(value))
 
     def edit(self, text: str, turn: int | None = None) -> None:
         """Store a better answer; the dialogue goes on with it. Raises UserError when it is empty or the same."""
@@ -149,7 +149,7 @@ class Talk:
     def score_dialogue(self, value: int) -> None:
         """Give the whole dialogue 1 to 5."""
         self._last_answer()
-        self._rate("dialogue_score", None, value=_checked(value))
+        self._rate("dialogue_score", None, value=_check_score(value))
 
     def withdraw(self, kind: str, turn: int | None = None) -> None:
         """Take the feedback of one kind (thumb, score, edit, choice, dialogue_score) back."""
@@ -160,7 +160,7 @@ class Talk:
         of_turns: dict[int | None, dict[str, float | str | None]] = {}
         if self.store is None or self.dialogue is None:
             return of_turns
-        person = self.store.hashed(self.person)
+        person = self.store.hash_person(self.person)
         for event in self.store.feedback_on(self.dialogue):
             if event.person == person:
                 value = event.text if event.kind == "edit" else event.value
@@ -191,7 +191,7 @@ class Talk:
         bot = self.answering.bot
         if self.store is None or bot is None:
             raise UserError("this agent stores nothing, so there is nothing to forget")
-        rows = int(bot.forget(self.store.hashed(self.person))["rows"])
+        rows = int(bot.forget(self.store.hash_person(self.person))["rows"])
         self._clear()
         return rows
 
@@ -201,27 +201,27 @@ class Talk:
 
     def _answer(self, turns: list[str], user: list[StoredTurn]) -> Iterator[str]:
         """Stream the answer to `turns`; when it is whole, it and what the `user` said are remembered and stored."""
-        if self._went_on():
-            raise WentOn
-        shown, answer = None, None
+        if self._has_changed():
+            raise SessionChanged
+        last_text, answer = None, None
         with contextlib.closing(self.answering.stream(turns, self.version)) as answers:
             for answer in answers:
-                if answer.text != shown or answer.ended:
-                    shown = answer.text
+                if answer.text != last_text or answer.ended:
+                    last_text = answer.text
                     yield answer.text
         assert answer is not None  # a stream ends with its answer, or raises
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
             raise UserError(SAME_ALWAYS if answer.sampling.get("greedy") else SAME)
         for turn in (*user, _turn(answer, len(turns))):
             self.turns.append(turn)
-            self._goes_on_with(turn)
+            self._continue_with(turn)
         if self.store is not None:
             try:
                 self._save()
             except UserError as error:
                 self.problem = str(error)
 
-    def _goes_on_with(self, turn: StoredTurn, text: str | None = None) -> None:
+    def _continue_with(self, turn: StoredTurn, text: str | None = None) -> None:
         self.texts[turn.position] = turn.text if text is None else text
         if turn.speaker == "agent":
             self.last = turn
@@ -231,20 +231,20 @@ class Talk:
 
     def _save(self) -> None:
         """Store the turns that are not on disk yet, in their order. Raises UserError when one cannot be stored."""
-        store = self._stored()
-        with _explained("this dialogue is not stored, so it cannot be rated"), _SAVING:
-            if self._went_on():
-                raise WentOn
+        store = self._require_store()
+        with _explain_errors("this dialogue is not stored, so it cannot be rated"), _SAVING:
+            if self._has_changed():
+                raise SessionChanged
             self.dialogue = self.dialogue or store.begin(self.person, self.source)
             for place, turn in enumerate(self.turns):
                 if turn.id == UNSTORED:
-                    given: dict[str, Any] = {
+                    columns: dict[str, Any] = {
                         name: getattr(turn, name) for name in ("token_ids", "logprobs", "sampling")
                     }
                     number = store.add_turn(
-                        self.dialogue, turn.position, turn.speaker, turn.text, **given, version=turn.version
+                        self.dialogue, turn.position, turn.speaker, turn.text, **columns, version=turn.version
                     )
-                    self._known = (number, self._known[1])
+                    self._seen = (number, self._seen[1])
                     self.turns[place] = replace(turn, id=number, dialogue=self.dialogue)
                     self.last = self.turns[place] if turn is self.last else self.last
         self.problem = None
@@ -253,20 +253,20 @@ class Talk:
         """Store one event, after what it is about: the answer at `place` of `turns`, or the dialogue."""
         self._save()
         turn = None if place is None else self.turns[place].id
-        with _explained("your feedback was not stored"):
-            number = self._stored().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
+        with _explain_errors("your feedback was not stored"):
+            number = self._require_store().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
         if kind in CHANGES:
-            self._known = (self._known[0], number)
+            self._seen = (self._seen[0], number)
 
-    def _went_on(self) -> bool:
+    def _has_changed(self) -> bool:
         """Whether somebody else has added to the dialogue. False where the store cannot be read or has forgotten it."""
         if self.store is None or self.dialogue is None:
             return False
         with contextlib.suppress(UserError):
-            return _newest(self.store, self.dialogue) not in (self._known, (0, 0))
+            return _newest(self.store, self.dialogue) not in (self._seen, (0, 0))
         return False
 
-    def _stored(self) -> Store:
+    def _require_store(self) -> Store:
         if self.store is None:
             raise UserError(
                 "this agent learns nothing from feedback; make a bot of it: python -m rlhf_dialog.feedback init --run runs/bot "
@@ -288,28 +288,28 @@ class Talk:
             raise UserError("this dialogue has no such answer")
         return found[0]
 
-    def _unedited(self, turn: int | None) -> int:
+    def _find_unedited(self, turn: int | None) -> int:
         """As `_place`. Raises UserError when the person has written another text for the answer, which is what they see."""
         place = self._place(turn)
-        if self._edit_of(self.turns[place]) is not None:
+        if self._find_edit(self.turns[place]) is not None:
             raise UserError(
                 "you wrote this answer, and your edit says already that it is better than the bot's; rate an answer before "
                 "you edit it, or ask for another one"
             )
         return place
 
-    def _edit_of(self, turn: StoredTurn) -> str | None:
+    def _find_edit(self, turn: StoredTurn) -> str | None:
         """What the person wrote in the place of an answer."""
         text = self.ratings().get(turn.id, {}).get("edit")
         return None if text is None else str(text)
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explain_errors(what: str) -> Iterator[None]:
     """Raises UserError that begins with `what` when the store refuses, or no longer knows the dialogue."""
     try:
         yield
-    except WentOn:
+    except SessionChanged:
         raise
     except UserError as error:
         raise UserError(f"{what}: {error}") from error
@@ -325,7 +325,7 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
     return turn, event
 
 
-def _turn(answer: Answer, position: int) -> StoredTurn:
+def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
     return StoredTurn(
         UNSTORED,
         "",
@@ -340,7 +340,7 @@ def _turn(answer: Answer, position: int) -> StoredTurn:
     )
 
 
-def _checked(value: int) -> int:
+def _check_score(value: int) -> int:
     if value not in SCORES:
         raise UserError(f"a score is 1, 2, 3, 4 or 5, not {value}")
     return value

@@ -27,7 +27,7 @@ LOOKS = {"theme": THEME, "css": CSS}
 
 
 def build(page: Any) -> gr.Blocks:
-    """The page as Gradio describes it; the methods of `page` (a `page.Page`) are what its parts do."""
+    """The page as Gradio describes it; the methods of `page` (a `page.FeedbackPage`) are what its parts do."""
     # longer than is allowed, so that what is pasted is refused, and not cut in silence
     longest = page.limits.body_bytes // 8
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
@@ -36,15 +36,15 @@ def build(page: Any) -> gr.Blocks:
         place = gr.Textbox("", visible="hidden")
         with gr.Row():
             with gr.Column(scale=3, min_width=300):
-                chat, compare, better, tools, edit, why, editor, status, box = _talking(longest)
+                chat, compare, better, tools, edit, why, editor, status, box = _dialogue_parts(longest)
             with gr.Column(scale=1, min_width=240, elem_id="side"):
                 new = gr.Button("New dialogue")
                 earlier = gr.Dropdown([], label="Your dialogues", filterable=False, elem_id="earlier", visible=False)
-                score, whole = (_scores(f"The {what}: 1 bad, 5 good", name) for what, name in SCORED)
+                score, whole = (_score_radio(f"The {what}: 1 bad, 5 good", name) for what, name in SCORED)
                 version = gr.HTML("", elem_id="who")
-                removed = _forgetting()
+                removed = _forget_button()
         view = [chat, place, compare, tools, score, whole, earlier, version, editor.parts, status]
-        on, on_answer = partial(_on, outputs=view), partial(_on_answer, outputs=view)
+        on, on_answer = partial(_connect, outputs=view), partial(_connect_answer, outputs=view)
         on_answer(box.submit, page.say, [box, place], outputs=[box, *view])
         on_answer(chat.retry, page.again, place)
         on(chat.like, page.thumb, place)
@@ -64,12 +64,14 @@ def build(page: Any) -> gr.Blocks:
     return demo.queue(max_size=MAX_WAITING, default_concurrency_limit=None, api_open=False)
 
 
-def _on(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any, preprocess: bool = True) -> None:
+def _connect(
+    event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any, preprocess: bool = True
+) -> None:
     """When `event` of a part happens, do this at once, without a sign of progress."""
     event(do, inputs, outputs, preprocess=preprocess, show_progress="hidden", api_visibility="private")
 
 
-def _on_answer(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any) -> None:
+def _connect_answer(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any) -> None:
     """As `_on`, for what an agent answers: at most MAX_ANSWERING at a time."""
     event(
         do,
@@ -102,7 +104,7 @@ def _editor(longest: int) -> Editor:
     return Editor(parts, text, save, cancel)
 
 
-def _talking(longest: int) -> tuple[Any, ...]:
+def _dialogue_parts(longest: int) -> tuple[Any, ...]:
     """The dialogue, the choice between two answers, what can be done with one, a better one, what was done, and the message."""
     chat = gr.Chatbot(
         show_label=False,
@@ -134,11 +136,11 @@ def _talking(longest: int) -> tuple[Any, ...]:
     return chat, compare, better, tools, edit, why, editor, status, box
 
 
-def _scores(label: str, name: str) -> gr.Radio:
+def _score_radio(label: str, name: str) -> gr.Radio:
     return gr.Radio([(str(one), one) for one in SCORES], label=label, visible=False, elem_id=name)
 
 
-def _forgetting() -> gr.Button:
+def _forget_button() -> gr.Button:
     """Asks whether it is meant; returns the button that says yes."""
     forget = gr.Button("Forget me", size="sm", elem_id="forget")
     with gr.Column(visible=False) as sure:

@@ -18,7 +18,7 @@ from rlhf_dialog.models.network import AGENT_FILE
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class VersionSource(Protocol):
     """Where versions come from."""
 
     def champion(self) -> str:
@@ -83,13 +83,13 @@ def load_agent(
     return agent
 
 
-class Served:
+class LoadedVersions:
     """The versions in memory: those that dialogues hold, and the newest; at most `max_versions`. Threads may share it.
 
     `problem` says what is wrong with the champion while an earlier version is served in its place, else None.
     """
 
-    def __init__(self, source: Source, max_versions: int = 3):
+    def __init__(self, source: VersionSource, max_versions: int = 3):
         self.source, self.max_versions = source, max_versions
         self.problem: str | None = None
         self._agents: dict[str, ChatAgent] = {}
@@ -97,7 +97,7 @@ class Served:
         self._newest: str | None = None
         self._ended: deque[str] = deque()  # versions of ended dialogues that are not counted yet
         self._changing = threading.Lock()
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     @property
     def versions(self) -> list[str]:
@@ -110,7 +110,7 @@ class Served:
         While other versions fill the memory, it is the newest of them. Raises UserError when no version loads.
         """
         with self._changing:
-            version = self._newest = self._loaded()
+            version = self._newest = self._load_version()
             self._holders[version] += 1
             self._drop()
             return version
@@ -131,13 +131,13 @@ class Served:
         return agent
 
     @contextmanager
-    def borrowed(self, version: str) -> Iterator[ChatAgent]:
+    def borrow(self, version: str) -> Iterator[ChatAgent]:
         """A version for the length of the block; one that is not in memory leaves again."""
         with self._changing:
             agent = self._agents.get(version) or self.source.load(version)
         yield agent
 
-    def _loaded(self) -> str:
+    def _load_version(self) -> str:
         """The version that a new dialogue gets, loaded."""
         problems: list[str] = []
         for version in self._candidates(problems):
@@ -168,8 +168,8 @@ class Served:
 
     def _report(self, problem: str | None) -> None:
         self.problem = problem
-        if problem and problem not in self._said:
-            self._said.add(problem)
+        if problem and problem not in self._reported:
+            self._reported.add(problem)
             logger.warning("%s", problem)
 
     def _drop(self) -> None:

@@ -18,31 +18,31 @@ from fastapi import FastAPI
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import actions
 from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed
-from rlhf_dialog.feedback.page.chat_session import Talk, WentOn
+from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.page.layout import LOOKS, build
-from rlhf_dialog.feedback.page.open_sessions import OpenTalks
+from rlhf_dialog.feedback.page.open_sessions import OpenSessions
 from rlhf_dialog.feedback.page.rendering import (
+    CHANGED,
     CONSENT,
-    WENT_ON,
-    earlier,
-    message,
-    messages,
-    note,
-    pair_to_compare,
-    pressed,
-    problem,
-    shown,
-    who,
+    describe_versions,
+    find_pair_to_compare,
+    gradio_message,
+    gradio_messages,
+    list_dialogues,
+    list_messages,
+    note_html,
+    problem_html,
+    thumb_label,
 )
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
-from rlhf_dialog.feedback.store.limits import Limits, Rates, checked_length
+from rlhf_dialog.feedback.store.limits import PageLimits, Rates, check_length
 from rlhf_dialog.feedback.store.store import Store
 
 PATIENCE = "the program is ending; try again in a minute"
 View = list[Any]  # what the components of `page_layout.build` show, in their order; the last one is the note
 
 
-class Page:
+class FeedbackPage:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
@@ -56,14 +56,14 @@ class Page:
         answering: Answering,
         name: str,
         login: Callable[[str, str], bool] | None = None,
-        limits: Limits | None = None,
+        limits: PageLimits | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
         progress: Callable[[], str] = str,
     ):
         self.store, self.answering, self.name, self.progress = store, answering, name, progress
-        self.limits = limits or Limits()
+        self.limits = limits or PageLimits()
         self.rates = Rates(self.limits)
-        self.talks = OpenTalks(store, answering, self.limits)
+        self.talks = OpenSessions(store, answering, self.limits)
         self.demo = build(self)
         closed = dict.fromkeys(
             ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
@@ -79,62 +79,62 @@ class Page:
             **closed,
             **LOOKS,
         )
-        secret = "".join(store.hashed(f"cookies of the page {number}") for number in range(4))
+        secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self.app = RequestFilter(parent, store.bot, self.limits, hosts, secret=secret)
 
     def say(self, text: str, place: str, request: gr.Request) -> Iterator[View]:
         """Answer a message, as the answer grows; the first output is what the box of the message holds."""
 
-        def answer(talk: Talk) -> Iterator[str]:
-            return talk.say(checked_length(str(text), self.limits, "the message"))
+        def answer(talk: ChatSession) -> Iterator[str]:
+            return talk.say(check_length(str(text), self.limits, "the message"))
 
         box: Any = ""  # at once and once: meanwhile people write the next message
-        for view, is_answered in self._answer(place, request, answer, str(text).strip()):
+        for view, is_answered in self._stream_answer(place, request, answer, str(text).strip()):
             yield [box if is_answered else text, *view]
             box = gr.skip()
 
     def again(self, place: str, request: gr.Request) -> Iterator[View]:
         """Another answer to the last message."""
-        yield from (view for view, _ in self._answer(place, request, actions.again, None))
+        yield from (view for view, _ in self._stream_answer(place, request, actions.again, None))
 
     def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> View:
         """A thumb, a reason of the flag, or a thumb that is taken back."""
-        return self._rated(place, request, lambda talk: actions.thumb(talk, data.index, data.liked))
+        return self._act(place, request, lambda talk: actions.thumb(talk, data.index, data.liked))
 
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
         updates: list[str] = []
 
-        def read(talk: Talk) -> str:
+        def read(talk: ChatSession) -> str:
             updates.append(actions.draft(talk))
             return ""
 
-        said = self._rated(place, request, read, "looks")[-1]
+        said = self._act(place, request, read, "looks")[-1]
         return [gr.Column(visible=True), *updates, said] if updates else [gr.skip(), gr.skip(), said]
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:
         """A better answer than the last one; the editor stays open when it cannot be stored."""
-        return self._rated(place, request, lambda talk: actions.edit(talk, better, self.limits), closes_editor=True)
+        return self._act(place, request, lambda talk: actions.edit(talk, better, self.limits), closes_editor=True)
 
     def choose_first(self, place: str, request: gr.Request) -> View:
         """The first of two answers is better."""
-        return self._rated(place, request, lambda talk: actions.choose(talk, 0))
+        return self._act(place, request, lambda talk: actions.choose(talk, 0))
 
     def choose_second(self, place: str, request: gr.Request) -> View:
         """The second of two answers is better."""
-        return self._rated(place, request, lambda talk: actions.choose(talk, 1))
+        return self._act(place, request, lambda talk: actions.choose(talk, 1))
 
     def score(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the last answer."""
-        return self._rated(place, request, lambda talk: actions.score(talk, value))
+        return self._act(place, request, lambda talk: actions.score(talk, value))
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the whole dialogue."""
-        return self._rated(place, request, lambda talk: actions.score_dialogue(talk, value))
+        return self._act(place, request, lambda talk: actions.score_dialogue(talk, value))
 
     def why(self, place: str, request: gr.Request) -> View:
         """What the last answer came from."""
-        return self._rated(place, request, lambda talk: talk.why(), "looks")
+        return self._act(place, request, lambda talk: talk.why(), "looks")
 
     def begin(self, request: gr.Request) -> View:
         """A new dialogue, with the champion of now."""
@@ -144,17 +144,17 @@ class Page:
         """A dialogue of before, with its ratings."""
         if person := self.app.person(request.cookies):
             self.talks.close(person, str(request.session_hash))
-        return self._rated(str(dialogue or ""), request, lambda talk: "", "looks", closes_editor=True)
+        return self._act(str(dialogue or ""), request, lambda talk: "", "looks", closes_editor=True)
 
     def forget(self, request: gr.Request) -> View:
         """Remove all that is stored of a person; their next request gets another id."""
 
-        def remove(talk: Talk) -> str:
+        def remove(talk: ChatSession) -> str:
             rows = talk.forget()
             self.app.people.renew(talk.person)
             return f"Removed: {rows} rows, which is all that was stored of you."
 
-        view = self._rated("", request, remove, closes_editor=True)
+        view = self._act("", request, remove, closes_editor=True)
         if person := self.app.person(request.cookies):
             self.talks.close(person)
         return view
@@ -164,86 +164,91 @@ class Page:
         self.talks.close_page(str(request.session_hash))
 
     @contextmanager
-    def _talk(self, place: str, request: gr.Request, kind: str) -> Iterator[Talk]:
-        """The Talk of a page, after its request was counted. Raises UserError, WentOn where the page shows an old state."""
+    def _session(self, place: str, request: gr.Request, kind: str) -> Iterator[ChatSession]:
+        """The session of a page, after its request was counted. Raises SessionChanged where the page shows an old state."""
         person = self.app.person(request.cookies)
         if person is None:
             raise UserError(
                 "this page needs its cookie to know which dialogues are yours; allow cookies, and load it again"
             )
-        self.rates.count(kind, self.store.hashed(person))
+        self.rates.count(kind, self.store.hash_person(person))
         dialogue, _, state = str(place or "").partition(" ")
         with self.talks.talk(person, str(request.session_hash), dialogue) as talk:
             if state not in ("", talk.state):
-                raise WentOn
+                raise SessionChanged
             yield talk
 
-    def _rated(
+    def _act(
         self,
         place: str,
         request: gr.Request,
-        act: Callable[[Talk], str],
+        act: Callable[[ChatSession], str],
         kind: str = "ratings",
         closes_editor: bool = False,
     ) -> View:
-        """Do something with the Talk of a page; the page shows it afterwards, with what `act` returned or why it failed."""
+        """Do something with the session of a page; the page shows it afterwards, with what `act` returned or why it failed."""
         try:
-            with self._talk(place, request, kind) as talk:
+            with self._session(place, request, kind) as talk:
                 try:
-                    return self._view(talk, note(act(talk)), closes_editor)
-                except WentOn:
+                    return self._view(talk, note_html(act(talk)), closes_editor)
+                except SessionChanged:
                     raise
                 except UserError as error:
-                    return self._view(talk, problem(error))
+                    return self._view(talk, problem_html(error))
         except UserError as error:
-            return self._refused(place, request, error)
+            return self._show_refusal(place, request, error)
 
-    def _answer(
-        self, place: str, request: gr.Request, begin: Callable[[Talk], Iterator[str]], said: str | None
+    def _stream_answer(
+        self, place: str, request: gr.Request, begin: Callable[[ChatSession], Iterator[str]], question: str | None
     ) -> Iterator[tuple[View, bool]]:
         """Views of an answer as it grows, below what the person `said`, each with whether there is one; the last is whole."""
         try:
-            with self._talk(place, request, "messages") as talk:
-                before = [*messages(shown(talk)), *([] if said is None else [message("user", said)])]
+            with self._session(place, request, "messages") as talk:
+                before = [
+                    *gradio_messages(list_messages(talk)),
+                    *([] if question is None else [gradio_message("user", question)]),
+                ]
                 with closing(begin(talk)) as growing:  # type: ignore[type-var]  # a generator
-                    yield [before, *SKIPPED[1:-1], note("")], True
+                    yield [before, *SKIPPED[1:-1], note_html("")], True
                     try:
                         for text in growing:
-                            yield [[*before, message("agent", text)], *SKIPPED[1:-1], note("")], True
-                    except WentOn:
+                            yield [[*before, gradio_message("agent", text)], *SKIPPED[1:-1], note_html("")], True
+                    except SessionChanged:
                         raise
                     except (UserError, AnsweringClosed) as error:
                         why = error if isinstance(error, UserError) else UserError(PATIENCE)
-                        yield self._view(talk, problem(why)), False
+                        yield self._view(talk, problem_html(why)), False
                         return
-                text = problem(UserError(talk.problem)) if talk.problem else note("")
+                text = problem_html(UserError(talk.problem)) if talk.problem else note_html("")
                 yield self._view(talk, text, closes_editor=True), True
         except UserError as error:
-            yield self._refused(place, request, error), False
+            yield self._show_refusal(place, request, error), False
 
-    def _refused(self, place: str, request: gr.Request, error: UserError) -> View:
+    def _show_refusal(self, place: str, request: gr.Request, error: UserError) -> View:
         """Why nothing was done; a dialogue that went on elsewhere is shown as it is now."""
-        if not isinstance(error, WentOn):
-            return [*SKIPPED[:-1], problem(error)]
+        if not isinstance(error, SessionChanged):
+            return [*SKIPPED[:-1], problem_html(error)]
         view = self.open(str(place).partition(" ")[0], request)
-        return [*view[:-1], view[-1] or problem(UserError(WENT_ON))]
+        return [*view[:-1], view[-1] or problem_html(UserError(CHANGED))]
 
-    def _view(self, talk: Talk, said: str, closes_editor: bool = False) -> View:
-        items, pair, ratings = shown(talk), pair_to_compare(talk), talk.ratings()
+    def _view(self, talk: ChatSession, note: str, closes_editor: bool = False) -> View:
+        items, pair, ratings = list_messages(talk), find_pair_to_compare(talk), talk.ratings()
         is_one = talk.last is not None and not pair
         rating = ratings.get(talk.last.id, {}) if talk.last else {}
-        choices = earlier(self.store, talk.person)
+        choices = list_dialogues(self.store, talk.person)
         return [
-            gr.Chatbot(value=messages(items), feedback_value=[pressed(one) for one in items if one.is_answer]),
+            gr.Chatbot(
+                value=gradio_messages(items), feedback_value=[thumb_label(one) for one in items if one.is_answer]
+            ),
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),
             gr.Row(visible=is_one),
             gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
-            who(talk, items, self.progress()),
+            describe_versions(talk, items, self.progress()),
             gr.Column(visible=False) if closes_editor else gr.skip(),
-            said,
+            note,
         ]
 
 

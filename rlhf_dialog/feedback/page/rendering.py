@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.store.store import Event, Store, StoredTurn
 from rlhf_dialog.terminal import visible
 
@@ -16,13 +16,13 @@ CONSENT = (
     "nothing else; <b>Forget me</b> removes all that is yours."
 )
 GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the arrow for another answer."
-WENT_ON = "the dialogue has changed, in another tab perhaps; this is what it is now, and nothing was saved of what you just did"
+CHANGED = "the dialogue has changed, in another tab perhaps; this is what it is now, and nothing was saved of what you just did"
 JOINER = "\u2060"
 REASONS = ("Not true", "Off topic", "Unkind", "Too long", "Repeats itself")  # of a dislike
 
 
 @dataclass(frozen=True)
-class Shown:
+class RatedMessage:
     """One message, and how this person rated it."""
 
     turn: StoredTurn
@@ -36,12 +36,12 @@ class Shown:
         return self.turn.speaker == "agent"
 
 
-def shown(talk: Talk) -> list[Shown]:
+def list_messages(talk: ChatSession) -> list[RatedMessage]:
     """The messages of a dialogue, oldest first; of answers to one message the one that it goes on with, or two to compare."""
-    events = own_events(talk)
+    events = read_events(talk)
     thumbs = {event.turn: event for event in events if event.kind == "thumb"}
     edits = {event.turn: str(event.text) for event in events if event.kind == "edit"}
-    pair = pair_to_compare(talk)
+    pair = find_pair_to_compare(talk)
     messages = []
     for position in sorted(talk.texts):
         is_compared = bool(pair) and pair[0].position == position
@@ -49,11 +49,11 @@ def shown(talk: Talk) -> list[Shown]:
             text = edits.get(turn.id, turn.text) if is_compared else talk.texts[position]
             thumb = thumbs.get(turn.id)
             liked = None if thumb is None else thumb.value == 1
-            messages.append(Shown(turn, text, liked, None if thumb is None else thumb.text))
+            messages.append(RatedMessage(turn, text, liked, None if thumb is None else thumb.text))
     return messages
 
 
-def pair_to_compare(talk: Talk) -> list[StoredTurn]:
+def find_pair_to_compare(talk: ChatSession) -> list[StoredTurn]:
     """The two last answers to the last message when nobody has said which is better, else nothing.
 
     After a choice, another answer is compared with the one that was chosen; after an edit, with what was written.
@@ -61,7 +61,7 @@ def pair_to_compare(talk: Talk) -> list[StoredTurn]:
     answers = talk.alternatives()
     if len(answers) < 2:
         return []
-    events = own_events(talk)
+    events = read_events(talk)
     choices = [event for event in events if event.kind == "choice"]
     compared = {number for event in choices for number in (event.turn, event.other)}
     compared |= {event.turn for event in events if event.kind == "edit"}
@@ -72,15 +72,15 @@ def pair_to_compare(talk: Talk) -> list[StoredTurn]:
     return [*best, new[-1]] if best else answers[-2:]
 
 
-def own_events(talk: Talk) -> list[Event]:
+def read_events(talk: ChatSession) -> list[Event]:
     """This person's feedback on the dialogue that counts, by id."""
     if talk.store is None or talk.dialogue is None:
         return []
-    person = talk.store.hashed(talk.person)
+    person = talk.store.hash_person(talk.person)
     return [event for event in talk.store.feedback_on(talk.dialogue) if event.person == person]
 
 
-def _turn_at(talk: Talk, position: int, edits: dict[int | None, str]) -> StoredTurn:
+def _turn_at(talk: ChatSession, position: int, edits: dict[int | None, str]) -> StoredTurn:
     """What the dialogue goes on with at a position."""
     if talk.last is not None and talk.last.position == position:
         return talk.last
@@ -89,12 +89,12 @@ def _turn_at(talk: Talk, position: int, edits: dict[int | None, str]) -> StoredT
     return (same or at)[-1]
 
 
-def message(speaker: str, text: str) -> dict[str, str]:
+def gradio_message(speaker: str, text: str) -> dict[str, str]:
     """One message as Gradio wants it."""
-    return {"role": "user" if speaker == "user" else "assistant", "content": as_text(text)}
+    return {"role": "user" if speaker == "user" else "assistant", "content": escape_text(text)}
 
 
-def as_text(text: str) -> str:
+def escape_text(text: str) -> str:
     """What Gradio, which reads a message as HTML, shows as `text`; control characters are written out.
 
     An invisible character after each `<` and `&` that would begin a tag or an entity makes them text. Entities in their place
@@ -103,19 +103,19 @@ def as_text(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])", rf"\g<0>{JOINER}", visible(text))
 
 
-def messages(items: list[Shown]) -> list[Any]:
+def gradio_messages(items: list[RatedMessage]) -> list[Any]:
     """The messages as Gradio wants them."""
-    return [message(one.turn.speaker, one.text) for one in items]
+    return [gradio_message(one.turn.speaker, one.text) for one in items]
 
 
-def pressed(item: Shown) -> str | None:
+def thumb_label(item: RatedMessage) -> str | None:
     """Which of Gradio's thumbs or reasons is lit."""
     if item.liked is None:
         return None
     return "Like" if item.liked else item.reason if item.reason in REASONS else "Dislike"
 
 
-def who(talk: Talk, items: list[Shown], progress: str = "") -> str:
+def describe_versions(talk: ChatSession, items: list[RatedMessage], progress: str = "") -> str:
     """Which versions wrote the answers, which one goes on, and how far it is from learning."""
     others = sorted({str(one.turn.version) for one in items if one.is_answer} - {talk.version})
     text = f"Version {talk.version} answers"
@@ -124,26 +124,26 @@ def who(talk: Talk, items: list[Shown], progress: str = "") -> str:
     return html.escape(f"{text} {progress}." if progress else text)
 
 
-def note(text: str) -> str:
+def note_html(text: str) -> str:
     """A line of HTML that says what was done."""
     return f'<p role="status">{html.escape(visible(text))}</p>' if text else ""
 
 
-def problem(error: UserError) -> str:
+def problem_html(error: UserError) -> str:
     """A line of HTML that says why something was not done."""
     text = str(error)
     return f'<p role="alert">{html.escape(visible(text[:1].upper() + text[1:]))}.</p>'
 
 
-def earlier(store: Store, person: str) -> list[tuple[str, str]]:
+def list_dialogues(store: Store, person: str) -> list[tuple[str, str]]:
     """The dialogues of a person (their random id): what a list shows of each, and its id."""
     return [
-        (f"{short(words)}, {time.strftime('%d %b %H:%M', time.localtime(one.started))}", one.id)
-        for one, words in store.dialogues_of(person)
+        (f"{shorten(words)}, {time.strftime('%d %b %H:%M', time.localtime(one.started))}", one.id)
+        for one, words in store.list_dialogues(person)
     ]
 
 
-def short(words: str, length: int = 32) -> str:
+def shorten(words: str, length: int = 32) -> str:
     """The beginning of a text on one line."""
     text = " ".join(visible(words).split())
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.cookies import Headers, People, Sessions, SignedCookie, read_cookies
 from rlhf_dialog.feedback.page.events import read_event
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.limits import PageLimits
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -59,7 +59,7 @@ class RequestFilter:
     """
 
     def __init__(
-        self, app: App, bot: str, limits: Limits, hosts: Collection[str] | None = THIS_MACHINE, *, secret: str
+        self, app: App, bot: str, limits: PageLimits, hosts: Collection[str] | None = THIS_MACHINE, *, secret: str
     ):
         self._app, self._limits = app, limits
         self._hosts = None if hosts is None else {name.lower() for name in hosts}

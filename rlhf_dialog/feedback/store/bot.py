@@ -246,12 +246,12 @@ class Bot:
         names = [name for name, one in records.items() if one["status"] in CHAMPIONS and name != champion]
         return sorted(names) or ["none: there is only the first champion so far"]
 
-    def _point(self, tree: dict[str, Any], version: str, others: dict[str, str]) -> None:
+    def _point(self, tree: dict[str, Any], version: str, statuses: dict[str, str]) -> None:
         """Replace the pointer, and set the statuses that follow from it."""
         if tree["versions"][version]["tainted"]:
             logger.warning("%s: version %s was trained on feedback of a forgotten person", self.folder, version)
         replace_file(self.folder / "champion", f"{version}\n")
-        for name, status in {**others, version: "champion"}.items():
+        for name, status in {**statuses, version: "champion"}.items():
             tree["versions"][name]["status"] = status
 
     def _remove_work(self) -> None:
@@ -317,7 +317,7 @@ def _is_record(name: str, record: Any) -> bool:
     return bool(re.fullmatch(r"\d{4,}", name)) and all(isinstance(record[key], kind) for key, kind in RECORD.items())
 
 
-def _record(given: dict[str, Any]) -> dict[str, Any]:
+def _record(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the lineage with what every version has."""
     created = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     default: dict[str, Any] = {
@@ -327,7 +327,7 @@ def _record(given: dict[str, Any]) -> dict[str, Any]:
         "last_event": 0,
         "num_events": {},
     }
-    return {**default, "people": [], "gate": None, "tainted": False, **given}
+    return {**default, "people": [], "gate": None, "tainted": False, **entry}
 
 
 def _ancestors(records: dict[str, Any], version: str | None) -> list[str]:

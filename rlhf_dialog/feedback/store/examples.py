@@ -20,7 +20,7 @@ Prompt = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Answer:
+class RatedAnswer:
     """An answer that somebody liked or disliked.
 
     >>> Answer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
@@ -40,7 +40,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnswerPair:
     """Two answers to one prompt, of which somebody preferred one; `ids` as in `Answer`, those of an edit's text are None."""
 
     prompt_turns: Prompt
@@ -56,16 +56,16 @@ class Pair:
     owner: str | None = None
 
 
-Example = Answer | Pair
-E = TypeVar("E", Answer, Pair)
+Example = RatedAnswer | AnswerPair
+E = TypeVar("E", RatedAnswer, AnswerPair)
 
 
 @dataclass(frozen=True)
 class Examples:
     """Answers and pairs by event; `left_out`: how many events give no example, by the reason."""
 
-    answers: list[Answer]
-    pairs: list[Pair]
+    answers: list[RatedAnswer]
+    pairs: list[AnswerPair]
     left_out: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -114,24 +114,28 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
 def _read(store: Store, upto: int | None) -> Examples:
     stored = store.feedback(upto=upto, newest=False)
     events, left_out = _labels(counting(stored))
-    changes = _by((one for one in stored if one.kind in ("choice", "edit")), lambda event: event.dialogue)
+    changes = _group_by(
+        (example for example in stored if example.kind in ("choice", "edit")), lambda event: event.dialogue
+    )
     dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
-    answers: list[Answer] = []
-    pairs: list[Pair] = []
-    for dialogue, some in _by(events, lambda event: event.dialogue).items():
+    answers: list[RatedAnswer] = []
+    pairs: list[AnswerPair] = []
+    for dialogue, events_of_dialogue in _group_by(events, lambda event: event.dialogue).items():
         turns = store.turns(dialogue)
-        for event in some:
+        for event in events_of_dialogue:
             example = _example(event, turns, changes.get(dialogue, []), dialogues[dialogue])
             if not example.prompt_turns:  # of an import
                 left_out["answers to nothing"] += 1
-            elif isinstance(example, Answer):
+            elif isinstance(example, RatedAnswer):
                 answers.append(example)
             elif example.chosen.strip() != example.rejected.strip():
                 pairs.append(example)
             else:
                 left_out["edits that change nothing"] += 1
     return Examples(
-        sorted(answers, key=lambda one: one.event), sorted(pairs, key=lambda one: one.event), dict(+left_out)
+        sorted(answers, key=lambda example: example.event),
+        sorted(pairs, key=lambda example: example.event),
+        dict(+left_out),
     )
 
 
@@ -154,11 +158,11 @@ def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
 def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event], dialogue: StoredDialogue) -> Example:
     by_id = {turn.id: turn for turn in turns}
     answer = by_id[event.turn or 0]
-    prompt = said_before(turns, answer, changes)
+    prompt = turns_before(turns, answer, changes)
     owner = None if dialogue.person == event.person else dialogue.person
     if event.kind in ("thumb", "score"):
         liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
-        return Answer(
+        return RatedAnswer(
             prompt,
             answer.text,
             liked,
@@ -172,7 +176,7 @@ def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event]
         )
     is_edit = event.kind == "edit"
     other = answer if is_edit else by_id[event.other or 0]
-    return Pair(
+    return AnswerPair(
         prompt,
         chosen=event.text or "" if is_edit else answer.text,
         rejected=other.text,
@@ -187,18 +191,18 @@ def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event]
     )
 
 
-def said_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
+def turns_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
     """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
 
     `changes`: the choices and edits of the dialogue, also those that no longer count.
     """
     by_id = {turn.id: turn for turn in turns}
-    said = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
+    written = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
     for event in changes:
         turn = by_id[event.turn or 0]
         if event.created <= answer.created:
-            said.append((event.created, turn.position, event.text or turn.text))
-    at = {place: text for _, place, text in sorted(said, key=lambda one: one[0]) if place < answer.position}
+            written.append((event.created, turn.position, event.text or turn.text))
+    at = {place: text for _, place, text in sorted(written, key=lambda one: one[0]) if place < answer.position}
     return tuple(at[place] for place in sorted(at))
 
 
@@ -214,44 +218,46 @@ def training_set(
     `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
     nothing is new.
     """
-    own = [one for one in examples.all if not one.heldout]
+    eligible = [example for example in examples.all if not example.heldout]
     before = set(consumed)
-    kept, left_out = filtered(own, settings)
-    new = [one for one in kept if one.event not in before]
-    older = [one for one in kept if one.event in before]
-    seen = frozenset(one.event for one in own) | before
-    chosen = _capped([*new, *_replayed(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out)
-    num_new = sum(one.event not in before for one in chosen)
+    kept, left_out = filter_examples(eligible, settings)
+    new = [example for example in kept if example.event not in before]
+    older = [example for example in kept if example.event in before]
+    seen = frozenset(example.event for example in eligible) | before
+    chosen = _apply_cap(
+        [*new, *_draw_replay(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out
+    )
+    num_new = sum(example.event not in before for example in chosen)
     return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
 
 
-def _replayed(older: list[Example], num_new: int, share: float, draw: random.Random) -> list[Example]:
+def _draw_replay(older: list[Example], num_new: int, share: float, draw: random.Random) -> list[Example]:
     """Older examples without repetition, at most `share` of what they give together with the new ones."""
     count = min(len(older), int(share / (1 - share) * num_new))
     return draw.sample(older, count)
 
 
-def _capped(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
+def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
     """The newest examples of each person, up to the cap; all samples, which are in nobody's share."""
-    allowed = capped_counts(Counter(one.person for one in examples if one.person != SAMPLES), cap)
+    allowed = cap_counts(Counter(example.person for example in examples if example.person != SAMPLES), cap)
     kept = []
-    for one in sorted(examples, key=lambda one: one.event, reverse=True):
-        if one.person == SAMPLES:
-            kept.append(one)
-        elif allowed[one.person] > 0:
-            allowed[one.person] -= 1
-            kept.append(one)
+    for example in sorted(examples, key=lambda example: example.event, reverse=True):
+        if example.person == SAMPLES:
+            kept.append(example)
+        elif allowed[example.person] > 0:
+            allowed[example.person] -= 1
+            kept.append(example)
     if len(examples) > len(kept):
         left_out[ABOVE] += len(examples) - len(kept)
     return kept[::-1]
 
 
-def share_of(cap: float, num_people: int) -> Fraction:
+def max_share(cap: float, num_people: int) -> Fraction:
     """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
     return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
 
 
-def small_group(cap: float, training: TrainingSet) -> list[str]:
+def describe_small_group(cap: float, training: TrainingSet) -> list[str]:
     """What `learn` says where everybody has the same share, because they are few; nothing where that leaves nothing out."""
     count = len(training.people)
     if not (training.left_out.get(ABOVE) and Fraction(1, count or 1) >= Fraction(str(cap))):
@@ -262,13 +268,13 @@ def small_group(cap: float, training: TrainingSet) -> list[str]:
     ]
 
 
-def capped_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
-    """How many rows of each person are kept: as many as possible while nobody has more than `share_of` of all that are kept.
+def cap_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
+    """How many rows of each person are kept: as many as possible while nobody has more than `max_share` of all that are kept.
 
-    >>> capped_counts({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4)
+    >>> cap_counts({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4)
     {'troll': 10, 'a': 5, 'b': 5, 'c': 5}
     """
-    share = share_of(cap, len(counts))
+    share = max_share(cap, len(counts))
     for limit in range(max(counts.values(), default=0), 0, -1):
         kept = {person: min(count, limit) for person, count in counts.items()}
         if max(kept.values()) <= share * sum(kept.values()):
@@ -276,41 +282,41 @@ def capped_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
     return dict.fromkeys(counts, 0)
 
 
-def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
-    """The weight of each person's every row: at most 1, and all that a person has is at most `share_of` of the whole weight.
+def cap_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
+    """The weight of each person's every row: at most 1, and all that a person has is at most `max_share` of the whole weight.
 
     Those above the cap get the same total t: with m of them, t = share (m t + the rest).
 
-    >>> [str(w) for w in capped_weights({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4).values()]
+    >>> [str(w) for w in cap_weights({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4).values()]
     ['1/9', '1', '1', '1']
     """
-    share, rest = share_of(cap, len(counts)), sum(counts.values())
+    share, num_rest = max_share(cap, len(counts)), sum(counts.values())
     total = Fraction(0)
     for number, person in enumerate(sorted(counts, key=lambda person: (-counts[person], person))):
-        total = share * rest / (1 - share * number)
+        total = share * num_rest / (1 - share * number)
         if counts[person] <= total:
             break
-        rest -= counts[person]
+        num_rest -= counts[person]
     return {person: min(Fraction(1), total / count) for person, count in counts.items()}
 
 
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
-    kept, left_out = measurable([one for one in examples.all if one.heldout], settings)
-    by_person = capped_weights(Counter(one.person for one in kept if one.person != SAMPLES), settings.person_cap)
+    kept, left_out = select_measurable([one for one in examples.all if one.heldout], settings)
+    by_person = cap_weights(Counter(one.person for one in kept if one.person != SAMPLES), settings.person_cap)
     weights = {one.event: float(by_person.get(one.person, 1)) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
 
 
-def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def filter_examples(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = measurable(examples, settings)
-    agreed = _agreed(kept, settings.agreement)
+    kept, left_out = select_measurable(examples, settings)
+    agreed = _keep_agreed(kept, settings.agreement)
     left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
     return agreed, +left_out
 
 
-def measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """Without repetitions, and within the limits of length."""
     kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]
@@ -326,48 +332,54 @@ def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]
 
 
 def _subject(one: Example) -> tuple[Any, ...]:
-    texts = (one.response,) if isinstance(one, Answer) else (*sorted((one.chosen, one.rejected)), one.kind)
+    texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
     return (type(one).__name__, one.person, one.prompt_turns, *texts)
 
 
 def _fits(one: Example, settings: BotSettings) -> bool:
-    texts = [one.response] if isinstance(one, Answer) else [one.chosen, one.rejected]
+    texts = [one.response] if isinstance(one, RatedAnswer) else [one.chosen, one.rejected]
     return all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts)
 
 
-def _agreed(examples: list[Example], agreement: float) -> list[Example]:
+def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
     """Answers that several people judged: only the judgements of the majority, and none where it is too small."""
     votes: dict[Any, Counter[bool]] = defaultdict(Counter)
-    for one in examples:
-        if isinstance(one, Answer):
-            votes[one.prompt_turns, one.response][one.liked] += 1
+    for example in examples:
+        if isinstance(example, RatedAnswer):
+            votes[example.prompt_turns, example.response][example.liked] += 1
     kept: list[Example] = []
-    for one in examples:
-        own = votes[one.prompt_turns, one.response] if isinstance(one, Answer) else Counter[bool]()
-        alone = own.total() < 2
-        if alone or (isinstance(one, Answer) and 2 * own[one.liked] > own.total() and _agrees(own, one, agreement)):
-            kept.append(one)
+    for example in examples:
+        counts = votes[example.prompt_turns, example.response] if isinstance(example, RatedAnswer) else Counter[bool]()
+        alone = counts.total() < 2
+        if alone or (
+            isinstance(example, RatedAnswer)
+            and 2 * counts[example.liked] > counts.total()
+            and _agrees(counts, example, agreement)
+        ):
+            kept.append(example)
     return kept
 
 
-def _agrees(votes: Counter[bool], one: Answer, agreement: float) -> bool:
+def _agrees(votes: Counter[bool], one: RatedAnswer, agreement: float) -> bool:
     return Fraction(votes[one.liked], votes.total()) >= Fraction(str(agreement))
 
 
-def _split(examples: Iterable[Example]) -> tuple[list[Answer], list[Pair]]:
+def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerPair]]:
     """Answers and pairs, each by event."""
     ordered = sorted(examples, key=lambda one: one.event)
-    return [one for one in ordered if isinstance(one, Answer)], [one for one in ordered if isinstance(one, Pair)]
+    return [one for one in ordered if isinstance(one, RatedAnswer)], [
+        one for one in ordered if isinstance(one, AnswerPair)
+    ]
 
 
-def _by(events: Iterable[Event], key: Any) -> dict[str, list[Event]]:
+def _group_by(events: Iterable[Event], key: Any) -> dict[str, list[Event]]:
     groups: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         groups[key(event)].append(event)
     return groups
 
 
-def shown(left_out: dict[str, int]) -> str:
+def format_counts(left_out: dict[str, int]) -> str:
     """`12 repetitions, 3 scores of 3, ...`, the most frequent reason first.
 
     >>> shown({"repetitions": 2, "edits that change nothing": 3})

@@ -14,13 +14,13 @@ from rlhf_dialog.feedback.store.store import Store
 FORMATS = ("jsonl", *trl.NEEDED)
 
 
-def rows_of(store: Store, form: str, messages: bool = False) -> list[Row]:
+def export_rows(store: Store, form: str, messages: bool = False) -> list[Row]:
     """The rows of an export.
 
     `jsonl`: a dialogue a row, with everything that is stored of it. `kto` and `dpo`: what counts now, in TRL's columns, as text
     or as messages. Raises UserError when there is none.
     """
-    rows = native.rows_of(store) if form == "jsonl" else trl.rows_of(read_examples(store), form, messages)
+    rows = native.export_rows(store) if form == "jsonl" else trl.export_rows(read_examples(store), form, messages)
     if not rows:
         what = {"jsonl": "dialogues", "kto": "liked or disliked answers", "dpo": "edits or choices"}[form]
         raise UserError(f"{store.path}: there are no {what} to export yet")

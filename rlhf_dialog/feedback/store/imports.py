@@ -15,7 +15,7 @@ from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import native, open_webui, trl
-from rlhf_dialog.feedback.store.formats.record import Found, Record
+from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
 from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
 from rlhf_dialog.json_files import damage_as_user_error
 
@@ -26,32 +26,32 @@ KNOWN = (
 
 
 @dataclass
-class Imported:
-    """What an import has added; `known` events and dialogues were there already."""
+class ImportCounts:
+    """What an import has added; `num_known` events and dialogues were there already."""
 
     format: str
     dialogues: int = 0
     events: int = 0
-    known: int = 0
+    num_known: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> Imported:
+def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportCounts:
     """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
 
     `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
     file has no ids of people. `ignored` are columns to leave out. Raises UserError for a file that cannot be read, a format or a
     column that is not known, and a row that cannot be used.
     """
-    found = read_file(path, ignored)
-    added = Imported(found.name, left_out=found.left_out)
+    result = read_file(path, ignored)
+    added = ImportCounts(result.name, left_out=result.left_out)
     with store.writing() as connection:
-        for record in found.records:
-            _add(store, connection, record, name or found.name, added)
+        for record in result.records:
+            _add(store, connection, record, name or result.name, added)
     return added
 
 
-def read_file(path: Path, ignored: tuple[str, ...] = ()) -> Found:
+def read_file(path: Path, ignored: tuple[str, ...] = ()) -> ImportResult:
     """The records of a file in a known format, which its columns decide. Raises UserError as `import_file`."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; name a file to import")
@@ -61,41 +61,48 @@ def read_file(path: Path, ignored: tuple[str, ...] = ()) -> Found:
         return _read_rows(rows)
 
 
-def _read_rows(rows: list[tuple[str, Row]]) -> Found:
+def _read_rows(rows: list[tuple[str, Row]]) -> ImportResult:
     first = rows[0][1]
-    if native.is_own(first):
+    if native.is_native(first):
         return native.read(rows)
     if open_webui.is_export(first):
         return open_webui.read(rows)
-    if form := trl.form_of(first):
+    if form := trl.detect_format(first):
         return trl.read(rows, form)
     columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
     raise UserError(f"{rows[0][0]}: the columns {columns} are those of no known format; known are {KNOWN}")
 
 
-def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: Imported) -> None:
+def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: ImportCounts) -> None:
     source, now = storable(f"import:{name}"), time.time()
     dialogue = record.id or _id(source, record)
     people = {
         person: _person(store, record, person, source)
-        for person in {record.person, *(one.person for one in record.judgements)}
+        for person in {record.person, *(judgement.person for judgement in record.judgements)}
     }
     if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone():
-        added.known += 1
+        added.num_known += 1
     else:
         row = (dialogue, record.started or now, people[record.person], source, is_heldout(dialogue))
         connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
         added.dialogues += 1
     places = _add_turns(connection, dialogue, record, now)
-    known = _known_events(connection, dialogue)
-    for one in record.judgements:
-        turn, other = (None if place is None else places[place] for place in (one.turn, one.other))
-        event = (turn, one.kind, one.value, one.text and storable(one.text), other, people[one.person])
-        if (*event, one.created) in known:
-            added.known += 1
+    stored_events = _known_events(connection, dialogue)
+    for judgement in record.judgements:
+        turn, other = (None if place is None else places[place] for place in (judgement.turn, judgement.other))
+        event = (
+            turn,
+            judgement.kind,
+            judgement.value,
+            judgement.text and storable(judgement.text),
+            other,
+            people[judgement.person],
+        )
+        if (*event, judgement.created) in stored_events:
+            added.num_known += 1
         else:
-            insert_event(connection, (dialogue, *event, one.created or now))
-            known |= {(*event, one.created), (*event, None)}
+            insert_event(connection, (dialogue, *event, judgement.created or now))
+            stored_events |= {(*event, judgement.created), (*event, None)}
             added.events += 1
 
 
@@ -106,7 +113,7 @@ def _person(store: Store, record: Record, person: str | None, source: str) -> st
     """
     if person is not None and (record.bot == store.bot or person == SAMPLES):
         return person
-    return store.hashed(source if person is None else f"{record.bot or source}:{person}")
+    return store.hash_person(source if person is None else f"{record.bot or source}:{person}")
 
 
 def _id(source: str, record: Record) -> str:

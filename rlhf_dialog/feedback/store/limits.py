@@ -12,7 +12,7 @@ MINUTE, DAY = 60.0, 86400.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """The limits of a page: what is beyond them is refused with a message, and nothing of it is stored.
 
     >>> Limits(message_chars=500)
@@ -58,7 +58,7 @@ class Rates:
 
     MAX_PEOPLE = 10_000  # whose counts are kept; beyond them those that rested longest are dropped
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, limits: PageLimits, clock: Callable[[], float] = time.monotonic):
         self.limits, self._clock = limits, clock
         self._all = {kind: self._buckets(kind, limits.times_in_all) for kind in ("messages", "ratings", "looks")}
         self._people: OrderedDict[tuple[str, str], list[Bucket]] = OrderedDict()
@@ -88,7 +88,7 @@ class Rates:
             self._people.popitem(last=False)
 
 
-def checked_length(text: str, limits: Limits, what: str) -> str:
+def check_length(text: str, limits: PageLimits, what: str) -> str:
     """The text with plain line ends. Raises UserError when it is longer than a message may be."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > limits.message_chars:

@@ -10,7 +10,7 @@ def needed_ratings(settings: BotSettings) -> int:
     return settings.min_heldout * HELDOUT
 
 
-def so_far(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
+def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
     """`12 of about 150 ratings: ...`, for a bot that has too few held-out ones to learn from."""
     return (
         f"{num_ratings} of about {needed_ratings(settings)} ratings: one dialogue of {HELDOUT} is held out, and learning begins "

@@ -107,7 +107,7 @@ def write_new(path: Path) -> None:
     if path.exists():
         raise UserError(f"{path}: exists already; choose another folder, or remove the file")
     temporary = path.with_name(f".{path.name}.tmp")
-    with explained(path):
+    with explain_errors(path):
         temporary.unlink(missing_ok=True)
         temporary.touch(mode=0o600)
         with closing(connect(temporary)) as connection, transaction(connection):
@@ -126,7 +126,7 @@ def prepare(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise UserError(f"{path}: there is no store of feedback; make a bot with `rlhf-dialog feedback init`")
-    with explained(path), closing(connect(path)) as connection:
+    with explain_errors(path), closing(connect(path)) as connection:
         version = _version(connection)
         if version > SCHEMA_VERSION:
             raise UserError(
@@ -154,13 +154,13 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def backup_of(path: Path, version: int) -> Path:
+def backup_path(path: Path, version: int) -> Path:
     """Where the store is copied before it is migrated from this version."""
     return path.with_name(f"{path.name}.version_{version}")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    copy(connection, backup_of(path, version))
+    copy(connection, backup_path(path, version))
     with transaction(connection):
         for old in range(_version(connection), SCHEMA_VERSION):  # read again: another process may have been faster
             for statement in MIGRATIONS[old]:
@@ -187,7 +187,7 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into a UserError that says what to do."""
     try:
         yield
@@ -200,7 +200,7 @@ def explained(path: Path) -> Iterator[None]:
 def _meaning(error: Exception) -> str:
     text = " ".join(str(error).split())
     full, denied = "the disk is full, and nothing was stored; free some space, then try again", "change its permissions"
-    known = {
+    meanings = {
         "is not a database": "is not an SQLite file, so it is not a store of feedback; put a backup in its place",
         "decode": "is damaged (a text is not UTF-8); put a backup in its place",
         "malformed": "is damaged; put a backup in its place",
@@ -211,7 +211,7 @@ def _meaning(error: Exception) -> str:
         "Permission denied": f"cannot be written: the file or its folder is read-only; {denied}",
         "unable to open": f"cannot be opened: the file or its folder cannot be written; {denied}",
     }
-    found = next((meaning for words, meaning in known.items() if words in text), None)
+    found = next((meaning for words, meaning in meanings.items() if words in text), None)
     return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.limits import PageLimits
 
 logger = logging.getLogger(__name__)
 # Keys of earlier versions, which older config.yaml files have: why they are ignored.
@@ -18,7 +18,7 @@ NO_EFFECT = {
     "page_wrong_passwords": "a proxy before the page limits the login attempts",
     "page_password_seconds": "a proxy before the page limits the login attempts",
 }
-LIMITS = Limits()
+LIMITS = PageLimits()
 BYTES_A_CHAR = 8  # of a message in a request
 
 
@@ -164,9 +164,9 @@ class PageKeys(Settings):
     page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PageLimits:
         """What these keys allow."""
-        return Limits(
+        return PageLimits(
             message_chars=self.page_message_chars,
             body_bytes=self.page_request_bytes,
             messages=(self.page_messages_a_minute, self.page_messages_a_day),

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
-from rlhf_dialog.feedback.store.schema import explained, transaction
+from rlhf_dialog.feedback.store.schema import explain_errors, transaction
 from rlhf_dialog.json_files import damage_as_user_error, parsed
 
 SPEAKERS = ("user", "agent")
@@ -116,7 +116,7 @@ class Store:
         schema.write_new(Path(path))
         return cls(path)
 
-    def hashed(self, person: str) -> str:
+    def hash_person(self, person: str) -> str:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -126,7 +126,7 @@ class Store:
         with self.writing() as connection:
             connection.execute(
                 "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
-                (dialogue, time.time(), self.hashed(person), storable(source), is_heldout(dialogue)),
+                (dialogue, time.time(), self.hash_person(person), storable(source), is_heldout(dialogue)),
             )
         return dialogue
 
@@ -172,7 +172,7 @@ class Store:
         kind that is taken back), and its turn. Raises ValueError for any other kind, value or turn.
         """
         check_event(kind, turn, value, text, other)
-        row = (dialogue, turn, kind, value, None if text is None else storable(text), other, self.hashed(person))
+        row = (dialogue, turn, kind, value, None if text is None else storable(text), other, self.hash_person(person))
         with self.writing() as connection:
             _check_turns(connection, dialogue, kind, turn, other)
             return insert_event(connection, (*row, time.time()))
@@ -201,12 +201,12 @@ class Store:
         rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
         return counting([Event(**dict(row)) for row in rows])
 
-    def dialogues_of(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
+    def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
         rows = self.rows(
             "SELECT dialogues.*, (SELECT text FROM turns WHERE dialogue = dialogues.id ORDER BY position, id LIMIT 1) AS words "
             "FROM dialogues WHERE person = ? ORDER BY started DESC LIMIT ?",
-            (self.hashed(person), limit),
+            (self.hash_person(person), limit),
         )
         return [(_dialogue(row), row["words"] or "") for row in rows]
 
@@ -234,8 +234,8 @@ class Store:
         with self.writing() as connection:
             removed = _remove(connection, person_hash)
         for version in range(schema.SCHEMA_VERSION):
-            schema.backup_of(self.path, version).unlink(missing_ok=True)
-        with explained(self.path):
+            schema.backup_path(self.path, version).unlink(missing_ok=True)
+        with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
@@ -253,7 +253,7 @@ class Store:
 
     def backup(self, path: Path) -> None:
         """Copy the store to the file `path` while others write; an earlier backup there is replaced."""
-        with explained(Path(path)):
+        with explain_errors(Path(path)):
             schema.copy(self._connection(), Path(path))
 
     def close(self) -> None:
@@ -265,7 +265,7 @@ class Store:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """The rows of a SELECT."""
-        with explained(self.path):
+        with explain_errors(self.path):
             found: list[sqlite3.Row] = self._connection().execute(statement, values).fetchall()
         for row in found:
             schema.check_types(row, self.path)
@@ -274,7 +274,7 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """What this thread reads in the block is of one moment, also while others write or forget."""
-        with explained(self.path):
+        with explain_errors(self.path):
             connection = self._connection()
             connection.execute("BEGIN")
             try:
@@ -286,7 +286,7 @@ class Store:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or none of its rows, on disk when the block has ended."""
         time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
-        with explained(self.path), transaction(self._connection()) as connection:
+        with explain_errors(self.path), transaction(self._connection()) as connection:
             yield connection
         self._own.wrote = time.monotonic()
 
@@ -337,7 +337,7 @@ def insert_event(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
 def check_event(kind: str, turn: int | None, value: float | None, text: str | None, other: int | None) -> None:
     """Raises ValueError when an event of this kind cannot have these columns."""
     of_dialogue = kind == "dialogue_score" or (kind == "withdrawn" and text == "dialogue_score")
-    wanted = {
+    expected = {
         "a known kind": kind in KINDS,
         "a turn": (turn is None) == of_dialogue,
         f"a value of {VALUES.get(kind)}": value in VALUES[kind] if kind in VALUES else value is None,
@@ -347,7 +347,7 @@ def check_event(kind: str, turn: int | None, value: float | None, text: str | No
         "a text, for no score": kind not in ("score", "dialogue_score", "choice") or text is None,
         "a kind to withdraw": kind != "withdrawn" or text in KINDS[:-1],
     }
-    if missing := [name for name, holds in wanted.items() if not holds]:
+    if missing := [name for name, holds in expected.items() if not holds]:
         raise ValueError(f"feedback {kind!r} (turn {turn}, value {value}, other {other}): wanted {', '.join(missing)}")
 
 
@@ -356,11 +356,11 @@ def _check_turns(connection: sqlite3.Connection, dialogue: str, kind: str, turn:
     if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
         raise ValueError(f"there is no dialogue {dialogue!r}")
     positions = []
-    for one in (turn, other):
-        if one is not None:
-            found = connection.execute("SELECT * FROM turns WHERE id = ?", (one,)).fetchone()
+    for turn_id in (turn, other):
+        if turn_id is not None:
+            found = connection.execute("SELECT * FROM turns WHERE id = ?", (turn_id,)).fetchone()
             if found is None or found["dialogue"] != dialogue or found["speaker"] != "agent":
-                raise ValueError(f"feedback {kind!r}: turn {one} is not an answer in dialogue {dialogue}")
+                raise ValueError(f"feedback {kind!r}: turn {turn_id} is not an answer in dialogue {dialogue}")
             positions.append(found["position"])
     if len(set(positions)) > 1:
         raise ValueError(f"feedback {kind!r}: turns {turn} and {other} answer different turns")

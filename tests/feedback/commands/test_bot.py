@@ -61,7 +61,7 @@ def test_status(run, judged, capsys):
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
     assert lines[4:] == [
         "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
-        f"people: 2 (largest shares: {judged.hashed('ann')} 75%, {judged.hashed('bob')} 25%)",
+        f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)",
         "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
     ]
     bot.settings_path.write_text("min_heldot: 7\n")
@@ -70,11 +70,11 @@ def test_status(run, judged, capsys):
 
 
 def test_forget(run, judged, capsys):
-    bot, bob = Bot(run), judged.hashed("bob")
+    bot, bob = Bot(run), judged.hash_person("bob")
     bot.add_version(fill, {"people": [bob]})
     assert feedback.main(["forget", "--run", str(run), bob]) == 0
     assert f"2 rows of {bob} removed\nwarning: trained on them and still there: 0002" in capsys.readouterr().err
-    assert judged.people() == {judged.hashed("ann")}
+    assert judged.people() == {judged.hash_person("ann")}
     assert feedback.main(["forget", "--run", str(run), bob]) == 2
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
     assert feedback.main(["forget", "--run", str(run), "bob"]) == 2

@@ -41,7 +41,7 @@ def test_the_person_of_a_bot_is_that_of_the_terminal(bot, tmp_path, monkeypatch)
         assert not (tmp_path / "state").exists()
         list(one.begin().say("Hello"))
         kept = (tmp_path / "state/rlhf-dialog/person").read_text().strip()
-        assert [dialogue.person for dialogue in one.store.dialogues()] == [one.store.hashed(kept)]
+        assert [dialogue.person for dialogue in one.store.dialogues()] == [one.store.hash_person(kept)]
 
 
 @pytest.mark.parametrize("option", [{"tokenizer": "x"}, {"trust_remote_code": True}])

@@ -9,7 +9,7 @@ from rlhf_dialog.commands.chat import converse
 from rlhf_dialog.commands.chat_screen import ENDS, Screen
 from rlhf_dialog.feedback.commands.chat_words import ACTIONS, WORDS, run_word
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import Talk
+from rlhf_dialog.feedback.page.chat_session import ChatSession
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def chat(bot):
 
         def typed(*lines: str) -> list[str]:
             left, written = [*lines, "quit"], []
-            begin = lambda: Talk(store, answering, "somebody", "terminal")  # noqa: E731
+            begin = lambda: ChatSession(store, answering, "somebody", "terminal")  # noqa: E731
             converse(begin, lambda prompt: left.pop(0), Screen(written.append))
             return written[1:]
 
@@ -117,7 +117,7 @@ def test_forget_me(bot, chat):
 def test_forget_me_also_removes_the_lines_that_the_terminal_keeps(bot):
     store, written = bot.store(), []
     with Answering(bot) as answering:
-        talk = Talk(store, answering, "somebody", "terminal")
+        talk = ChatSession(store, answering, "somebody", "terminal")
         run_word(talk, "/forget me yes", Screen(written.append, forget=lambda: written.append("lines")))
         run_word(talk, "/forget you", Screen(written.append, forget=lambda: written.append("lines")))
     store.close()
@@ -146,7 +146,7 @@ def test_a_reset_says_that_another_version_answers(bot):
             yield "quit"
 
         lines = typed()
-        converse(lambda: Talk(store, answering, "somebody", "terminal"), read, Screen(written.append))
+        converse(lambda: ChatSession(store, answering, "somebody", "terminal"), read, Screen(written.append))
         store.close()
     assert "(version 0002 answers now)" in written
     assert [v for (v,) in rows(bot, "SELECT version FROM turns WHERE speaker = 'agent'")] == ["0001", "0001", "0002"]
@@ -154,7 +154,7 @@ def test_a_reset_says_that_another_version_answers(bot):
 
 def test_feedback_on_an_agent_that_is_not_a_bots_says_how_to_make_one(chat_agent):
     with Answering(chat_agent) as answering:
-        talk, written = Talk(None, answering, "", "terminal"), []
+        talk, written = ChatSession(None, answering, "", "terminal"), []
         list(talk.say("Hello"))
         for line in ("/good", "/bad no", "/score 4", "/edit x"):
             run_word(talk, line, Screen(written.append))

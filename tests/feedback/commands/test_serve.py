@@ -14,11 +14,11 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import serve as feedback_serve
 from rlhf_dialog.feedback.commands.feedback import main
 from rlhf_dialog.feedback.commands.serve import (
-    allowed_names,
+    check_names,
     is_loopback,
     listening_socket,
-    login_of,
-    resolved,
+    read_logins,
+    resolve_host,
 )
 
 
@@ -57,48 +57,48 @@ def test_a_port_that_is_taken(bot, capsys):  # noqa: F811
 )
 def test_addresses_that_cannot_be(host, port, wanted):
     with pytest.raises(UserError, match=wanted):
-        resolved(host, port)
+        resolve_host(host, port)
 
 
 @pytest.mark.parametrize(
     ("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("0.0.0.0", False), ("10.0.0.1", False)]
 )
 def test_loopback(host, loopback):
-    assert is_loopback(resolved(host, 0)[1]) is loopback
+    assert is_loopback(resolve_host(host, 0)[1]) is loopback
 
 
 def test_a_port_of_another_machine_cannot_be_used():
     with pytest.raises(UserError, match=r"port 1 of 192\.0\.2\.1 cannot be used"):
-        listening_socket(*resolved("192.0.2.1", 1))
+        listening_socket(*resolve_host("192.0.2.1", 1))
 
 
 def test_passwords(tmp_path):
-    login = login_of("ann:long enough:")
+    login = read_logins("ann:long enough:")
     assert login("ann", "long enough:")
     assert login(" ann ", "long enough:")
     assert not login("ann", "long enough")
     assert not login("ben", "long enough:")
     path = tmp_path / "people"
     path.write_text("ann:password 1\n\nben:pässword 2\n", encoding="utf-8")
-    login = login_of(str(path))
+    login = read_logins(str(path))
     assert login("ben", "pässword 2")
     assert not login("ann", "pässword 2")
     path.write_text("ann:password 1\nben\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"people, line 2: wanted user:password"):
-        login_of(str(path))
+        read_logins(str(path))
 
 
 @pytest.mark.parametrize("given", ["ann", "ann:", ":password", "ann:short", ""])
 def test_passwords_that_cannot_be(given):
     with pytest.raises(UserError, match="at least 8 characters"):
-        login_of(given)
+        read_logins(given)
 
 
 @pytest.mark.parametrize("name", ["http://chat.example.org", "chat.example.org:443", "", "*"])
 def test_names_of_a_proxy_that_cannot_be(name):
-    assert allowed_names(["chat.example.org"]) == ["chat.example.org"]
+    assert check_names(["chat.example.org"]) == ["chat.example.org"]
     with pytest.raises(UserError, match="give a name alone"):
-        allowed_names([name])
+        check_names([name])
 
 
 def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811

@@ -12,7 +12,7 @@ from taught_bots import new_bot, talk_to
 
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.gate import Comparison, chance, compare, expected_error, power_of, smallest_gain
-from rlhf_dialog.feedback.store.examples import Answer, HeldOut, Pair
+from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
 
 NORMAL = NormalDist()
@@ -21,11 +21,13 @@ NORMAL = NormalDist()
 def held_out(rows, pairs=(), per_dialogue=1, people=1):
     """`rows` are (kind, liked, weight), `pairs` weights; the events are numbered, and dealt out to the people."""
     answers = [
-        Answer((), "", liked, kind, f"p{i % people}", f"d{i // per_dialogue}", i)
+        RatedAnswer((), "", liked, kind, f"p{i % people}", f"d{i // per_dialogue}", i)
         for i, (kind, liked, _) in enumerate(rows)
     ]
     start = len(rows)
-    some = [Pair((), "", "", "edit", "p", f"d{(start + i) // per_dialogue}", start + i) for i in range(len(pairs))]
+    some = [
+        AnswerPair((), "", "", "edit", "p", f"d{(start + i) // per_dialogue}", start + i) for i in range(len(pairs))
+    ]
     weights = {i: weight for i, (_, _, weight) in enumerate(rows)} | {start + i: w for i, w in enumerate(pairs)}
     return HeldOut(answers, some, {}, weights)
 
@@ -194,7 +196,7 @@ def of_people(rng, gain, spread, people=6, events=10):
     apart = [math.sqrt(2) * NORMAL.inv_cdf(one) for one in (0.6, 0.6 + gain)]
     scores[0] += apart[0] * liked
     scores[1] += (apart[1] + rng.normal(0, spread, people)[person]) * liked
-    rows = [Answer((), "", bool(liked[i]), "thumb", f"p{person[i]}", f"d{i}", i) for i in range(len(person))]
+    rows = [RatedAnswer((), "", bool(liked[i]), "thumb", f"p{person[i]}", f"d{i}", i) for i in range(len(person))]
     heldout = HeldOut(rows, [], {}, dict.fromkeys(range(len(rows)), 1.0))
     return compare(heldout, *({str(i): x for i, x in enumerate(row)} for row in scores.tolist()))
 

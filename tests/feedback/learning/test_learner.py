@@ -13,7 +13,7 @@ from taught_bots import new_bot, set_keys
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning.learner import Learner, night_sizes
 from rlhf_dialog.feedback.learning.tokenized_examples import Row, keys_of, measured
-from rlhf_dialog.feedback.store.examples import Answer, Pair, TrainingSet
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import load_causal_lm
 
@@ -23,10 +23,11 @@ SFT = [Row([5, 6], [30, 31, 32, 257]), Row([7], [40, 257])]
 
 def examples(num_answers=5, num_pairs=2):
     answers = [
-        Answer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)
+        RatedAnswer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)
     ]
     pairs = [
-        Pair((f"Hello {i} .",), TEXTS[i % 5], TEXTS[(i + 1) % 5], "edit", "p", "d", 100 + i) for i in range(num_pairs)
+        AnswerPair((f"Hello {i} .",), TEXTS[i % 5], TEXTS[(i + 1) % 5], "edit", "p", "d", 100 + i)
+        for i in range(num_pairs)
     ]
     return TrainingSet(answers, pairs, {}, num_answers + num_pairs)
 

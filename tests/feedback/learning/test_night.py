@@ -22,7 +22,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import Comparison
 from rlhf_dialog.feedback.learning.night import learn
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, Served
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.runs.services.guard import Limit
@@ -206,7 +206,7 @@ KILLED = """
 import os, signal, sys
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.learning.night import learn
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, Served
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.store import Store
 def watch(done, steps):
     if done == int(sys.argv[2]):
@@ -358,7 +358,7 @@ def test_a_champion_with_weights_that_are_not_numbers(later):
     ):
         learn(later)
     assert files(later.folder) == before
-    served = Served(BotVersions(later))
+    served = LoadedVersions(BotVersions(later))
     assert served.hold() == "0001"
     assert re.search(
         r"version 0002 does not load .*NaN or infinity.*; version 0001 answers in its place", served.problem

@@ -17,7 +17,7 @@ from rlhf_dialog.feedback.learning.gate import Comparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import Answer, Pair
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.training import collecting
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 
@@ -34,14 +34,14 @@ KEYS = {
 
 
 def answer(number, prompt, text, liked, kind="thumb"):
-    return Answer(prompt, text, liked, kind, "p", "d", number)
+    return RatedAnswer(prompt, text, liked, kind, "p", "d", number)
 
 
 # --- pairs ---
 
 
 def test_edits_and_choices_are_pairs_with_the_turns_that_the_agent_sees():
-    pair = Pair(("One .", "Two .", "Three ."), "Good .", "Bad .", "edit", "p", "d", 1)
+    pair = AnswerPair(("One .", "Two .", "Three ."), "Good .", "Bad .", "edit", "p", "d", 1)
     assert preference_rows([pair], 2, random.Random(0)) == [
         {"chosen": ["Two .", "Three .", "Good ."], "rejected": ["Two .", "Three .", "Bad ."]}
     ]

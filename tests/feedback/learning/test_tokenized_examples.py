@@ -17,7 +17,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
     measured,
     sft_prompts,
 )
-from rlhf_dialog.feedback.store.examples import Answer, Pair, read_examples
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, read_examples
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import Policy
 
@@ -72,10 +72,10 @@ def test_with_a_chat_template_a_response_ends_with_its_end_of_turn():
 
 
 def test_a_pair_has_two_rows_with_names_of_their_own(agent, encoder):
-    pair = Pair(("Hi .",), "Why ?", "No .", "choice", "p", "d", 7, None, tuple(ids(agent, " No .")))
+    pair = AnswerPair(("Hi .",), "Why ?", "No .", "choice", "p", "d", 7, None, tuple(ids(agent, " No .")))
     assert keys_of(pair) == ["7+", "7-"]
     assert [row.response for row in encoder.rows(pair)] == [ids(agent, " Why ? <EOU>"), ids(agent, " No .")]
-    answer = Answer(("Hi .",), "No .", True, "thumb", "p", "d", 8)
+    answer = RatedAnswer(("Hi .",), "No .", True, "thumb", "p", "d", 8)
     assert (keys_of(answer), len(encoder.rows(answer))) == (["8"], 1)
 
 

@@ -5,15 +5,15 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import actions
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import Talk
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.store.limits import PageLimits
 
 
 @pytest.fixture
 def talk(bot):
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield Talk(store, answering, "somebody", "page")
+        yield ChatSession(store, answering, "somebody", "page")
     store.close()
 
 
@@ -26,7 +26,7 @@ def test_what_is_saved_is_said(talk):
     list(actions.again(talk))
     assert actions.choose(talk, 1) == "Saved: the second answer is better; the dialogue goes on with it."
     assert actions.draft(talk) == talk.last.text
-    assert actions.edit(talk, "Better", Limits()) == "Saved: the dialogue goes on with your answer."
+    assert actions.edit(talk, "Better", PageLimits()) == "Saved: the dialogue goes on with your answer."
     assert talk.ratings()[talk.turns[1].id] == {"score": 2.0}
 
 
@@ -39,4 +39,4 @@ def test_what_cannot_be_done(talk):
     with pytest.raises(UserError, match="say first which"):
         actions.again(talk)
     with pytest.raises(UserError, match="shorten it to 3"):
-        actions.edit(talk, "Better", Limits(message_chars=3))
+        actions.edit(talk, "Better", PageLimits(message_chars=3))

@@ -10,13 +10,13 @@ import torch
 from bots import new_version
 
 from rlhf_dialog.feedback.page import batched_generation as module
-from rlhf_dialog.feedback.page.batched_generation import Answer, Answering, AnsweringClosed
+from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
 from rlhf_dialog.models.generation import random_numbers
 
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"], ["a"]]
 
 
-def last(answers) -> Answer:
+def last(answers) -> GeneratedAnswer:
     *_, answer = answers
     return answer
 

@@ -13,7 +13,7 @@ from bots import new_version
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import Talk, WentOn
+from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.store import schema
 
 
@@ -32,10 +32,10 @@ def store(bot):
 
 @pytest.fixture
 def talk(store, answering):
-    return Talk(store, answering, "somebody", "terminal")
+    return ChatSession(store, answering, "somebody", "terminal")
 
 
-def said(talk: Talk, text: str) -> str:
+def said(talk: ChatSession, text: str) -> str:
     *_, answer = talk.say(text)
     return answer
 
@@ -62,7 +62,7 @@ def test_a_dialogue_is_on_disk_after_each_answer(bot, store, talk):
     assert talk.last.text == pieces[-1]
     said(talk, "And then ?")
     (dialogue,) = store.dialogues()
-    assert (dialogue.id, dialogue.person, dialogue.source) == (talk.dialogue, store.hashed("somebody"), "terminal")
+    assert (dialogue.id, dialogue.person, dialogue.source) == (talk.dialogue, store.hash_person("somebody"), "terminal")
     turns = store.turns(talk.dialogue)
     assert [(turn.position, turn.speaker) for turn in turns] == [(0, "user"), (1, "agent"), (2, "user"), (3, "agent")]
     assert [turns[0].text, turns[2].text] == ["Hello", "And then ?"]
@@ -222,7 +222,7 @@ def test_an_edited_answer_that_is_preferred_to_another_one_is_an_edit_of_that(bo
     talk.choose(1)
     first, second = (turn.id for turn in talk.alternatives())
     assert rows(bot, FEEDBACK) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
-    assert Talk.reopen(store, answering, "somebody", "page", talk.dialogue).texts == {0: "Hello", 1: "Better"}
+    assert ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue).texts == {0: "Hello", 1: "Better"}
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Better", "Go on"]
 
@@ -243,7 +243,7 @@ def test_an_answer_that_is_preferred_to_an_edited_one_is_a_choice(bot, talk, ans
 def test_the_same_answer_again_is_said_and_not_stored(bot, store, greedy):
     adjust = lambda sampling: replace(sampling, greedy=True) if greedy else replace(sampling, top_k=1)  # noqa: E731
     with Answering(bot, seed=0, adjust=adjust) as answering:
-        talk = Talk(store, answering, "somebody", "terminal")
+        talk = ChatSession(store, answering, "somebody", "terminal")
         answer = said(talk, "Hello")
         with pytest.raises(UserError, match="most likely word each time" if greedy else "the same answer again"):
             list(talk.again())
@@ -359,7 +359,7 @@ def test_a_full_disk_does_not_hide_the_answer(bot, store, talk):
 
 def test_a_dialogue_that_was_forgotten_elsewhere(bot, store, talk):
     said(talk, "Hello")
-    bot.forget(store.hashed("somebody"))
+    bot.forget(store.hash_person("somebody"))
     with pytest.raises(UserError, match="no longer in the store; begin a new one"):
         talk.thumb(True)
     said(talk, "Still there ?")
@@ -374,7 +374,7 @@ def test_a_dialogue_keeps_its_version_and_the_next_one_has_the_champion(bot, sto
     said(talk, "Hello")
     assert new_version(bot) == "0002"
     said(talk, "And ?")
-    other = Talk(store, answering, "somebody", "terminal")
+    other = ChatSession(store, answering, "somebody", "terminal")
     said(other, "Hello")
     assert [turn.version for turn in talk.turns if turn.version] == ["0001", "0001"]
     assert other.last.version == "0002"
@@ -384,9 +384,9 @@ def test_a_dialogue_keeps_its_version_and_the_next_one_has_the_champion(bot, sto
 
 
 def test_a_dialogue_that_nobody_has_any_more_lets_its_version_go(bot, store, answering):
-    talk = Talk(store, answering, "somebody", "page")
+    talk = ChatSession(store, answering, "somebody", "page")
     new_version(bot)
-    keep = Talk(store, answering, "somebody", "page")
+    keep = ChatSession(store, answering, "somebody", "page")
     assert answering._served.versions == ["0001", "0002"]
     del talk
     gc.collect()
@@ -402,7 +402,7 @@ def test_why(bot, store, answering, talk):
         f"Its {len(logprobs)} tokens had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
     )
     new_version(bot)
-    later = Talk(store, answering, "somebody", "terminal")
+    later = ChatSession(store, answering, "somebody", "terminal")
     said(later, "Hello")
     ratio = answering.log_ratio(["Hello"], later.last.token_ids, "0002")
     assert later.why().endswith(f"likely than with version 0001 (log-ratio {ratio:+.2f}).")
@@ -414,7 +414,7 @@ def test_why(bot, store, answering, talk):
 def test_forget_removes_what_a_person_said_and_rated(bot, store, answering, talk):
     said(talk, "Hello")
     talk.thumb(True)
-    other = Talk(store, answering, "somebody else", "page")
+    other = ChatSession(store, answering, "somebody else", "page")
     said(other, "Good morning")
     assert talk.forget() == 4  # a dialogue, two turns, a thumb
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
@@ -430,7 +430,7 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     said(talk, "And ?")
     talk.thumb(True)
     talk.edit("A better answer")
-    again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     assert again.turns == store.turns(talk.dialogue)
     assert again.texts == {0: "Hello", 1: first, 2: "And ?", 3: "A better answer"}
     assert again.ratings() == talk.ratings()
@@ -439,13 +439,13 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     assert len(store.dialogues()) == 1
     for person, dialogue in (("somebody else", talk.dialogue), ("somebody", "f" * 32)):
         with pytest.raises(UserError, match="no such dialogue"):
-            Talk.reopen(store, answering, person, "page", dialogue)
+            ChatSession.reopen(store, answering, person, "page", dialogue)
 
 
 def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
     """Two messages at one place would make one answer look like another one to the other message."""
     said(talk, "Hello")
-    other = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    other = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     assert other.state == talk.state
     said(other, "And ?")
     assert other.state != talk.state
@@ -455,13 +455,13 @@ def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
         lambda: talk.thumb(True),
         lambda: talk.edit("x"),
     ):
-        with pytest.raises(WentOn, match="gone on in another tab"):
+        with pytest.raises(SessionChanged, match="gone on in another tab"):
             act()
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
     assert rows(bot, FEEDBACK) == []
-    again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     other.edit("Better")
-    with pytest.raises(WentOn):
+    with pytest.raises(SessionChanged):
         said(again, "More")
     said(other, "More")
     other.thumb(True)
@@ -470,7 +470,7 @@ def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
 
 def test_an_answer_of_a_dialogue_that_went_on_meanwhile_is_not_stored(bot, store, answering, talk):
     said(talk, "Hello")
-    other = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    other = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     growing = talk.say("Well")
     next(growing)
     said(other, "And ?")
@@ -481,20 +481,20 @@ def test_an_answer_of_a_dialogue_that_went_on_meanwhile_is_not_stored(bot, store
 
 def test_a_dialogue_is_opened_where_it_was(store, answering):
     """The last answer stays the last one, though an older one was edited later; a newer answer follows a choice."""
-    talk = Talk(store, answering, "somebody", "page")
+    talk = ChatSession(store, answering, "somebody", "page")
     older = said(talk, "Hello") and talk.last.id
     said(talk, "And ?")
     list(talk.again())
     talk.choose(1)
     list(talk.again())
     talk.edit("Better", turn=older)
-    again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     assert (again.last.id, again.texts) == (talk.last.id, talk.texts)
 
 
 def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answering):
     def person(number: int) -> None:
-        talk = Talk(store, answering, f"person {number}", "page")
+        talk = ChatSession(store, answering, f"person {number}", "page")
         for turn in range(3):
             said(talk, f"{number} says {turn}")
             talk.score(1 + number % 5)
@@ -506,7 +506,7 @@ def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answeri
     for dialogue in store.dialogues():
         turns = store.turns(dialogue.id)
         number = turns[0].text.split()[0]
-        assert dialogue.person == store.hashed(f"person {number}")
+        assert dialogue.person == store.hash_person(f"person {number}")
         assert [turn.text for turn in turns[::2]] == [f"{number} says {turn}" for turn in range(3)]
         assert [turn.position for turn in turns] == list(range(6))
         ours = [event for event in store.feedback() if event.dialogue == dialogue.id]
@@ -518,7 +518,7 @@ def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answeri
 
 def test_without_a_store_there_is_talk_but_no_feedback(chat_agent):
     with Answering(chat_agent, seed=0) as answering:
-        talk = Talk(None, answering, "somebody", "terminal")
+        talk = ChatSession(None, answering, "somebody", "terminal")
         said(talk, "Hello")
         *_, second = talk.again()
         assert (talk.last.text, talk.problem, talk.ratings()) == (second, None, {})

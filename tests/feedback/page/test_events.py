@@ -15,7 +15,7 @@ from bots import bot  # noqa: F401
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.events import read_event
-from rlhf_dialog.feedback.page.page import Page, PageServer
+from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
 
 JOIN, CANCEL = "/gradio_api/queue/join", "/gradio_api/cancel"
 EVENT = {"data": ["Hello", ""], "event_data": None, "fn_index": 0, "session_hash": "tab", "trigger_id": 5}
@@ -31,7 +31,7 @@ NO_EVENTS = [
 def page(bot):  # noqa: F811
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield Page(store, answering, "bot")
+        yield FeedbackPage(store, answering, "bot")
     store.close()
 
 

@@ -9,7 +9,7 @@ from bots import new_version
 from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, OneAgent, Served, load_agent
+from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent, load_agent
 from rlhf_dialog.models.generation import at_temperature
 
 
@@ -39,7 +39,7 @@ class Versions:
 
 def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     source = Versions()
-    served = Served(source)
+    served = LoadedVersions(source)
     early = served.hold()
     source.line = ["0002", "0001"]
     late = served.hold()
@@ -56,7 +56,7 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
 
 def test_a_version_leaves_when_its_last_dialogue_ends():
     source = Versions()
-    served = Served(source)
+    served = LoadedVersions(source)
     served.hold(), served.hold()
     source.line = ["0002", "0001"]
     served.hold()
@@ -69,7 +69,7 @@ def test_a_version_leaves_when_its_last_dialogue_ends():
 def test_a_dialogue_may_end_while_another_one_begins():
     """As garbage collection does it: in the same thread, in the middle of a load."""
     source = Versions()
-    served, load = Served(source), source.load
+    served, load = LoadedVersions(source), source.load
     served.hold()
     source.line = ["0002", "0001"]
 
@@ -84,7 +84,7 @@ def test_a_dialogue_may_end_while_another_one_begins():
 
 def test_full_memory_serves_the_newest_version_in_it():
     source = Versions()
-    served = Served(source, max_versions=2)
+    served = LoadedVersions(source, max_versions=2)
     held = [served.hold()]
     source.line = ["0002", "0001"]
     held.append(served.hold())
@@ -98,7 +98,7 @@ def test_full_memory_serves_the_newest_version_in_it():
 
 def test_a_champion_that_does_not_load_is_said_once(caplog):
     source = Versions()
-    served = Served(source)
+    served = LoadedVersions(source)
     served.hold()
     source.line, source.broken = ["0002", "0001"], {"0002"}
     with caplog.at_level(logging.WARNING):
@@ -113,30 +113,30 @@ def test_a_champion_that_does_not_load_is_said_once(caplog):
 def test_at_the_start_the_parent_of_a_broken_champion_answers():
     source = Versions()
     source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
-    assert Served(source).hold() == "0001"
+    assert LoadedVersions(source).hold() == "0001"
 
 
 def test_no_version_that_loads_is_the_users_error():
     source = Versions()
     source.broken = {"0001"}
     with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
-        Served(source).hold()
+        LoadedVersions(source).hold()
 
 
 def test_a_damaged_pointer_leaves_the_version_that_is_served():
     source = Versions()
-    served = Served(source)
+    served = LoadedVersions(source)
     served.hold()
     source.line = []
     assert served.hold() == "0001"
     assert served.problem == "champion: cannot be read; version 0001 answers in its place"
     with pytest.raises(UserError, match="cannot be read"):
-        Served(source).hold()
+        LoadedVersions(source).hold()
 
 
 def test_a_version_is_loaded_once_for_people_who_come_together():
     source, begun, go = Versions(), threading.Event(), threading.Event()
-    served, load = Served(source), source.load
+    served, load = LoadedVersions(source), source.load
 
     def slow(version):
         begun.set()
@@ -156,15 +156,15 @@ def test_a_version_is_loaded_once_for_people_who_come_together():
 
 def test_a_borrowed_version_does_not_stay():
     source = Versions("0002")
-    served = Served(source)
+    served = LoadedVersions(source)
     served.hold()
-    with served.borrowed("0001") as agent:
+    with served.borrow("0001") as agent:
         assert agent == "agent 0001"
     assert served.versions == ["0002"]
 
 
 def test_one_agent_is_its_only_version():
-    served = Served(OneAgent("it"))
+    served = LoadedVersions(OneAgent("it"))
     assert served.agent(served.hold()) == "it"
 
 
@@ -181,7 +181,7 @@ def test_a_version_with_broken_weights_is_not_served(bot):
         weights.write_bytes(weights.read_bytes()[:1000])
 
     new_version(bot, break_weights)
-    served = Served(BotVersions(bot))
+    served = LoadedVersions(BotVersions(bot))
     assert served.hold() == "0001"
     assert "version 0002 does not load" in served.problem
 

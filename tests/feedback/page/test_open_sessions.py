@@ -5,8 +5,8 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import open_sessions
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.open_sessions import OpenTalks
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.page.open_sessions import OpenSessions
+from rlhf_dialog.feedback.store.limits import PageLimits
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def store(bot):
 @pytest.fixture
 def talks(bot, store):
     with Answering(bot, seed=0) as answering:
-        yield OpenTalks(store, answering, Limits(person_talks=2, talks=3))
+        yield OpenSessions(store, answering, PageLimits(person_talks=2, talks=3))
 
 
 def said(talks, person, page, dialogue=""):

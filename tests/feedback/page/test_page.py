@@ -13,10 +13,10 @@ import gradio as gr
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.page import Page
-from rlhf_dialog.feedback.page.rendering import as_text, earlier
+from rlhf_dialog.feedback.page.page import FeedbackPage
+from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.store import schema
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.limits import PageLimits
 from rlhf_dialog.models.network import AGENT_FILE
 
 PERSON = "ab" * 16
@@ -27,7 +27,7 @@ CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10
 def page(bot):
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield Page(store, answering, "bot", limits=Limits(message_chars=50, messages=(6, 100)))
+        yield FeedbackPage(store, answering, "bot", limits=PageLimits(message_chars=50, messages=(6, 100)))
     store.close()
 
 
@@ -85,7 +85,7 @@ def test_an_answer_grows_and_is_stored(bot, page, request_):
     assert all(late.startswith(early) for early, late in pairwise(grown))
     assert views[0][1 + CHAT][0] == {"role": "user", "content": "Hello"}
     _, *view = views[-1]
-    assert grown[-1] == as_text(page.talks._open[PERSON, "tab"].talk.last.text)
+    assert grown[-1] == escape_text(page.talks._open[PERSON, "tab"].talk.last.text)
     assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", "")
     assert rows(bot, "SELECT id, source FROM dialogues") == [(view[PLACE].partition(" ")[0], "page")]
     assert rows(bot, "SELECT speaker, text FROM turns") == [
@@ -128,11 +128,11 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     thumb(page, request_, dialogue, True)
     assert page.begin(request_)[PLACE] == ""
     assert page.open(dialogue, request_)[PLACE].startswith(f"{dialogue} ")
-    assert [name for _, name in earlier(page.store, PERSON)] == [dialogue]
+    assert [name for _, name in list_dialogues(page.store, PERSON)] == [dialogue]
     other = request_of(page, "cd" * 16)
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]
     assert "no such dialogue" in thumb(page, other, dialogue, False)[NOTE]
-    assert earlier(page.store, "cd" * 16) == []
+    assert list_dialogues(page.store, "cd" * 16) == []
     assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
 
 
@@ -171,7 +171,7 @@ def test_the_same_answer_again(bot, page, request_, monkeypatch):
 def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     with Answering(bot, seed=1) as answering:
-        restarted = Page(page.store, answering, "bot")
+        restarted = FeedbackPage(page.store, answering, "bot")
         thumb(restarted, request_, dialogue, True)
         said(restarted, request_, "And ?", dialogue)
     assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
@@ -255,7 +255,9 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
 def test_without_the_password_no_event_and_no_stream_is_answered(page):
     from fastapi.testclient import TestClient
 
-    guarded = Page(page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame"))
+    guarded = FeedbackPage(
+        page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame")
+    )
     client = TestClient(guarded.app, base_url="http://127.0.0.1")
     event = {"data": ["", ""], "fn_index": 0, "session_hash": "tab"}
 
@@ -275,6 +277,8 @@ def test_the_page_says_whom_the_agent_plays_as_text(bot):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"introduction": "A <b>waiter</b>. Try: Tea, please."}))
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        (head,) = (part.value for part in Page(store, answering, "bot").demo.blocks.values() if part.elem_id == "head")
+        (head,) = (
+            part.value for part in FeedbackPage(store, answering, "bot").demo.blocks.values() if part.elem_id == "head"
+        )
     store.close()
     assert "<p>A &lt;b&gt;waiter&lt;/b&gt;. Try: Tea, please.</p>" in head

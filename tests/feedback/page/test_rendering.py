@@ -6,34 +6,43 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import Talk
-from rlhf_dialog.feedback.page.rendering import as_text, note, pair_to_compare, pressed, problem, short, shown, who
+from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.page.rendering import (
+    describe_versions,
+    escape_text,
+    find_pair_to_compare,
+    list_messages,
+    note_html,
+    problem_html,
+    shorten,
+    thumb_label,
+)
 
 
 @pytest.fixture
 def talk(bot):
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield Talk(store, answering, "somebody", "page")
+        yield ChatSession(store, answering, "somebody", "page")
     store.close()
 
 
 def test_two_answers_are_compared_until_one_is_chosen(talk):
     list(talk.say("Hello"))
-    assert pair_to_compare(talk) == []
+    assert find_pair_to_compare(talk) == []
     list(talk.again())
     first, second = talk.alternatives()
-    assert [one.turn for one in shown(talk)] == [talk.turns[0], first, second]
+    assert [one.turn for one in list_messages(talk)] == [talk.turns[0], first, second]
     talk.choose(1)
-    assert pair_to_compare(talk) == []
-    assert [one.text for one in shown(talk)] == ["Hello", first.text]
+    assert find_pair_to_compare(talk) == []
+    assert [one.text for one in list_messages(talk)] == ["Hello", first.text]
     list(talk.again())
     third = talk.alternatives()[2]
-    assert pair_to_compare(talk) == [first, third]  # not with the one that lost
+    assert find_pair_to_compare(talk) == [first, third]  # not with the one that lost
     talk.choose(3)
     list(talk.say("And ?"))
-    assert [one.text for one in shown(talk)] == ["Hello", third.text, "And ?", talk.last.text]
-    assert [one.turn.id for one in shown(talk)][1] == third.id
+    assert [one.text for one in list_messages(talk)] == ["Hello", third.text, "And ?", talk.last.text]
+    assert [one.turn.id for one in list_messages(talk)][1] == third.id
 
 
 def test_thumbs_and_better_answers_are_shown(talk):
@@ -42,13 +51,13 @@ def test_thumbs_and_better_answers_are_shown(talk):
     talk.edit("Good morning !")
     list(talk.say("And ?"))
     talk.thumb(True)
-    assert [(one.text, one.liked, one.reason) for one in shown(talk)] == [
+    assert [(one.text, one.liked, one.reason) for one in list_messages(talk)] == [
         ("Hello", None, None), ("Good morning !", False, "Off topic"), ("And ?", None, None), (talk.last.text, True, None),
     ]  # fmt: skip
-    assert [pressed(one) for one in shown(talk) if one.is_answer] == ["Off topic", "Like"]
+    assert [thumb_label(one) for one in list_messages(talk) if one.is_answer] == ["Off topic", "Like"]
     talk.thumb(False, "a reason from the terminal")
-    assert pressed(shown(talk)[3]) == "Dislike"
-    assert who(talk, shown(talk)) == "Version 0001 answers."
+    assert thumb_label(list_messages(talk)[3]) == "Dislike"
+    assert describe_versions(talk, list_messages(talk)) == "Version 0001 answers."
 
 
 def test_an_answer_that_was_edited_is_compared_as_it_is_seen(talk):
@@ -56,14 +65,14 @@ def test_an_answer_that_was_edited_is_compared_as_it_is_seen(talk):
     talk.edit("Better")
     list(talk.again())
     second = talk.last
-    assert [one.text for one in shown(talk)] == ["Hello", "Better", second.text]
+    assert [one.text for one in list_messages(talk)] == ["Hello", "Better", second.text]
     talk.choose(1)
-    assert pair_to_compare(talk) == []
-    assert [one.text for one in shown(talk)] == ["Hello", "Better"]
+    assert find_pair_to_compare(talk) == []
+    assert [one.text for one in list_messages(talk)] == ["Hello", "Better"]
     list(talk.again())
-    assert [one.text for one in shown(talk)] == ["Hello", "Better", talk.last.text]
+    assert [one.text for one in list_messages(talk)] == ["Hello", "Better", talk.last.text]
     talk.choose(3)
-    assert [one.text for one in shown(talk)] == ["Hello", talk.alternatives()[2].text]
+    assert [one.text for one in list_messages(talk)] == ["Hello", talk.alternatives()[2].text]
 
 
 HOSTILE = '<script>x</script><img src=x> </b> <!-- --> <?php ?> &lt; &#60; &amp; <3 & a < b \x1b[2J \u202e "'
@@ -83,15 +92,15 @@ def test_texts_are_no_markup():
         handle_endtag = handle_comment = handle_decl = handle_pi = pytest.fail
 
     reader = Reader()
-    reader.feed(as_text(HOSTILE))
+    reader.feed(escape_text(HOSTILE))
     reader.close()
     seen = HOSTILE.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
     assert "".join(found).replace("\u2060", "") == seen
-    assert "\u2060" not in as_text("I <3 you & me; 1 < 2")
+    assert "\u2060" not in escape_text("I <3 you & me; 1 < 2")
 
 
 def test_lines_of_the_page_are_escaped():
-    assert note("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
-    assert problem(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
-    assert note("") == ""
-    assert short("a\n b" * 20, 10) == "a ba ba b…"
+    assert note_html("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
+    assert problem_html(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
+    assert note_html("") == ""
+    assert shorten("a\n b" * 20, 10) == "a ba ba b…"

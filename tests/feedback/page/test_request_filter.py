@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_dialog.feedback.page.cookies import SignedCookie
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.limits import PageLimits
 
 BOT = "abcdef0123456789" * 2
 JOIN = "/gradio_api/queue/join"
@@ -47,7 +47,7 @@ def app():
 
 @pytest.fixture
 def door(app):
-    return RequestFilter(app, BOT, Limits(body_bytes=100), secret="s")
+    return RequestFilter(app, BOT, PageLimits(body_bytes=100), secret="s")
 
 
 HOST = "127.0.0.1:7860"
@@ -140,9 +140,9 @@ def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
     "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
 )
 def test_names_of_this_machine_and_named_ones(app, host):
-    door = RequestFilter(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"}, secret="s")
+    door = RequestFilter(app, BOT, PageLimits(), {*THIS_MACHINE, "Chat.Example.org"}, secret="s")
     assert ask(door, "/", host=host)[0] == 200
-    assert ask(RequestFilter(app, BOT, Limits(), None, secret="s"), "/", host=host.replace("127", "any"))[0] == 200
+    assert ask(RequestFilter(app, BOT, PageLimits(), None, secret="s"), "/", host=host.replace("127", "any"))[0] == 200
 
 
 def test_the_refusal_says_what_to_do(door):

@@ -210,7 +210,7 @@ def test_what_cannot_be_rolled_back_to(bot):
 
 def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     store = bot.store()
-    people = {name: store.hashed(name) for name in ("ann", "bob")}
+    people = {name: store.hash_person(name) for name in ("ann", "bob")}
     for name in people:
         dialogue = store.begin(name, "terminal")
         store.add_turn(dialogue, 0, "agent", f"said to {name}")
@@ -249,7 +249,7 @@ def test_texts_that_a_killed_night_has_left_are_forgotten_too(bot, caplog):
 
 def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
     store = bot.store()
-    person = store.hashed("ann")
+    person = store.hash_person("ann")
     store.begin("ann", "terminal")
     store.close()
     night(bot, people=[person])
@@ -270,7 +270,7 @@ def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
 
 def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, monkeypatch):
     store = bot.store()
-    person = store.hashed("ann")
+    person = store.hash_person("ann")
     store.begin("ann", "terminal")
     store.close()
     real = Bot._rows_removed

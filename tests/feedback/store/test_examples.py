@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import (
-    Answer,
+    AnswerPair,
     Examples,
-    Pair,
-    capped_counts,
-    capped_weights,
+    RatedAnswer,
+    cap_counts,
+    cap_weights,
+    describe_small_group,
     heldout_set,
+    max_share,
     read_examples,
-    share_of,
-    small_group,
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -44,7 +44,7 @@ def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), **t
 
 
 def answer(event, person="p", liked=True, response="Two streets .", heldout=False, prompt=("Is it far ?",)):
-    return Answer(prompt, response, liked, "thumb", person, f"d{event}", event, heldout=heldout)
+    return RatedAnswer(prompt, response, liked, "thumb", person, f"d{event}", event, heldout=heldout)
 
 
 def trained(*answers, consumed=(), **keys):
@@ -72,8 +72,8 @@ def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
     event = store.add_feedback(dialogue, kind, "p", turn=turn, value=value)
     found = read_examples(store)
     (heldout,) = [one.heldout for one in store.dialogues()]
-    person = store.hashed("p")
-    wanted = Answer(("Is it far ?",), "Two streets .", liked, kind, person, dialogue, event, (3, 1, 4), heldout)
+    person = store.hash_person("p")
+    wanted = RatedAnswer(("Is it far ?",), "Two streets .", liked, kind, person, dialogue, event, (3, 1, 4), heldout)
     assert (found.answers, found.pairs, found.left_out) == ([wanted], [], {})
 
 
@@ -151,7 +151,7 @@ def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
 
     def turns(name):
         with contextlib.suppress(UserError):  # the bytes stay while somebody reads
-            other.forget(other.hashed("p"))
+            other.forget(other.hash_person("p"))
         return read(name)
 
     monkeypatch.setattr(store, "turns", turns)
@@ -166,8 +166,8 @@ def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
         dialogue, (turn,) = talk(store, asked=f"Question {number} ?")
         store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
     found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
-    assert found.people == [store.hashed("q")]
-    assert found.concerned == sorted([store.hashed("p"), store.hashed("q")])
+    assert found.people == [store.hash_person("q")]
+    assert found.concerned == sorted([store.hash_person("p"), store.hash_person("q")])
 
 
 def test_an_answer_to_nothing_is_left_out(store):
@@ -246,15 +246,15 @@ def test_few_people_have_the_same_share_and_are_said_to(count, cap, says):
     found = trained(*some, person_cap=cap)
     assert (len(found) == 2 * count) is says
     line = f"person_cap {cap}: {count} people have one share each, so whoever says least decides how much of the others is used; "
-    assert small_group(cap, found) == ([line + "raise it for a small group"] if says else [])
+    assert describe_small_group(cap, found) == ([line + "raise it for a small group"] if says else [])
     alike = trained(*(one for one in some if int(one.response.split()[1]) < 2), person_cap=cap)
-    assert small_group(cap, alike) == []  # nothing is left out
+    assert describe_small_group(cap, alike) == []  # nothing is left out
 
 
 @given(COUNTS, CAPS)
 def test_nobody_has_more_than_the_share_of_the_rows(counts, cap):
     """And no row more could be kept: a slow search over the limit, one for all people."""
-    kept, share = capped_counts(counts, cap), max(Fraction(str(cap)), Fraction(1, len(counts)))
+    kept, share = cap_counts(counts, cap), max(Fraction(str(cap)), Fraction(1, len(counts)))
     assert max(kept.values()) <= share * sum(kept.values())
     limits = [{p: min(c, limit) for p, c in counts.items()} for limit in range(1, max(counts.values()) + 1)]
     fitting = [sum(one.values()) for one in limits if max(one.values()) <= share * sum(one.values())]
@@ -263,9 +263,9 @@ def test_nobody_has_more_than_the_share_of_the_rows(counts, cap):
 
 @given(COUNTS, CAPS)
 def test_nobody_has_more_than_the_share_of_the_weight(counts, cap):
-    weights = capped_weights(counts, cap)
+    weights = cap_weights(counts, cap)
     totals = {person: weights[person] * counts[person] for person in counts}
-    share = share_of(cap, len(counts))
+    share = max_share(cap, len(counts))
     assert max(totals.values()) <= share * sum(totals.values())
     assert all(0 < weight <= 1 for weight in weights.values())
     lowered = [totals[person] for person in counts if weights[person] < 1]
@@ -285,7 +285,7 @@ def test_the_weights_of_held_out_feedback():
 
 
 def test_pairs_have_a_share_too():
-    pairs = [Pair(("Hi .",), "A", f"B {i}", "edit", "troll", "d", i) for i in range(10)]
+    pairs = [AnswerPair(("Hi .",), "A", f"B {i}", "edit", "troll", "d", i) for i in range(10)]
     examples = Examples([answer(20 + i, f"p{i}") for i in range(4)], pairs)
     found = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
     assert Counter(one.person == "troll" for one in found.all) == {True: 4, False: 4}

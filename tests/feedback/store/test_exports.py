@@ -23,12 +23,12 @@ def test_what_counts_now_in_the_columns_of_trl(store):
     second = store.add_turn(dialogue, 1, "agent", "Two streets .")
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=1)
     store.add_feedback(dialogue, "score", "ann", turn=second, value=3)
-    assert exports.rows_of(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": True}]
+    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": True}]
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=-1)
     store.add_feedback(dialogue, "choice", "ann", turn=second, other=first)
     store.add_feedback(dialogue, "edit", "ann", turn=second, text="Two streets, on foot .")
-    assert exports.rows_of(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": False}]
-    assert exports.rows_of(store, "dpo") == [
+    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": False}]
+    assert exports.export_rows(store, "dpo") == [
         {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
         {"prompt": "Is it far ?", "chosen": "Two streets, on foot .", "rejected": "Two streets ."},
     ]
@@ -36,7 +36,7 @@ def test_what_counts_now_in_the_columns_of_trl(store):
 
 def test_files_and_folders(store, tmp_path):
     with pytest.raises(UserError, match="there are no dialogues to export"):
-        exports.rows_of(store, "jsonl")
+        exports.export_rows(store, "jsonl")
     rows = [{"prompt": "naïve ?", "completion": "Yes .", "label": True}]
     exports.write_jsonl(tmp_path / "x.jsonl", rows)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()] == rows

@@ -26,16 +26,16 @@ def jsonl(path, rows):
 
 
 def everything(store):
-    return exports.rows_of(store, "jsonl")
+    return exports.export_rows(store, "jsonl")
 
 
 def test_the_same_file_twice_adds_nothing(store, tmp_path):
     path = jsonl(tmp_path / "kto.jsonl", KTO)
     added = import_file(store, path)
-    assert (added.format, added.dialogues, added.events, added.known) == ("kto", 40, 40, 0)
+    assert (added.format, added.dialogues, added.events, added.num_known) == ("kto", 40, 40, 0)
     before = everything(store)
     again = import_file(store, path.rename(tmp_path / "renamed.jsonl"))
-    assert (again.dialogues, again.events, again.known) == (0, 0, 80)
+    assert (again.dialogues, again.events, again.num_known) == (0, 0, 80)
     assert everything(store) == before
     more = import_file(store, jsonl(path, [*KTO, {**KTO[0], "label": False}, DPO[0] | {}][:41]))
     assert (more.dialogues, more.events) == (0, 1)
@@ -47,9 +47,9 @@ def test_people_are_hashed_and_nothing_is_on_policy(store, tmp_path):
     import_file(store, jsonl(tmp_path / "kto.jsonl", rows))
     people = [event.person for event in store.feedback()]
     assert people == [
-        *[store.hashed("import:kto:7")] * 2,
-        store.hashed("import:kto:ann@example.org"),
-        store.hashed("import:kto"),
+        *[store.hash_person("import:kto:7")] * 2,
+        store.hash_person("import:kto:ann@example.org"),
+        store.hash_person("import:kto"),
     ]
     assert {dialogue.source for dialogue in store.dialogues()} == {"import:kto"}
     turns = [turn for dialogue in store.dialogues() for turn in store.turns(dialogue.id)]
@@ -63,7 +63,7 @@ def test_a_name_keeps_two_data_sets_apart(store, tmp_path):
     added = import_file(store, path, name="monday")
     assert added.dialogues == 1
     assert [dialogue.source for dialogue in store.dialogues()] == ["import:kto", "import:monday"]
-    assert store.feedback()[1].person == store.hashed("import:monday")
+    assert store.feedback()[1].person == store.hash_person("import:monday")
 
 
 def test_what_answers_one_prompt_is_held_out_together(store, tmp_path):
@@ -94,7 +94,7 @@ def test_an_export_into_another_bot_and_back(store, tmp_path):
     assert (copied.id, copied.heldout, copied.source) == (dialogue, is_heldout(dialogue), "import:rlhf-dialog")
     assert copied.started == store.dialogues()[0].started
     assert [event.value for event in other.feedback()] == [-1]
-    assert other.feedback()[0].person == other.hashed(f"{store.bot}:{store.hashed('bob')}")
+    assert other.feedback()[0].person == other.hash_person(f"{store.bot}:{store.hash_person('bob')}")
     assert other.turns(dialogue)[0].token_ids is None
     other.close()
 
@@ -103,9 +103,9 @@ def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
     store.add_feedback(dialogue, "dialogue_score", "ann", value=5)
     exports.write_jsonl(tmp_path / "export.jsonl", everything(store))
-    assert store.forget(store.hashed("ann")) == 2
+    assert store.forget(store.hash_person("ann")) == 2
     import_file(store, tmp_path / "export.jsonl")
-    assert store.people() == {store.hashed("ann")}
+    assert store.people() == {store.hash_person("ann")}
 
 
 def test_a_file_is_added_whole_or_not_at_all(store, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.limits import Bucket, Limits, Rates, checked_length
+from rlhf_dialog.feedback.store.limits import Bucket, PageLimits, Rates, check_length
 
 
 class Clock:
@@ -31,7 +31,7 @@ def test_a_bucket_fills_again(clock):
 
 
 def test_one_person_and_all_together(clock):
-    rates = Rates(Limits(messages=(2, 100), times_in_all=2), clock)
+    rates = Rates(PageLimits(messages=(2, 100), times_in_all=2), clock)
     for person in ("a", "b"):
         rates.count("messages", person)
         rates.count("messages", person)
@@ -45,7 +45,7 @@ def test_one_person_and_all_together(clock):
 
 
 def test_a_day_has_its_limit(clock):
-    rates = Rates(Limits(messages=(10, 12)), clock)
+    rates = Rates(PageLimits(messages=(10, 12)), clock)
     for _ in range(12):
         rates.count("messages", "a")
         clock.now += 10
@@ -55,7 +55,7 @@ def test_a_day_has_its_limit(clock):
 
 def test_people_who_rest_are_forgotten(clock, monkeypatch):
     monkeypatch.setattr(Rates, "MAX_PEOPLE", 3)
-    rates = Rates(Limits(), clock)
+    rates = Rates(PageLimits(), clock)
     for number in range(10):
         rates.count("messages", f"person {number}")
     assert len(rates._people) == 3
@@ -66,7 +66,7 @@ def test_people_who_rest_are_forgotten(clock, monkeypatch):
 
 
 def test_lengths():
-    limits = Limits(message_chars=5)
-    assert checked_length("a\r\nb\rc", limits, "the message") == "a\nb\nc"
+    limits = PageLimits(message_chars=5)
+    assert check_length("a\r\nb\rc", limits, "the message") == "a\nb\nc"
     with pytest.raises(UserError, match="the message has 6 characters; shorten it to 5"):
-        checked_length("abcdef", limits, "the message")
+        check_length("abcdef", limits, "the message")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.feedback.store.progress import needed_ratings, short_count, so_far
+from rlhf_dialog.feedback.store.progress import describe_progress, needed_ratings, short_count
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import Store, is_heldout
 
@@ -25,7 +25,7 @@ def rate(store, dialogue):
 
 def test_a_fifth_is_held_out_so_thirty_take_about_150_ratings():
     assert needed_ratings(BotSettings()) == 150
-    assert so_far(12, 3, BotSettings()).startswith("12 of about 150 ratings: one dialogue of 5 is held out")
+    assert describe_progress(12, 3, BotSettings()).startswith("12 of about 150 ratings: one dialogue of 5 is held out")
 
 
 def test_the_count_ends_when_there_are_enough(store):

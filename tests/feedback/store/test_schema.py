@@ -92,7 +92,7 @@ def version_1(tmp_path):
 def test_a_stored_file_of_every_version_opens(version_1):
     store = Store(version_1, "feedfeedfeedfeedfeedfeedfeedfeed")
     (dialogue,) = store.dialogues()
-    assert (dialogue.person, dialogue.heldout) == (store.hashed("ann"), is_heldout(dialogue.id))
+    assert (dialogue.person, dialogue.heldout) == (store.hash_person("ann"), is_heldout(dialogue.id))
     assert [turn.text for turn in store.turns(dialogue.id)] == ["Is it far ?", "Yes .", "Two streets ."]
     assert [(event.kind, event.value) for event in store.feedback()] == [("thumb", -1), ("choice", None)]
     assert store.turns(dialogue.id)[1].logprobs == [-0.5, -1.25]
@@ -140,6 +140,6 @@ def test_forgetting_removes_the_backup_of_a_migration(version_1, newer):
     store = Store(version_1)
     backup = version_1.with_name("old.sqlite.version_1")
     assert b"Two streets" in backup.read_bytes()
-    assert store.forget(store.hashed("ann")) == 7
+    assert store.forget(store.hash_person("ann")) == 7
     assert not backup.exists()
     store.close()

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.limits import PageLimits
 from rlhf_dialog.feedback.store.settings import BotSettings, PageKeys, default_settings, read_settings
 
 
@@ -50,14 +50,14 @@ def test_every_mistake_at_once(tmp_path):
 
 
 def test_the_limits_of_the_page(tmp_path):
-    assert BotSettings().limits == Limits()
+    assert BotSettings().limits == PageLimits()
     given = {
         "page_message_chars": 50, "page_request_bytes": 70_000, "page_messages_a_minute": 1, "page_messages_a_day": 2,
         "page_ratings_a_minute": 3, "page_ratings_a_day": 4, "page_looks_a_minute": 5, "page_looks_a_day": 6,
         "page_times_in_all": 7, "page_open_dialogues": 8, "page_person_open_dialogues": 9,
     }  # fmt: skip
     assert sorted(given) == sorted(PageKeys.model_fields)
-    assert read_settings(write(tmp_path, yaml.safe_dump(given))).limits == Limits(
+    assert read_settings(write(tmp_path, yaml.safe_dump(given))).limits == PageLimits(
         message_chars=50, body_bytes=70_000, messages=(1, 2), ratings=(3, 4), looks=(5, 6), times_in_all=7, talks=8,
         person_talks=9,
     )  # fmt: skip

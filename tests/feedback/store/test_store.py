@@ -53,7 +53,7 @@ def test_of_a_person_only_a_salted_hash_is_kept(store):
         people = set(plain.execute("SELECT person FROM dialogues UNION SELECT person FROM feedback"))
     expected = hashlib.sha256((meta["salt"] + ANN).encode()).hexdigest()[:16]
     assert people == {(expected,)}
-    assert store.hashed(ANN) == expected
+    assert store.hash_person(ANN) == expected
     assert store.people() == {expected}
     assert ANN.encode() not in b"".join(path.read_bytes() for path in store.path.parent.iterdir())
 
@@ -173,18 +173,18 @@ def test_what_is_forgotten_is_not_in_the_file(store):
     store.add_feedback(kept, "thumb", BOB, turn=answer, value=1)
     gone, answer = talk(store, ANN, answer="a secret of the kitchen " * 300)  # several pages of SQLite
     store.add_feedback(gone, "thumb", BOB, turn=answer, value=-1, text="a reason under it")
-    texts = [b"secret of the kitchen", b"that was private", b"a reason under it", store.hashed(ANN).encode()]
+    texts = [b"secret of the kitchen", b"that was private", b"a reason under it", store.hash_person(ANN).encode()]
 
     def bytes_on_disk():
         return b"".join(path.read_bytes() for path in store.path.parent.iterdir())
 
     assert [text in bytes_on_disk() for text in texts] == [True] * 4
-    assert store.forget(store.hashed(ANN)) == 5  # an edit; a dialogue, two turns, and the thumb on it
+    assert store.forget(store.hash_person(ANN)) == 5  # an edit; a dialogue, two turns, and the thumb on it
     assert [text in bytes_on_disk() for text in texts] == [False] * 4
     assert b"Outside is fine" in bytes_on_disk()
     assert [one.id for one in store.dialogues()] == [kept]
     assert [event.kind for event in store.feedback(newest=False)] == ["thumb"]
-    assert store.forget(store.hashed(ANN)) == 0
+    assert store.forget(store.hash_person(ANN)) == 0
     test_nothing_is_updated_or_deleted(store)
 
 
@@ -196,9 +196,9 @@ def test_forgetting_while_somebody_reads_says_that_the_bytes_are_still_there(sto
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM turns").fetchone()
         with pytest.raises(UserError, match=r"rows are removed, but .* run forget again"):
-            own.forget(own.hashed(ANN))
+            own.forget(own.hash_person(ANN))
         assert own.dialogues() == []
-    assert own.forget(own.hashed(ANN)) == 0
+    assert own.forget(own.hash_person(ANN)) == 0
     assert b"kitchen" not in b"".join(path.read_bytes() for path in store.path.parent.iterdir())
     own.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats.record import Found, ImportedTurn, Judgement, Record
+from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
 from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Store, StoredDialogue, StoredTurn, check_event
 
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
@@ -18,7 +18,7 @@ COLUMNS = {
 }
 
 
-def rows_of(store: Store) -> list[Row]:
+def export_rows(store: Store) -> list[Row]:
     """Every dialogue of the store as a line's object."""
     with store.reading():
         return _rows(store)
@@ -42,17 +42,17 @@ def _without_dialogue(one: Any) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(one).items() if key != "dialogue"}
 
 
-def is_own(row: Row) -> bool:
+def is_native(row: Row) -> bool:
     """Whether the object is a line of ours."""
     return row.get("format") == FORMAT
 
 
-def read(rows: list[tuple[str, Row]]) -> Found:
+def read(rows: list[tuple[str, Row]]) -> ImportResult:
     """The dialogues of an export. Their token ids, log-probabilities and versions, which are another bot's, are not read.
 
     Raises UserError for a newer version, unknown keys, and values that cannot be.
     """
-    imported = Found("rlhf-dialog")
+    imported = ImportResult("rlhf-dialog")
     for where, row in rows:
         if not isinstance(row.get("format_version"), int) or row["format_version"] > VERSION:
             raise UserError(
@@ -95,13 +95,13 @@ def _record(row: Row, where: str) -> Record:
     return Record(turns, judgements, name, where, person, started, id=name, bot=_text(row["bot"]))
 
 
-def _judgement(one: Row, places: dict[int, int], turns: list[ImportedTurn]) -> Judgement:
-    check_event(one["kind"], one["turn"], one["value"], one["text"], one["other"])
-    turn, other = (None if one[key] is None else places[one[key]] for key in ("turn", "other"))
+def _judgement(event: Row, places: dict[int, int], turns: list[ImportedTurn]) -> Judgement:
+    check_event(event["kind"], event["turn"], event["value"], event["text"], event["other"])
+    turn, other = (None if event[key] is None else places[event[key]] for key in ("turn", "other"))
     if any(place is not None and turns[place].speaker != "agent" for place in (turn, other)):
         raise ValueError("feedback on a turn of the user")
-    person, created = _person(one["person"]), float(one["created"])
-    return Judgement(one["kind"], turn, one["value"], one["text"], other, person, created)
+    person, created = _person(event["person"]), float(event["created"])
+    return Judgement(event["kind"], turn, event["value"], event["text"], other, person, created)
 
 
 def _person(value: Any) -> str:

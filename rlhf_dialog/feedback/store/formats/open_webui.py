@@ -4,7 +4,14 @@ import re
 from typing import Any
 
 from rlhf_dialog.data.sources.rows import Row
-from rlhf_dialog.feedback.store.formats.record import Found, Judgement, Said, answered, check_columns, text_of
+from rlhf_dialog.feedback.store.formats.record import (
+    ImportResult,
+    Judgement,
+    Utterance,
+    check_columns,
+    make_record,
+    message_text,
+)
 
 COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at", "user")
 RATINGS = {1: 1, -1: -1, "1": 1, "-1": -1}
@@ -17,37 +24,37 @@ def is_export(row: Row) -> bool:
     return {"user_id", "type", "data", "meta", "snapshot"} <= set(row)
 
 
-def read(rows: list[tuple[str, Row]]) -> Found:
+def read(rows: list[tuple[str, Row]]) -> ImportResult:
     """A thumb on the rated message of each chat, with reason and comment. Raises UserError for an unknown column."""
-    imported = Found("open-webui")
+    imported = ImportResult("open-webui")
     for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
         check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
         data, meta = _dict(row["data"]), _dict(row["meta"])
         value = _rating(data.get("rating"))
         chat = _dict(_dict(row["snapshot"]).get("chat"))
-        said = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
+        turns = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
         if row["type"] != "rating" or value is None:
             imported.leave_out("feedback without a rating")
-        elif not said:
+        elif not turns:
             imported.leave_out("ratings without the text of their chat")
-        elif said[-1][0] != "agent":
+        elif turns[-1][0] != "agent":
             imported.leave_out("ratings of a message of the user")
         else:
             words = [str(data[key]).strip() for key in ("reason", "comment") if data.get(key)]
             person = None if row["user_id"] is None else str(row["user_id"])
             judgement = Judgement("thumb", 0, value, ": ".join(words) or None, person=person, created=_time(row))
             group = str(meta.get("chat_id") or chat.get("id") or row.get("id"))
-            imported.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=group, where=where))
+            imported.records.append(make_record(turns[:-1], [turns[-1][1]], [judgement], group=group, where=where))
     return imported
 
 
-def _path(messages: Row, name: Any) -> list[Said]:
+def _path(messages: Row, name: Any) -> list[Utterance]:
     """The messages from the first one to `name`, along the parents; empty when a text is missing."""
-    path: list[Said] = []
+    path: list[Utterance] = []
     seen = set()
     while name is not None:
         message = _dict(messages.get(name))
-        text = THOUGHT.sub("", text_of(message) or "").strip()
+        text = THOUGHT.sub("", message_text(message) or "").strip()
         if not text or name in seen:
             return []
         seen.add(name)

@@ -53,7 +53,7 @@ class Record:
 
 
 @dataclass
-class Found:
+class ImportResult:
     """What was read: the name of the format, its records, and how many rows were left out, by the reason."""
 
     name: str
@@ -65,11 +65,11 @@ class Found:
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
 
-Said = tuple[str, str]  # speaker and text
+Utterance = tuple[str, str]  # speaker and text
 
 
-def answered(
-    prompt: Sequence[Said], answers: Sequence[str], judgements: Sequence[Judgement], *, group: str, where: str
+def make_record(
+    prompt: Sequence[Utterance], answers: Sequence[str], judgements: Sequence[Judgement], *, group: str, where: str
 ) -> Record:
     """A record of a prompt and its answers, which are alternatives; `turn` and `other` of the judgements count the answers."""
     turns = [ImportedTurn(number, *said) for number, said in enumerate(prompt)]
@@ -85,7 +85,7 @@ def answered(
     return Record(turns, moved, group, where, person=judgements[0].person if judgements else None)
 
 
-def said_in(messages: Any, where: str) -> list[Said]:
+def read_messages(messages: Any, where: str) -> list[Utterance]:
     """Speaker and text of messages (`{"role": "user", "content": ...}`); a string is one message of the user.
 
     System messages are left out. Raises UserError for what is not a message with a text.
@@ -93,21 +93,21 @@ def said_in(messages: Any, where: str) -> list[Said]:
     items = [messages] if isinstance(messages, str) else messages
     if not isinstance(items, list):
         raise UserError(f"{where}: found {str(messages)[:60]!r}, wanted a text or a list of messages")
-    said = []
+    turns = []
     for item in items:
         role = role_of(item)
         if role in ("system", "developer"):
             continue
-        text = text_of(item)
+        text = message_text(item)
         if text is None or (isinstance(item, dict) and role is None):
             raise UserError(
                 f"{where}: found {str(item)[:60]!r}, wanted a message with a role and a text; remove the row"
             )
-        said.append(("user" if role is None or role in USER_ROLES else "agent", text))
-    return said
+        turns.append(("user" if role is None or role in USER_ROLES else "agent", text))
+    return turns
 
 
-def text_of(item: Any) -> str | None:
+def message_text(item: Any) -> str | None:
     """The text of a message: its content, or the parts of it, stripped; None when it has another content or none."""
     value = item
     if isinstance(item, dict):
@@ -118,12 +118,12 @@ def text_of(item: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def check_columns(row: Iterable[str], known: Iterable[str], form: str, where: str) -> None:
+def check_columns(row: Iterable[str], columns: Iterable[str], form: str, where: str) -> None:
     """Raises UserError that names the columns which are not known."""
-    known = list(known)
-    if unknown := [name for name in row if name not in known]:
+    columns = list(columns)
+    if unknown := [name for name in row if name not in columns]:
         shown = ", ".join(f"'{name!s:.40}'" for name in unknown[:10])
         raise UserError(
-            f"{where}: {form} has no column {shown}{nearest(unknown[0], known)}; known are {', '.join(known)}; leave others "
+            f"{where}: {form} has no column {shown}{nearest(unknown[0], columns)}; known are {', '.join(columns)}; leave others "
             f"out with --ignore {','.join(map(str, unknown[:10]))}"
         )

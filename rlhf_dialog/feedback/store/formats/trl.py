@@ -8,7 +8,14 @@ from rlhf_dialog.data.preferences import LONG_ENOUGH
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import Examples
-from rlhf_dialog.feedback.store.formats.record import Found, Judgement, Said, answered, check_columns, said_in
+from rlhf_dialog.feedback.store.formats.record import (
+    ImportResult,
+    Judgement,
+    Utterance,
+    check_columns,
+    make_record,
+    read_messages,
+)
 
 NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
 OPTIONAL = {
@@ -18,70 +25,70 @@ OPTIONAL = {
 LABELS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}  # also 1 and 0
 
 
-def rows_of(examples: Examples, form: str, messages: bool) -> list[Row]:
+def export_rows(examples: Examples, form: str, messages: bool) -> list[Row]:
     """The rows of an export: KTO's of thumbs and scores, DPO's of edits and choices."""
 
     def prompt(turns: tuple[str, ...]) -> Any:
         roles = ["user" if number % 2 == 0 else "assistant" for number in range(len(turns))][::-1]
-        said = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
-        return said if messages else "\n".join(turns)
+        messages_of_prompt = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+        return messages_of_prompt if messages else "\n".join(turns)
 
     def reply(text: str) -> Any:
         return [{"role": "assistant", "content": text}] if messages else text
 
     if form == "kto":
         return [
-            {"prompt": prompt(one.prompt_turns), "completion": reply(one.response), "label": one.liked}
-            for one in examples.answers
+            {"prompt": prompt(example.prompt_turns), "completion": reply(example.response), "label": example.liked}
+            for example in examples.answers
         ]
     return [
-        {"prompt": prompt(one.prompt_turns), "chosen": reply(one.chosen), "rejected": reply(one.rejected)}
-        for one in examples.pairs
+        {"prompt": prompt(example.prompt_turns), "chosen": reply(example.chosen), "rejected": reply(example.rejected)}
+        for example in examples.pairs
     ]
 
 
-def form_of(row: Row) -> str | None:
+def detect_format(row: Row) -> str | None:
     """`kto` or `dpo` for columns that are those of TRL."""
     return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
 
 
-def read(rows: list[tuple[str, Row]], form: str) -> Found:
+def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     """The examples. Raises UserError for an unknown column, and for the first row that cannot be used."""
-    imported = Found(form)
+    imported = ImportResult(form)
     for where, row in rows:
         check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
         if missing := [name for name in NEEDED[form] if row.get(name) is None]:
             raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
         person = None if row.get("user_id") is None else str(row["user_id"])
         if form == "kto":
-            prompt, answers = _side(said_in(row["prompt"], where), row["completion"], where)
+            prompt, answers = _side(read_messages(row["prompt"], where), row["completion"], where)
             judgement = Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
             all_answers = [answers]
         else:
             prompt, all_answers = _pair(row, where)
             judgement = Judgement("choice", 0, other=1, person=person)
         group = "\n".join(text for _, text in prompt)
-        imported.records.append(answered(prompt, all_answers, [judgement], group=group, where=where))
+        imported.records.append(make_record(prompt, all_answers, [judgement], group=group, where=where))
     return imported
 
 
-def _side(prompt: list[Said], value: Any, where: str) -> tuple[list[Said], str]:
+def _side(prompt: list[Utterance], value: Any, where: str) -> tuple[list[Utterance], str]:
     """The turns before the answer, and the answer: the last message, or the text."""
-    said = said_in(value, where)
-    if not said or (isinstance(value, list) and said[-1][0] != "agent"):
+    turns = read_messages(value, where)
+    if not turns or (isinstance(value, list) and turns[-1][0] != "agent"):
         raise UserError(
             f"{where}: found {str(value)[:60]!r} as the answer, wanted a text or messages that end with one"
         )
-    return prompt + said[:-1], said[-1][1]
+    return prompt + turns[:-1], turns[-1][1]
 
 
-def _pair(row: Row, where: str) -> tuple[list[Said], list[str]]:
-    prompt = [] if row.get("prompt") is None else said_in(row["prompt"], where)
+def _pair(row: Row, where: str) -> tuple[list[Utterance], list[str]]:
+    prompt = [] if row.get("prompt") is None else read_messages(row["prompt"], where)
     (before, chosen), (before_other, rejected) = (_side([], row[name], where) for name in ("chosen", "rejected"))
     if before != before_other:
         raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
     if not prompt and not before and isinstance(row["chosen"], str):
-        shared = _shared(chosen, rejected)
+        shared = _find_shared_beginning(chosen, rejected)
         prompt = [("user", shared)] if shared else []
         chosen, rejected = (text.removeprefix(shared).strip() for text in (chosen, rejected))
     if not chosen or not rejected or chosen == rejected:
@@ -91,7 +98,7 @@ def _pair(row: Row, where: str) -> tuple[list[Said], list[str]]:
     return prompt + before, [chosen, rejected]
 
 
-def _shared(first: str, second: str) -> str:
+def _find_shared_beginning(first: str, second: str) -> str:
     """What two texts begin with, up to a space: the prompt of a data set that has no column for it."""
     same = itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))
     shared = re.sub(r"\s\S*$", "", "".join(letter for letter, _ in same))

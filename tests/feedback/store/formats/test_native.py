@@ -21,7 +21,7 @@ def rows(tmp_path):
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=1)
     store.add_feedback(dialogue, "thumb", "ann", turn=first, value=-1, text="short")
     store.add_feedback(dialogue, "choice", "bob", turn=second, other=first)
-    yield native.rows_of(store)
+    yield native.export_rows(store)
     store.close()
 
 
@@ -31,7 +31,7 @@ def read(rows):
 
 def test_it_has_everything_and_reads_it(rows):
     (row,) = json.loads(json.dumps(rows))
-    assert native.is_own(row)
+    assert native.is_native(row)
     assert row["turns"][1]["token_ids"] == [1]
     (record,) = read([row])
     assert [(turn.position, turn.text) for turn in record.turns] == [

@@ -3,13 +3,13 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats.record import Judgement, answered, check_columns, said_in, text_of
+from rlhf_dialog.feedback.store.formats.record import Judgement, check_columns, make_record, message_text, read_messages
 
 
 def test_judgements_count_the_answers():
     prompt = [("user", "Hello ."), ("agent", "Hi ."), ("user", "Is it far ?")]
     judgement = Judgement("choice", 1, other=0, person="7", created=5.0)
-    record = answered(prompt, ["Yes .", "Two streets ."], [judgement], group="g", where="row 1")
+    record = make_record(prompt, ["Yes .", "Two streets ."], [judgement], group="g", where="row 1")
     assert [(turn.position, turn.speaker, turn.text) for turn in record.turns] == [
         *((number, *said) for number, said in enumerate(prompt)),
         (3, "agent", "Yes ."),
@@ -26,10 +26,14 @@ def test_messages_and_texts():
         {"from": "gpt", "value": "Two streets ."},
         {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]},
     ]
-    assert said_in(messages, "row 1") == [("user", "Is it far ?"), ("agent", "Two streets ."), ("user", "Which ones ?")]
-    assert said_in("Is it far ?", "row 1") == [("user", "Is it far ?")]
-    assert text_of({"role": "user", "content": [{"type": "image"}]}) is None
-    assert text_of("  ") is None
+    assert read_messages(messages, "row 1") == [
+        ("user", "Is it far ?"),
+        ("agent", "Two streets ."),
+        ("user", "Which ones ?"),
+    ]
+    assert read_messages("Is it far ?", "row 1") == [("user", "Is it far ?")]
+    assert message_text({"role": "user", "content": [{"type": "image"}]}) is None
+    assert message_text("  ") is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_messages_and_texts():
 )
 def test_what_is_not_a_message(wrong):
     with pytest.raises(UserError, match=r"row 3: found .*, wanted"):
-        said_in(wrong, "row 3")
+        read_messages(wrong, "row 3")
 
 
 def test_unknown_columns_are_named_with_what_is_known():

@@ -7,7 +7,7 @@ preference" and "preference", each as text ("standard") and as messages ("conver
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.examples import Answer, Examples, Pair
+from rlhf_dialog.feedback.store.examples import AnswerPair, Examples, RatedAnswer
 from rlhf_dialog.feedback.store.formats import trl
 
 ASK = {"role": "user", "content": "Is it far ?"}
@@ -82,25 +82,25 @@ def test_a_row_that_cannot_be_used_is_named(row, form, words):
 
 
 def test_rows_of_an_export():
-    answer = Answer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
-    pair = Pair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
+    answer = RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
+    pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
     examples = Examples([answer], [pair])
-    assert trl.rows_of(examples, "kto", False) == [
+    assert trl.export_rows(examples, "kto", False) == [
         {"prompt": "Hello .\nHi .\nIs it far ?", "completion": "Yes .", "label": False}
     ]
-    assert trl.rows_of(examples, "kto", True)[0]["prompt"] == [
+    assert trl.export_rows(examples, "kto", True)[0]["prompt"] == [
         {"role": "user", "content": "Hello ."},
         {"role": "assistant", "content": "Hi ."},
         ASK,
     ]
-    assert trl.rows_of(examples, "dpo", False) == [
+    assert trl.export_rows(examples, "dpo", False) == [
         {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}
     ]
-    assert trl.rows_of(examples, "dpo", True) == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
+    assert trl.export_rows(examples, "dpo", True) == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
 
 
 def test_what_is_exported_is_read_again():
-    examples = Examples([Answer(("Hello .", "Hi .", "Is it far ?"), "Yes .", True, *ABOUT)], [])
-    (record,) = read(trl.rows_of(examples, "kto", True), "kto")
+    examples = Examples([RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", True, *ABOUT)], [])
+    (record,) = read(trl.export_rows(examples, "kto", True), "kto")
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes ."]
     assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]
