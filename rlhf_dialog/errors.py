@@ -3,15 +3,38 @@
 import difflib
 import sys
 from collections.abc import Iterable
+from copy import copy
 from importlib.util import find_spec
+from typing import Self
 
 INTERNAL_ERROR = 70  # the exit code of an exception that nobody expected: a bug
 
 
 class UserError(Exception):
-    """A mistake that the user can fix: says what is wrong, where, and what to do. Shown without a traceback."""
+    """A mistake that the user can fix: says what is wrong, where, and what to do. Shown without a traceback.
+
+    >>> str(UserError("is not a folder", where="model_path: './gpt'", remedy="give one that is there"))
+    "model_path: './gpt': is not a folder; give one that is there"
+    """
 
     exit_code = 2
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = ""):
+        super().__init__((f"{where}: " if where else "") + what + (f"; {remedy}" if remedy else ""))
+        self.what, self.where, self.remedy = what, where, remedy
+
+    def at(self, where: str, instead_of: str = "") -> Self:
+        """The error with another place: `where` before its text, and in place of its own; an empty `where` leaves the place out.
+
+        With `instead_of`, `where` replaces that, wherever the text names it; a text that does not name it stays as it is.
+        """
+        old = instead_of or self.where
+        text = str(self) if where and instead_of else str(self).removeprefix(f"{old}: ")
+        if where:
+            text = text.replace(old, where) if instead_of else f"{where}: {text}"
+        moved = copy(self)
+        moved.args = (text,)
+        return moved
 
 
 class MissingSplit(UserError):

@@ -58,3 +58,26 @@ def test_the_exit_codes_of_the_document_are_those_of_the_code():
         INTERRUPTED,
         128 + signal.SIGTERM,
     }
+
+
+def test_an_error_names_where_what_and_the_remedy():
+    error = UserError("is missing", where="run/config.yaml", remedy="train first")
+    assert str(error) == "run/config.yaml: is missing; train first"
+    assert (error.where, error.what, error.remedy) == ("run/config.yaml", "is missing", "train first")
+    assert str(UserError("lr: found -1")) == "lr: found -1"
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "text"),
+    [
+        (UserError("is missing", where="a", remedy="make it"), ("b",), "b: is missing; make it"),
+        (UserError("it is missing"), ("b",), "b: it is missing"),
+        (UserError("--agent: 'x' is missing; set --agent"), ("model", "--agent"), "model: 'x' is missing; set model"),
+        (UserError("'x' is missing"), ("model", "--agent"), "'x' is missing"),
+        (UserError("--agent: 'x' is missing"), ("", "--agent"), "'x' is missing"),
+        (MissingSplit("no test"), ("data",), "data: no test"),
+    ],
+)
+def test_an_error_at_another_place(error, place, text):
+    moved = error.at(*place)
+    assert (str(moved), type(moved)) == (text, type(error))

@@ -191,7 +191,7 @@ def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> d
         try:
             price = LikelihoodPrice(options.likelihood, None, config.config.max_new_tokens)
         except UserError as error:
-            raise UserError(str(error).replace("reward_class.args.model", "--likelihood")) from error
+            raise error.at("--likelihood", "reward_class.args.model") from error
         judges["likelihood"] = price.to(options.device)
     models = [module for _, module in models_inside(reward).values()]
     for name, judge in judges.items():

@@ -123,11 +123,11 @@ def _reward(word: str, node: dict[str, Any]) -> BaseReward:
     try:
         return build_reward(node["id"], args)
     except UserError as error:
-        raise UserError(f"--judge: {str(error).replace('reward_class.args', 'args')}") from error
+        raise error.at("args", "reward_class.args").at("--judge") from error
 
 
 def _act_classifier(path: str, device: str) -> Intent:
     try:
         return Intent(path, precision="fp32").to(device)
     except UserError as error:
-        raise UserError(str(error).replace(INTENT_KEY, "--judge")) from error
+        raise error.at("--judge", INTENT_KEY) from error

@@ -160,7 +160,5 @@ def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
     try:
         return build_reward(*_id_and_args(part))
     except UserError as error:
-        text = str(error)
-        inside = "reward_class.args" in text
-        error.args = (text.replace("reward_class.args", f"{place}.args") if inside else f"{place}: {text}",)
-        raise
+        is_inside = "reward_class.args" in str(error)
+        raise (error.at(f"{place}.args", "reward_class.args") if is_inside else error.at(place)) from error

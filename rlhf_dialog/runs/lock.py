@@ -131,8 +131,10 @@ def _read_owner(path: Path) -> Owner | None:
 
 def _in_use(folder: Path, owner: Owner | None, has_kernel_locks: bool = True) -> UserError:
     if owner is None:
-        return UserError(f"{folder}: another process is starting in it; choose another name with --experiment_name")
-    text = f"{folder}: in use by process {owner.pid} on {owner.host} since {owner.since}; "
+        remedy = "choose another name with --experiment_name"
+        return UserError("another process is starting in it", where=str(folder), remedy=remedy)
+    what = f"in use by process {owner.pid} on {owner.host} since {owner.since}"
+    remedy = f"wait until it ends, or remove {folder / LOCK} if you know that it has ended"
     if has_kernel_locks and owner.host == socket.gethostname():
-        return UserError(f"{text}wait until it ends, stop it, or choose another name with --experiment_name")
-    return UserError(f"{text}wait until it ends, or remove {folder / LOCK} if you know that it has ended")
+        remedy = "wait until it ends, stop it, or choose another name with --experiment_name"
+    return UserError(what, where=str(folder), remedy=remedy)

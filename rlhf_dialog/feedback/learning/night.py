@@ -97,10 +97,8 @@ def _alone(bot: Bot) -> Iterator[None]:
     except UserError as error:
         if isinstance(error.__cause__, OSError):
             raise UserError(f"{bot.folder}: cannot be written: {error.__cause__}") from error
-        found, _, remedy = str(error).partition("; ")
-        remedy = remedy.replace(", stop it, or choose another name with --experiment_name", ", or stop it")
-        remedy = "wait until it ends" if "--experiment_name" in remedy else remedy
-        raise UserError(f"{found}: another learn job is at work; {remedy}") from None
+        remedy = "wait until it ends, or stop it" if "--experiment_name" in error.remedy else error.remedy
+        raise UserError(f"{error.what}: another learn job is at work", where=error.where, remedy=remedy) from None
     try:
         yield
     finally:

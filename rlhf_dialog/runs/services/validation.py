@@ -178,7 +178,7 @@ def guards_judge(spec: ClassConfig) -> BaseReward:
     try:
         return build_reward(spec.id, spec.args)
     except UserError as error:
-        raise UserError(str(error).replace("reward_class", "guard.judge")) from error
+        raise error.at("guard.judge", "reward_class") from error
 
 
 def load_validation_prompts(config: Config) -> list[Dialogue]:

@@ -91,6 +91,5 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
         own = read_settings(Path(model_path), settings)
         agent = ChatAgent.load(model_path, device=device_of(keys.device), settings=own)
     except UserError as error:
-        error.args = (str(error).replace("--agent", "model_path"),)
-        raise
+        raise error.at("model_path", "--agent") from error
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues
