@@ -32,7 +32,6 @@ from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
 from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
-_LONG_WORD = re.compile(r"\S{1000,}")  # no message is clear with it
 TRUST_REMOTE_CODE = "let the agent's folder run its own code, with all your permissions"
 INTERRUPTED, BROKEN_PIPE = 130, 141
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT") if hasattr(signal, name)]
@@ -83,12 +82,8 @@ def _end(code: int, text: str, debug: bool = False) -> int:
     with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
         if debug:
             sys.stderr.write(message(traceback.format_exc()))
-        sys.stderr.write(f"{message(_LONG_WORD.sub(_shortened, text))}\n")
+        sys.stderr.write(f"{message(text)}\n")
     return code
-
-
-def _shortened(word: re.Match[str]) -> str:
-    return f"{word[0][:100]}..({len(word[0])} letters)..{word[0][-20:]}"
 
 
 def _nobody_reads() -> bool:

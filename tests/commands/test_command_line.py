@@ -266,16 +266,6 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
-def test_a_word_of_thousands_of_letters_is_cut_in_a_message(capsys):
-    def fail() -> None:
-        raise UserError(f"--agent: no such folder: '{'a' * 5000}'; give a model folder")
-
-    assert command_line.exit_code_of(fail, debug=False) == 2
-    assert capsys.readouterr().err == (
-        f"error: --agent: no such folder: '{'a' * 99}..(5003 letters)..{'a' * 18}'; give a model folder\n"
-    )
-
-
 def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert command_line.home_path("~/x") == tmp_path / "x"
