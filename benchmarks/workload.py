@@ -270,7 +270,7 @@ class BenchmarkClassifier(BaseReward):
         logits = class_logits(self.model, self.tokenizer, inputs, self.batch_size, self.dtype)
         return logits.softmax(-1)[:, 0].tolist()
 
-    def to(self, device: str) -> "BenchmarkClassifier":
+    def move_to(self, device: str) -> "BenchmarkClassifier":
         """Move the classifier to `device`."""
         self.model.to(device)  # type: ignore[arg-type]
         return self

@@ -19,7 +19,7 @@ import yaml
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.command_line import exit_code_of
-from rlhf_dialog.config.loading import load_config, shipped
+from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
@@ -141,7 +141,7 @@ class Desk:
     preference: str
 
     def __post_init__(self) -> None:
-        spec = load_config(shipped("configs") / "quickstart_score.yaml").reward_class
+        spec = load_config(shipped_folder("configs") / "quickstart_score.yaml").reward_class
         parts = [part | {"args": self._found(part.get("args", {}))} for part in spec.args["parts"]]
         self.reward = build_reward(spec.id, spec.args | {"parts": parts})
         self.preferences = build_reward("RewardModel", {"model": str(self.folder / self.preference)})

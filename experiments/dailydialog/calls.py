@@ -10,7 +10,7 @@ import yaml
 from experiments.dailydialog.jobs import Job
 from experiments.dailydialog.sizes import Keys
 from rlhf_dialog.atomic_files import replace_file
-from rlhf_dialog.config.loading import override_all, read_yaml, shipped
+from rlhf_dialog.config.loading import override_all, read_yaml, shipped_folder
 
 COMMAND = ["-m", "rlhf_dialog"]
 RESUME_PPO = ["--resume", "auto"]
@@ -20,7 +20,7 @@ RESUME_SUPERVISED = ["--resume", "auto"]
 def supervised(command: str, config: str, keys: Keys, folder: Path) -> Job:
     """A supervised training into `folder`/model."""
     output = folder / "model"
-    words = [*COMMAND, command, "--config", str(shipped("configs") / config), *RESUME_SUPERVISED]
+    words = [*COMMAND, command, "--config", str(shipped_folder("configs") / config), *RESUME_SUPERVISED]
     words += [word for name, value in (keys | {"output": str(output)}).items() for word in (f"--{name}", _word(value))]
     return Job(folder.name, words, folder / "log.txt", output)
 
@@ -48,7 +48,7 @@ def export(run: Path, iteration: int, output: Path) -> Job:
 
 def write_yaml(path: Path, config: str, keys: Keys) -> dict[str, Any]:
     """Write a shipped YAML with other values of these keys, of which null is the default; returns it."""
-    tree = read_yaml(shipped("configs") / config)
+    tree = read_yaml(shipped_folder("configs") / config)
     override_all(tree, keys)
     tree = {key: value for key, value in tree.items() if value is not None}
     replace_file(path, yaml.safe_dump(tree, sort_keys=False))

@@ -16,7 +16,7 @@ from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
 from experiments.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.config.loading import read_yaml, shipped
+from rlhf_dialog.config.loading import read_yaml, shipped_folder
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics
 
@@ -95,7 +95,7 @@ def measured_training(scene: Scene, stage: str) -> dict[str, float]:
     short: Keys = {"max_steps": steps} | ({"evals": 1} if stage == "sft" else {})
     job = training.supervised_job(scene, stage, folder, keys | short)
     ended = scene.run([job])[job.name]
-    yaml = read_yaml(shipped("configs") / training.SUPERVISED[stage][1]) | keys
+    yaml = read_yaml(shipped_folder("configs") / training.SUPERVISED[stage][1]) | keys
     examples = _sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
     members = yaml.get("members", 1)
     all_steps = members * max(round(yaml["epochs"] * examples / yaml["batch_size"]), 1)

@@ -10,9 +10,9 @@ import numpy as np
 from experiments.dailydialog.numbers import ABOUT, BLOCK, POOLED, UNITS, RowFile
 from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_statistic, ratio
 from rlhf_dialog.metrics.acts import macro_f1
-from rlhf_dialog.metrics.overlap import bleu_of
+from rlhf_dialog.metrics.overlap import corpus_bleu
 
-POOLED_VALUES = {"judge_macro_f1": macro_f1, "sacrebleu": bleu_of}
+POOLED_VALUES = {"judge_macro_f1": macro_f1, "sacrebleu": corpus_bleu}
 Arrays = dict[str, Any]
 
 

@@ -9,7 +9,7 @@ from experiments.dailydialog.jobs import Job
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.config.loading import read_yaml, shipped
+from rlhf_dialog.config.loading import read_yaml, shipped_folder
 
 SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML, what is changed there
     "sft": ("train-sft", sizes.SFT, {"patience": None}),
@@ -47,7 +47,7 @@ def supervised_job(scene: Scene, stage: str, folder: Path, keys: Keys) -> Job:
 
 def supervised_settings(scene: Scene, stage: str) -> dict[str, Any]:
     """What decides a supervised stage."""
-    return {"yaml": read_yaml(shipped("configs") / SUPERVISED[stage][1]), "keys": supervised_keys(scene, stage)}
+    return {"yaml": read_yaml(shipped_folder("configs") / SUPERVISED[stage][1]), "keys": supervised_keys(scene, stage)}
 
 
 def train_supervised(scene: Scene, stage: str) -> None:
@@ -65,7 +65,7 @@ def train_supervised(scene: Scene, stage: str) -> None:
 
 def ppo_settings(scene: Scene, agent: Agent) -> dict[str, Any]:
     """The YAML of a run and what is changed there, without paths."""
-    return {"yaml": read_yaml(shipped("configs") / agent.yaml), "keys": ppo_keys(scene, agent)}
+    return {"yaml": read_yaml(shipped_folder("configs") / agent.yaml), "keys": ppo_keys(scene, agent)}
 
 
 def ppo_keys(scene: Scene, agent: Agent) -> Keys:
@@ -87,7 +87,7 @@ def ppo_paths(scene: Scene, agent: Agent, models: Path) -> Keys:
     models: the folder with those of the SFT and of the reward.
     """
     start = models / "sft/model" if agent.start is None else scene.pretrained(agent.start)
-    reward = read_yaml(shipped("configs") / sizes.PPO)["reward_class"]
+    reward = read_yaml(shipped_folder("configs") / sizes.PPO)["reward_class"]
     for part in reward["args"]["parts"]:
         if model := part.get("args", {}).get("model"):
             part["args"]["model"] = str(models / STAGE_OF[model] / "model")
@@ -154,7 +154,7 @@ def dpo_settings(scene: Scene) -> dict[str, Any]:
 def train_dpo(scene: Scene) -> None:
     """DPO from the SFT model, on the best and the worst of its draws."""
     folder = scene.folder("dpo")
-    yaml = read_yaml(shipped("configs") / sizes.SFT)
+    yaml = read_yaml(shipped_folder("configs") / sizes.SFT)
     plan = {"model": str(scene.model("sft")), "pairs": str(scene.folder("best_of_4") / "pairs.jsonl")}
     sizes_ = {"separator": "<EOU>", "max_prompt_length": yaml["max_prompt_length"]}
     replace_json(folder / "dpo.json", plan | sizes_ | dpo_settings(scene) | {"output": str(scene.model("dpo"))})

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.policies_table.table import LANGUAGE_MODEL, Cell, Plan
 from rlhf_dialog.commands.options import parsed
-from rlhf_dialog.environments.base import baselines_of
+from rlhf_dialog.environments.base import baseline_names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, dialogue_numbers
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
@@ -58,7 +58,7 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
     point = {"mark": 0, "training": _training(folder) | {"parameters": parameters, "metrics": {}}}
     point["test"] = _numbers(played(agent, source, numbers, AT_ONCE))
-    if "handcrafted" in baselines_of(source.environments[0]):
+    if "handcrafted" in baseline_names(source.environments[0]):
         point["handcrafted"] = _numbers(spoken("handcrafted", source, numbers))
     return [point]
 

@@ -178,7 +178,7 @@ def scorer_of(config: RunConfig, device: str) -> Scorer:
     for classifier in (one for one in walk(reward) if isinstance(one, Intent)):
         classifier.precision = "fp32"  # so that no finding depends on the processor
     return Scorer(
-        reward.to(device), ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
+        reward.move_to(device), ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
     )
 
 

@@ -153,7 +153,7 @@ def run(options: EvaluateOptions) -> None:
     check(options)
     if options.register:
         register(options.register)
-    from rlhf_dialog.data.chat_template import warn_of_marks
+    from rlhf_dialog.data.chat_template import warn_about_marks
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
     agent = load_agent(options, options.agent)
@@ -165,7 +165,7 @@ def run(options: EvaluateOptions) -> None:
                 f"--{name}: there is no reward to choose the best reply by; name one with --config, or leave --{name} out"
             )
     prompts = held_out_prompts(task, options)
-    warn_of_marks(agent.encoder, prompts)
+    warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
@@ -268,7 +268,7 @@ def judges_of(options: EvaluateOptions, task: Task) -> "Judges":
     reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):
         reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
-        reward = reward and reward.to(options.device)
+        reward = reward and reward.move_to(options.device)
     elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     scorer = None
@@ -277,7 +277,7 @@ def judges_of(options: EvaluateOptions, task: Task) -> "Judges":
         scorer = Scorer(reward, rules, run.config.truncation_penalty)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
-        judges.intent = Intent(options.intent_model).to(options.device)
+        judges.intent = Intent(options.intent_model).move_to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
     set_judges(judges, options)

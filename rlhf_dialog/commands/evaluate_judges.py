@@ -128,6 +128,6 @@ def _reward(word: str, node: dict[str, Any]) -> BaseReward:
 
 def _act_classifier(path: str, device: str) -> Intent:
     try:
-        return Intent(path, precision="fp32").to(device)
+        return Intent(path, precision="fp32").move_to(device)
     except UserError as error:
         raise error.at("--judge", INTENT_KEY) from error

@@ -28,7 +28,7 @@ import rlhf_dialog
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.config.loading import shipped
+from rlhf_dialog.config.loading import shipped_folder
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.terminal import Console, lasting
 
@@ -239,7 +239,7 @@ def fingerprint_of(stage: Stage, folder: Path) -> str:
     digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
     script = Path(stage.command.split()[0])
     for path in (folder / script, PACKAGE, *(folder / path for path in stage.inputs)):
-        found = path if path.exists() else shipped("configs") / path.name
+        found = path if path.exists() else shipped_folder("configs") / path.name
         for file in sorted(found.rglob("*")) if found.is_dir() else [found]:
             if file.is_file() and "__pycache__" not in file.parts:
                 name = f"{found.name}/{file.relative_to(found)}"

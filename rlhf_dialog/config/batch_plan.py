@@ -39,14 +39,14 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
     of rollout_batch_size is above MOST_RESPONSES.
     """
     n = config.num_responses_per_prompt
-    wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
-    if wanted > MOST_RESPONSES:
+    num_asked = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
+    if num_asked > MOST_RESPONSES:
         raise UserError(
             f"episode_length {config.episode_length} x env_num {config.env_num} tokens / max_new_tokens "
-            f"{config.max_new_tokens} are {wanted} responses an iteration, but at most {MOST_RESPONSES} are possible; set "
+            f"{config.max_new_tokens} are {num_asked} responses an iteration, but at most {MOST_RESPONSES} are possible; set "
             "rollout_batch_size"
         )
-    prompts = math.ceil(wanted / n)
+    prompts = math.ceil(num_asked / n)
     responses = prompts * n
     minibatches = min(config.num_mini_batch, responses)
     sizes = _shares(responses, minibatches)
@@ -68,7 +68,7 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
             f"{prompts} prompts an iteration are too few for {world_size} processes:\n{table}\nset "
             f"rollout_batch_size: {world_size * n}, or start at most {prompts} processes"
         )
-    fits = responses == wanted and responses % config.num_mini_batch == 0
+    fits = responses == num_asked and responses % config.num_mini_batch == 0
     return BatchPlan(prompts, responses, minibatches, steps, "\n".join([*lines, table]), fits)
 
 

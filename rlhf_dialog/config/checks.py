@@ -18,18 +18,18 @@ from rlhf_dialog.terminal import visible
 class OneOf:
     """A text that must be one of `known`. `known` is read at each check, so a table may grow."""
 
-    known: Iterable[str]
+    values: Iterable[str]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "enum": list(self.known)}
+        return {**handler(schema), "enum": list(self.values)}
 
     def _check(self, value: str) -> str:
-        if value not in self.known:
-            *others, last = map(repr, self.known)
-            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
+        if value not in self.values:
+            *others, last = map(repr, self.values)
+            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.values)}")
         return value
 
 

@@ -50,13 +50,13 @@ def json_schema(
     return {"$schema": DIALECT, **schema}
 
 
-def _with_ids(key: Schema, known: list[str], definitions: Mapping[str, Schema]) -> Schema:
+def _with_ids(key: Schema, ids: list[str], definitions: Mapping[str, Schema]) -> Schema:
     """The key with the class written out in it, whose id is one of `known` or any other text."""
     branches = key.get("anyOf", [key])
     name = next(branch["$ref"] for branch in branches if "$ref" in branch).rpartition("/")[2]
     definition = definitions[name]
     meaning = definition["properties"]["id"]["description"]
-    one = {"anyOf": [{"enum": known}, {"type": ["string", "number"]}], "description": meaning}
+    one = {"anyOf": [{"enum": ids}, {"type": ["string", "number"]}], "description": meaning}
     written_out = {**definition, "properties": {**definition["properties"], "id": one}}
     others = [branch for branch in branches if "$ref" not in branch]
     said: Schema = {word: key[word] for word in ("description", "default") if word in key}

@@ -48,7 +48,7 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
         Path("configs") / name,
         beside / name,
         beside / "configs" / name,
-        shipped("configs") / name,
+        shipped_folder("configs") / name,
     ):
         if path.is_file():
             return path
@@ -56,14 +56,14 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
         raise UserError(
             f"config file '{name}' is not a regular file but a device or a pipe; write the settings to a file"
         )
-    own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped("configs"))
+    own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped_folder("configs"))
     listed = f"configs/ contains: {', '.join(own)}" if own else "there is no configs/ folder here"
     raise UserError(
         f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; the program ships {', '.join(ours)}"
     )
 
 
-def shipped(folder: str) -> Path:
+def shipped_folder(folder: str) -> Path:
     """The folder `configs` or `ds_configs` that the program ships: in the installed package, next to it in a checkout."""
     package = Path(rlhf_dialog.__file__).parent
     inside = package / folder
@@ -326,12 +326,12 @@ def _meaning(schema: type[BaseModel], key: str) -> str:
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:
     """The known key of that name at another level, else what it means in other libraries, else the nearest known key."""
-    known = [name for name, _ in walk(schema)]
+    keys = [name for name, _ in walk(schema)]
     leaf = key.rsplit(".", 1)[-1]
-    same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
+    same = [name for name in keys if name.rsplit(".", 1)[-1] == leaf]
     if same:
         return f"; did you mean '{same[0]}'?"
-    return hint(leaf, known) or nearest(key, known) or nearest(leaf, known)
+    return hint(leaf, keys) or nearest(key, keys) or nearest(leaf, keys)
 
 
 def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -356,7 +356,7 @@ def parse_arguments(
     Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as plain text; a key without a value
     is true.
     """
-    words, flags, overrides, given = list(argv), set(flags), {}, set()
+    words, flags, overrides, given_flags = list(argv), set(flags), {}, set()
     config = None
     while words:
         word = words.pop(0)
@@ -365,7 +365,7 @@ def parse_arguments(
         key, equals, text = word[2:].partition("=")
         key = key.replace("-", "_")
         if key in flags and not equals:
-            given.add(key)
+            given_flags.add(key)
             continue
         if not equals:
             text = words.pop(0) if words and not words[0].startswith("--") else "true"
@@ -373,7 +373,7 @@ def parse_arguments(
             config = text
         else:
             overrides[key] = text if key in texts else _value(key, text)
-    return config, overrides, given
+    return config, overrides, given_flags
 
 
 def _value(key: str, text: str) -> Any:

@@ -68,12 +68,12 @@ class Registry:
             return {}
         if "reaches_out" in vars(cls):
             return dict(cls.reaches_out(args))
-        known = self._reach.get(name)
-        if known is None:
+        declaration = self._reach.get(name)
+        if declaration is None:
             return {"id": f"{name} does not say what its arguments may reach"}
-        files = {key: args.get(key) for key in known.files}
+        files = {key: args.get(key) for key in declaration.files}
         outside = {f"args.{key}": leads_out(value, folder) for key, value in files.items() if isinstance(value, str)}
-        return {key: why for key, why in (outside | known.other(args)).items() if why}
+        return {key: why for key, why in (outside | declaration.other(args)).items() if why}
 
     def names(self) -> list[str]:
         """What is registered or offered, sorted."""

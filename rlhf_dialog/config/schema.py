@@ -9,7 +9,7 @@ from rlhf_dialog.config import estimators
 from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.precision import Asked, asked
+from rlhf_dialog.config.precision import Asked, requested_precision
 from rlhf_dialog.config.settings import Settings as Settings
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
@@ -378,7 +378,7 @@ class Config(
     @property
     def asked_precision(self) -> Asked:
         """What `precision` and the older keys ask for."""
-        return asked(self.precision, self.use_amp, self.amp_dtype)
+        return requested_precision(self.precision, self.use_amp, self.amp_dtype)
 
     @property
     def uses_fp16(self) -> bool:

@@ -31,10 +31,10 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
             raise ValueError("a number")
-        if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
+        if isinstance(value, str) and annotation in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
         return value
 

@@ -214,13 +214,13 @@ def keys_in(hint: str) -> list[str]:
     return _QUOTED.findall(hint)
 
 
-def hint(name: str, known: Collection[str]) -> str:
+def hint(name: str, keys: Collection[str]) -> str:
     """`; did you mean 'x'?` or `; <a sentence>` for a name of another library, or an empty string.
 
     A hint with a key that is not in `known` is ignored: other commands have other keys.
     """
     text = HINTS.get(name, "")
-    return f"; {text}" if text and set(keys_in(text)) <= set(known) else ""
+    return f"; {text}" if text and set(keys_in(text)) <= set(keys) else ""
 
 
 NO_EFFECT = {

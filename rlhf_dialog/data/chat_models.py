@@ -26,7 +26,7 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     reply = MAX_NEW_TOKENS if positions is None else max(1, min(MAX_NEW_TOKENS, positions // 4))
     room = MAX_PROMPT_LENGTH if positions is None else max(2, min(MAX_PROMPT_LENGTH, positions - reply))
     sizes = {"max_new_tokens": reply, "max_prompt_length": room}
-    return {"turn_separator": "chat_template", "context_size": CONTEXT_SIZE, **sizes, **_recommended(sampling)}
+    return {"turn_separator": "chat_template", "context_size": CONTEXT_SIZE, **sizes, **_recommended_sampling(sampling)}
 
 
 def _has_template(folder: Path) -> bool:
@@ -36,7 +36,7 @@ def _has_template(folder: Path) -> bool:
     )
 
 
-def _recommended(sampling: dict[str, Any]) -> dict[str, Any]:
+def _recommended_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
     """Temperature, top_k and top_p of a generation_config.json that recommends sampling, as far as they can be."""
     if not sampling.get("do_sample"):
         return {}

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, without
-from rlhf_dialog.data.prompts import PromptEncoder, pad_id_of, separator_ids
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, remove_marks
+from rlhf_dialog.data.prompts import PromptEncoder, pad_id, separator_ids
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class TemplateEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
         self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
-        self.end_id = end_of_turn(tokenizer)
+        self.end_id = end_token_id(tokenizer)
         self.end_ids = {self.end_id, tokenizer.eos_token_id} - {None}
-        self.pad_id = pad_id_of(tokenizer)
+        self.pad_id = pad_id(tokenizer)
         self._probe = render(tokenizer, [PROBE])
         self._probe_ids = self._encode(self._probe)
         self._head = int(self._probe_ids[:1] == [tokenizer.bos_token_id])
@@ -62,7 +62,7 @@ class TemplateEncoder:
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it, without special tokens."""
-        return without(turn, self._marks)
+        return remove_marks(turn, self._marks)
 
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
@@ -121,7 +121,7 @@ def prompt_encoder(
     return PromptEncoder(tokenizer, turn_separator, max_prompt_length)
 
 
-def warn_of_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
+def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
     """A warning with the number of different turns and references in which a template's encoder replaces something.
 
     (Those with a separator of text are counted when the data is read.)
@@ -136,7 +136,7 @@ def warn_of_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
         )
 
 
-def warn_of_cut(
+def warn_about_cut(
     encoder: TurnEncoder, turns: Iterable[str], gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes]
 ) -> None:
     """A warning with the number of these newest turns of prompts that do not fit whole, and with what would do.
@@ -159,7 +159,7 @@ def warn_of_cut(
 def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[int]:
     """The ids that end a turn, none where plain text ends it. Raises UserError as `end_of_turn` does."""
     if turn_separator == CHAT_TEMPLATE:
-        return {end_of_turn(tokenizer)}
+        return {end_token_id(tokenizer)}
     return separator_ids(tokenizer, turn_separator)
 
 
@@ -171,16 +171,16 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase, written: Iterable[int]) -
     return re.compile("|".join(re.escape(token) for token in sorted(tokens) if token.strip()) or r"(?!)")
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
+def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The first special or added token that the template puts after the assistant's text; else the end-of-text token.
 
     Raises UserError when there is neither, or when the template is missing, fails, or leaves out the assistant's text.
     """
-    _, found, rest = render(tokenizer, [PROBE], PROBE_REPLY).rpartition(PROBE_REPLY)
+    _, found, after_reply = render(tokenizer, [PROBE], PROBE_REPLY).rpartition(PROBE_REPLY)
     if not found:
         raise UserError(f"turn_separator: the tokenizer's chat template leaves out the assistant's text; {REMEDY}")
     added = {i for token, i in tokenizer.get_added_vocab().items() if token.strip()}
-    ends = [i for i in tokenizer(rest, add_special_tokens=False)["input_ids"] if i in added]
+    ends = [i for i in tokenizer(after_reply, add_special_tokens=False)["input_ids"] if i in added]
     end = next(iter(ends), tokenizer.eos_token_id)
     if end is None:
         raise UserError(
@@ -193,12 +193,12 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
 def check_system(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     """Raises UserError when the template refuses a system message, or writes a prompt without its text."""
     try:
-        found = render(tokenizer, [PROBE], system=text)
+        text_of_prompt = render(tokenizer, [PROBE], system=text)
     except UserError as error:
         raise UserError(
             f"system_prompt: the tokenizer's chat template takes no system message ({error.__cause__}); leave system_prompt out"
         ) from error
-    if text.strip() not in found:
+    if text.strip() not in text_of_prompt:
         raise UserError(
             "system_prompt: the tokenizer's chat template leaves the system message out; leave system_prompt out"
         )

@@ -110,7 +110,7 @@ def fit_newest(
     return ids[:head] + ids[len(ids) - max_length + head :]
 
 
-def without(text: str, marks: re.Pattern[str]) -> str:
+def remove_marks(text: str, marks: re.Pattern[str]) -> str:
     """`text` with a space in place of each of the `marks`, and white space collapsed; without a mark, as it is."""
     while marks.search(text):
         replaced = " ".join(marks.sub(" ", text).split())

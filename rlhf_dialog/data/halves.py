@@ -56,15 +56,15 @@ def divide(records: Sequence[DialogueRecord]) -> Halves:
 def _clusters(utterances: Sequence[set[str]]) -> list[list[int]]:
     """The places of dialogues that are tied to each other, directly or by others; in the order of their first."""
     holders: dict[str, list[int]] = defaultdict(list)
-    for place, some in enumerate(utterances):
-        for utterance in some:
+    for place, texts in enumerate(utterances):
+        for utterance in texts:
             holders[utterance].append(place)
     cluster_of = {place: [place] for place in range(len(utterances))}
-    for place, some in enumerate(utterances):
-        rare = (holders[utterance] for utterance in some if len(holders[utterance]) <= MAX_HOLDERS)
+    for place, texts in enumerate(utterances):
+        rare = (holders[utterance] for utterance in texts if len(holders[utterance]) <= MAX_HOLDERS)
         shared = Counter(other for places in rare for other in places if other < place)
         for other, count in shared.items():
-            is_tied = count >= MIN_SHARED and 2 * count >= min(len(some), len(utterances[other]))
+            is_tied = count >= MIN_SHARED and 2 * count >= min(len(texts), len(utterances[other]))
             small, large = sorted((cluster_of[place], cluster_of[other]), key=len)
             if is_tied and small is not large:
                 large += small

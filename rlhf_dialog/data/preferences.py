@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.messages import role_of, split_messages
+from rlhf_dialog.data.sources.messages import read_role, split_messages
 from rlhf_dialog.data.sources.record import checked_text, is_null, kind
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError, nearest
@@ -43,9 +43,9 @@ class PreferencePair:
 
         Without a prompt it is the text that both begin with; its last line may belong to the replies, and does not count.
         """
-        if turns := _shared(self.chosen.prompt_turns, self.rejected.prompt_turns):
+        if turns := _shared_prefix(self.chosen.prompt_turns, self.rejected.prompt_turns):
             return " ".join("\n".join(turns).split())
-        shared = "".join(_shared(self.chosen.response, self.rejected.response))
+        shared = "".join(_shared_prefix(self.chosen.response, self.rejected.response))
         lines = " ".join(shared.rpartition("\n")[0].split())
         return next((text for text in (lines, shared) if len(text) >= LONG_ENOUGH), self.where)
 
@@ -86,7 +86,7 @@ def split_by_prompt(
     return [pair for pair in pairs if pair.prompt not in held], [pair for pair in pairs if pair.prompt in held]
 
 
-def _shared(first: Sequence[str], second: Sequence[str]) -> list[str]:
+def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
     """The turns, or characters, that both begin with."""
     return [a for a, _ in itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))]
 
@@ -120,9 +120,9 @@ def _turns(value: Any, name: str, where: str) -> list[str]:
     if not isinstance(value, str | list):
         raise UserError(f"{where}: '{name}' holds {kind(value)}, wanted the reply as a string, or messages")
     items = [value] if isinstance(value, str) else value
-    if items and role_of(items[-1]) in USER_ROLES:
+    if items and read_role(items[-1]) in USER_ROLES:
         raise UserError(
-            f"{where}: '{name}' ends with a message of the {role_of(items[-1])}; its last one must be the reply"
+            f"{where}: '{name}' ends with a message of the {read_role(items[-1])}; its last one must be the reply"
         )
     turns = split_messages(items, where)[0]
     if not turns:

@@ -13,9 +13,9 @@ from itertools import takewhile
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, cut_at_separator, fit_turns, render_target, without
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, cut_at_separator, fit_turns, remove_marks, render_target
 from rlhf_dialog.data.sources import DialogueRecord, load_records
-from rlhf_dialog.data.sources.messages import filled
+from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
 from rlhf_dialog.errors import UserError
 
@@ -46,7 +46,7 @@ def load_prompts(
         kept = _without_separator(kept, str(turn_separator), f"{data_path}, {split}")
     prompts: list[Dialogue] = []
     for number, dialogue in first_rows(kept).items():
-        for prompt in _prompts_of(kept[number], context_size, min_context_size):
+        for prompt in _prompts(kept[number], context_size, min_context_size):
             prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
             prompts.append(prompt)
     if not prompts:
@@ -71,7 +71,7 @@ def first_rows(records: dict[int, DialogueRecord]) -> dict[int, int]:
 
 def _ident(record: DialogueRecord) -> str | None:
     """What the prompts of one dialogue share, where each row of the data is a prompt; None where a row does not say it."""
-    key = filled(ID_KEYS, record.meta) if record.is_prompt else None
+    key = first_filled(ID_KEYS, record.meta) if record.is_prompt else None
     return None if key is None else repr(record.meta[key])
 
 
@@ -92,8 +92,9 @@ def _without_separator(records: dict[int, DialogueRecord], separator: str, where
     changed = {
         number: replace(
             record,
-            turns=[without(turn, marks) for turn in record.turns],
-            references=record.references and [[without(text, marks) for text in some] for some in record.references],
+            turns=[remove_marks(turn, marks) for turn in record.turns],
+            references=record.references
+            and [[remove_marks(text, marks) for text in some] for some in record.references],
         )
         for number, record in holders.items()
     }
@@ -112,7 +113,7 @@ def _texts(record: DialogueRecord) -> Iterator[str]:
         yield from some
 
 
-def _prompts_of(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
+def _prompts(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
     """The prompts of one dialogue; a record that is a prompt gives itself, when it is long enough."""
     num_turns = len(record.turns)
     if record.is_prompt:
@@ -192,7 +193,7 @@ class PromptEncoder:
         self.max_prompt_length = max_prompt_length
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first == [tokenizer.bos_token_id] else []
-        self.pad_id = pad_id_of(tokenizer)
+        self.pad_id = pad_id(tokenizer)
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
         """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself."""
@@ -201,7 +202,7 @@ class PromptEncoder:
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it."""
-        return without(turn, self._marks)
+        return remove_marks(turn, self._marks)
 
     def encode_target(self, turn: str) -> list[int]:
         """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
@@ -242,7 +243,7 @@ def separator_ids(tokenizer: PreTrainedTokenizerBase, separator: str) -> set[int
     return {added} | {i for i, text in zip(candidates, texts, strict=True) if separator in text}
 
 
-def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """An id to fill batches with; its value does not matter, because masks say what counts."""
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(i for i in pads if i is not None)

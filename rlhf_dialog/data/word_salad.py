@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 NUM_RARE = 8
 
 
-def shuffled(text: str, draw: random.Random) -> str:
+def shuffle_words(text: str, draw: random.Random) -> str:
     """The words in an order that is drawn, which may be the same one."""
     words = text.split()
     draw.shuffle(words)
@@ -36,7 +36,7 @@ def alternating(turns: Sequence[str]) -> str | None:
     return " ".join(filter(None, chain.from_iterable(zip_longest(turns[-1].split(), turns[-2].split()))))
 
 
-def exchanged(text: str, words: Sequence[str], draw: random.Random) -> str:
+def exchange_words(text: str, words: Sequence[str], draw: random.Random) -> str:
     """The text with a third of its words, at least one, replaced by drawn ones."""
     old = text.split()
     for place in draw.sample(range(len(old)), min(len(old), 1 + len(old) // 3)):
@@ -50,8 +50,8 @@ def salads(reply: str, turns: Sequence[str], counts: Counter[str], draw: random.
     `counts`: how often the training replies have each word. Either is empty where it would be the reply itself.
     """
     words = [word for turn in turns for word in turn.split()] or list(counts)
-    kinds = [halves(turns), alternating(turns), rarest(turns, counts), exchanged(reply, words, draw)]
-    kinds.append(exchanged(reply, list(counts), draw))
+    kinds = [halves(turns), alternating(turns), rarest(turns, counts), exchange_words(reply, words, draw)]
+    kinds.append(exchange_words(reply, list(counts), draw))
     mixed = draw.choice([kind for kind in kinds if kind])
-    first = shuffled(reply, draw)
+    first = shuffle_words(reply, draw)
     return tuple("" if text.split() == reply.split() else text for text in (first, mixed))  # type: ignore[return-value]

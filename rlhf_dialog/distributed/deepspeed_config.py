@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_dialog.config.batch_plan import BatchPlan
-from rlhf_dialog.config.loading import reward_nodes, shipped
+from rlhf_dialog.config.loading import reward_nodes, shipped_folder
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, parsed
@@ -224,7 +224,7 @@ def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[s
     """
     if name is None:
         return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
-    places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped("ds_configs")]
+    places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped_folder("ds_configs")]
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
         listed = ", ".join(str(place) for place in dict.fromkeys(places))

@@ -78,15 +78,15 @@ class Baseline(Protocol):
         """What the system says next."""
 
 
-def baselines_of(environment: Environment) -> Sequence[str]:
+def baseline_names(environment: Environment) -> Sequence[str]:
     """The names of the baselines that an environment understands (`BaselineFactory` builds them): its attribute `baselines`."""
     names: Sequence[str] = getattr(environment, "baselines", ())
     return names
 
 
-def opened(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
+def open_episode(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
     """Reset the environment; returns the prompt of the new episode. Raises UserError as `opening` does."""
-    text, info = opening(environment, seed, limits)
+    text, info = reset_environment(environment, seed, limits)
     prompt = info.get("prompt", Dialogue([text]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
         raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
@@ -94,23 +94,23 @@ def opened(environment: Environment, seed: int | None = None, limits: Limits = N
     return prompt
 
 
-def opening(
+def reset_environment(
     environment: Environment, seed: int | None, limits: Limits = NO_LIMITS, more: Mapping[str, Any] = NOTHING_MORE
 ) -> tuple[str, dict[str, Any]]:
     """Reset the environment, with the arguments `more`; returns the user's first turn and the info.
 
     Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
     """
-    found = _called(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
-    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
-        raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
-    _check_texts(environment, "reset", [found[0]])
-    return found
+    answer = _call(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
+    if not (_is_tuple(answer, 2) and isinstance(answer[0], str) and isinstance(answer[1], dict)):
+        raise _wrong(environment, f"reset returned {answer!r}; return a pair (text, info)")
+    _check_texts(environment, "reset", [answer[0]])
+    return answer
 
 
 def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
     """Make one step. Raises UserError as `opening` does, and for what cannot be learned from."""
-    found = _called(environment, "step", limits, lambda: environment.step(reply))
+    found = _call(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
     text, reward, terminated, truncated, info = found
@@ -135,7 +135,7 @@ def check_turns(environment: Environment, number: int, limits: Limits) -> None:
         )
 
 
-def _called(environment: Environment, method: str, limits: Limits, work: Callable[[], Any]) -> Any:
+def _call(environment: Environment, method: str, limits: Limits, work: Callable[[], Any]) -> Any:
     """What the method returns; its exceptions name class, method and line."""
     if not callable(getattr(environment, method, None)):
         raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")

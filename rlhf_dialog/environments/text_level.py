@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from rlhf_dialog.environments.base import NO_LIMITS, Environment, Limits, answer, opening
+from rlhf_dialog.environments.base import NO_LIMITS, Environment, Limits, answer, reset_environment
 from rlhf_dialog.environments.spaces import Utterance, gymnasium
 
 
@@ -26,7 +26,9 @@ class TextLevel(gymnasium.Env[str, str]):
         """Begin a dialogue; the same seed begins the same one."""
         super().reset(seed=seed)
         takes = inspect.signature(self.environment.reset).parameters
-        return opening(self.environment, seed, self.limits, {"options": options} if "options" in takes else {})
+        return reset_environment(
+            self.environment, seed, self.limits, {"options": options} if "options" in takes else {}
+        )
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Say the reply, and hear the user."""

@@ -14,12 +14,12 @@ from rlhf_dialog.evaluation.relevance import KS, recalls
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
-from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, others
+from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
-from rlhf_dialog.rewards.meteor import wordnet_of
+from rlhf_dialog.rewards.meteor import reward_wordnet
 from rlhf_dialog.rewards.needs import ACTS
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, scored
 
@@ -61,7 +61,7 @@ class Judges:
 def default_judges(scorer: Scorer | None) -> Judges:
     """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
     reward = scorer.reward if scorer else None
-    return Judges(scorer, act_classifier(reward), wordnet=wordnet_of(reward))
+    return Judges(scorer, act_classifier(reward), wordnet=reward_wordnet(reward))
 
 
 @dataclass
@@ -98,7 +98,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
             "mean_length": np.asarray(replies.num_tokens, dtype=np.float64),
             "mean_words": _array(len(text.split()) for text in texts),
             "truncated": _array(dialogue.truncated for dialogue in dialogues),
-            "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
+            "copied": _array(copied_share(d.prompt_turns[-1], d.response) for d in dialogues),
             "copied_two": _array(copied_from(d.turns_before[-2:], d.response) for d in dialogues),
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
@@ -203,7 +203,7 @@ def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) 
         measured.per_prompt["meteor_shuffled"] = np.full(1, np.nan)  # there is no other prompt
     measured.per_prompt["meteor_margin"] = measured.per_prompt["meteor"] - measured.per_prompt["meteor_shuffled"]
     counts = [bleu_counts(texts, reply) for texts, reply in zip(references, replies, strict=True)]
-    measured.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
+    measured.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), corpus_bleu)
 
 
 def _add_acts(measured: Measured, replies: Replies, classifier: Intent, name: str) -> None:

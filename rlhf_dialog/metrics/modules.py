@@ -17,8 +17,8 @@ from datasets import Sequence as ListOf
 
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor
-from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, others
+from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 
 TEXT = Value("string")
 NUMBER = Value("int64")
@@ -67,7 +67,7 @@ class SacreBleu(ReplyMetric):
     def _compute(self, predictions: Column, references: Column, **_: Any) -> Result:
         pairs = zip(predictions, references, strict=True)
         counts = [bleu_counts(texts(reference), reply) for reply, reference in pairs]
-        return {"sacrebleu": float(bleu_of(np.asarray(counts, dtype=np.float64).sum(axis=0)))}
+        return {"sacrebleu": float(corpus_bleu(np.asarray(counts, dtype=np.float64).sum(axis=0)))}
 
 
 class Meteor(ReplyMetric):
@@ -82,11 +82,11 @@ class Meteor(ReplyMetric):
         self.wordnet, self.shuffle_seed = load_wordnet(meteor_wordnet), seed
 
     def _compute(self, predictions: Column, references: Column, **_: Any) -> Result:
-        own = [texts(reference) for reference in references]
-        foreign = [own[i] for i in others(len(own), self.shuffle_seed)]
+        tokens = [texts(reference) for reference in references]
+        foreign = [tokens[i] for i in others(len(tokens), self.shuffle_seed)]
         score, shuffled = (
             mean(meteor(texts, reply, self.wordnet) for texts, reply in zip(wanted, predictions, strict=True))
-            for wanted in (own, foreign)
+            for wanted in (tokens, foreign)
         )
         return {"meteor": score, "meteor_shuffled": shuffled, "meteor_margin": score - shuffled}
 
@@ -106,7 +106,7 @@ class Copied(ReplyMetric):
     columns = ({"predictions": TEXT, "last_turns": TEXT},)
 
     def _compute(self, predictions: Column, last_turns: Column, **_: Any) -> Result:
-        return {"copied": mean(copied(turn, reply) for turn, reply in zip(last_turns, predictions, strict=True))}
+        return {"copied": mean(copied_share(turn, reply) for turn, reply in zip(last_turns, predictions, strict=True))}
 
 
 class CopiedTwo(ReplyMetric):

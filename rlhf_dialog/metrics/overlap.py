@@ -24,13 +24,13 @@ def bleu_counts(references: Sequence[str], response: str) -> list[int]:
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 
-def bleu_of(sums: Array) -> Array:
+def corpus_bleu(sums: Array) -> Array:
     """Corpus BLEU in [0, 1] (Papineni et al. 2002, smoothed as sacrebleu does by default) of summed `bleu_counts` (..., 10)."""
     flat = sums.reshape(-1, 2 * BLEU_ORDER + 2)
-    return np.array([_bleu_of(row) for row in flat], dtype=np.float64).reshape(sums.shape[:-1])
+    return np.array([_bleu(row) for row in flat], dtype=np.float64).reshape(sums.shape[:-1])
 
 
-def _bleu_of(row: Array) -> float:
+def _bleu(row: Array) -> float:
     from sacrebleu.metrics import BLEU
 
     counts = [int(number) for number in row]

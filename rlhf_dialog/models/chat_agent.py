@@ -13,7 +13,7 @@ from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, without
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device_copies import fetch, send
@@ -179,7 +179,7 @@ class ChatAgent(Speaker):
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""
-        return without(self.encoder.spoken(text), self._marks)
+        return remove_marks(self.encoder.spoken(text), self._marks)
 
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""

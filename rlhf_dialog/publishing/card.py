@@ -14,9 +14,9 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import SHOWN, markdown, split_rows
-from rlhf_dialog.publishing.data_set import DataSet, data_set_of
-from rlhf_dialog.publishing.marks import cell, code, fenced
-from rlhf_dialog.publishing.privacy import reduced, without_places
+from rlhf_dialog.publishing.data_set import DataSet, describe_data_set
+from rlhf_dialog.publishing.marks import cell, code, code_block
+from rlhf_dialog.publishing.privacy import hide_private, without_places
 from rlhf_dialog.publishing.repository import RUN_KEY
 
 NOT_PUBLISHED = (
@@ -62,7 +62,7 @@ class Run:
 
 def agent_card(repo: str, settings: dict[str, Any], run: Run, key: str) -> str:
     """The README.md of an agent whose `rlhf_dialog.json` holds `settings`. Raises UserError for a damaged evaluation."""
-    data = data_set_of(run.data_path)
+    data = describe_data_set(run.data_path)
     try:
         parts = [
             _introduction(repo, run),
@@ -82,7 +82,7 @@ def agent_card(repo: str, settings: dict[str, Any], run: Run, key: str) -> str:
 
 def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: Any) -> str:
     """The YAML block of a card."""
-    known = ModelCardData(
+    data_of_card = ModelCardData(
         language=data.language,
         license=data.licence,
         library_name="transformers",
@@ -93,11 +93,11 @@ def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: A
         eval_results=results or None,
         **{name: value for name, value in fields.items() if value is not None},
     )
-    return f"---\n{known.to_yaml()}\n---"
+    return f"---\n{data_of_card.to_yaml()}\n---"
 
 
 def _introduction(repo: str, run: Run) -> str:
-    start, estimator = reduced(run.config.get("model_path")), run.config.get("advantage_estimator")
+    start, estimator = hide_private(run.config.get("model_path")), run.config.get("advantage_estimator")
     from_start = f" from {code(start)}" if start else ""
     how = f" (PPO, advantage estimator {code(estimator)})" if estimator else ""
     return (
@@ -144,7 +144,7 @@ def _own_network(spec: Any) -> str:
 
 def _task(settings: dict[str, Any]) -> str:
     known = {name: value for name, value in settings.items() if name != "format_version"}
-    rows = "\n".join(f"| {cell(name)} | {cell(reduced(value))} |" for name, value in known.items())
+    rows = "\n".join(f"| {cell(name)} | {cell(hide_private(value))} |" for name, value in known.items())
     return f"## Task\n\nOne reply to the last turns of a dialogue.\n\n| setting | value |\n|---|---|\n{rows}"
 
 
@@ -162,7 +162,7 @@ def _parts(node: dict[str, Any], weight: float | None = None) -> Iterator[str]:
     is_ours = cls is not None and cls.__module__.startswith("rlhf_dialog.")
     words = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".") if is_ours and cls else "a reward of its own"
     share = "" if weight is None else f", weight {weight:g}"
-    shown = ", ".join(code(f"{name}: {value}") for name, value in reduced(args).items() if value is not None)
+    shown = ", ".join(code(f"{name}: {value}") for name, value in hide_private(args).items() if value is not None)
     yield f"{code(node.get('id'))}{share}: {words}" + (f" ({shown})" if shown else "")
     for part in below or []:
         yield from _parts(part, float(part.get("weight", 1.0)))
@@ -186,16 +186,18 @@ def _evaluation(repo: str, run: Run) -> str:
             f"```bash\nrlhf-dialog evaluate --agent {repo} --data_path DATA --output evaluation.json\n```"
         )
     settings = run.evaluation["settings"]
-    shown = copy.deepcopy(run.evaluation)
-    shown["settings"]["notes"] = [" ".join(without_places(str(note)).split()) for note in settings.get("notes", [])]
+    evaluation = copy.deepcopy(run.evaluation)
+    evaluation["settings"]["notes"] = [
+        " ".join(without_places(str(note)).split()) for note in settings.get("notes", [])
+    ]
     head = (
         f"Split {code(settings['split'])}, {settings['num_prompts']} prompts: mean and 95 % interval of this one run."
     )
-    own = "after" if "after" in shown else "metrics"
+    own = "after" if "after" in evaluation else "metrics"
     head += f" `{own}` is this model" + (
-        f", `before` is {code(reduced(settings['baseline']))}." if own == "after" else "."
+        f", `before` is {code(hide_private(settings['baseline']))}." if own == "after" else "."
     )
-    return f"## Evaluation\n\n{head}\n\n{markdown(shown).strip()}"
+    return f"## Evaluation\n\n{head}\n\n{markdown(evaluation).strip()}"
 
 
 def _limits(run: Run) -> str:
@@ -230,7 +232,7 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
     if run.evaluation is None:
         return []
     settings, agent_row = run.evaluation["settings"], _own_row(run.evaluation)
-    measured = data_set_of(settings.get("data_path")) if settings.get("data_path") else data
+    measured = describe_data_set(settings.get("data_path")) if settings.get("data_path") else data
     return [
         EvalResult(
             task_type="text-generation",
@@ -242,8 +244,8 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
             metric_name=metric.replace("_", " "),
             metric_value=round(float(agent_row[metric]["mean"]), 4),
             metric_args={
-                "interval_95": [_rounded(agent_row[metric][end]) for end in ("low", "high")],
-                "baselines": {name: _rounded(row[metric]["mean"]) for name, row in run.evaluation["baselines"].items()},
+                "interval_95": [_round(agent_row[metric][end]) for end in ("low", "high")],
+                "baselines": {name: _round(row[metric]["mean"]) for name, row in run.evaluation["baselines"].items()},
             },
         )
         for metric in SHOWN
@@ -251,7 +253,7 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
     ]
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
 
 
@@ -268,10 +270,10 @@ def _command(run: Run) -> str:
         name: value for name, value in run.config.items() if name in Config.model_fields and name not in NOT_PUBLISHED
     }
     changed = {name: value for name, value in wanted.items() if value != Config.model_fields[name].get_default()}
-    text = yaml.safe_dump(reduced(changed), sort_keys=False, allow_unicode=True).strip()
+    text = yaml.safe_dump(hide_private(changed), sort_keys=False, allow_unicode=True).strip()
     return (
         "## How it was made\n\nPut your own paths into these settings, of which folders have their last name only, and save them "
-        f"as `settings.yaml`:\n\n{fenced(text, 'yaml')}\n\n```bash\nrlhf-dialog train --config settings.yaml\n```"
+        f"as `settings.yaml`:\n\n{code_block(text, 'yaml')}\n\n```bash\nrlhf-dialog train --config settings.yaml\n```"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.publishing.marks import code
-from rlhf_dialog.publishing.privacy import reduced
+from rlhf_dialog.publishing.privacy import hide_private
 
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
 NUM_VALIDATION = 1000  # dialogues of the published validation split
@@ -30,7 +30,7 @@ class DataSet:
         return self.hub_name or re.sub(r"[^\w.-]+", "-", self.name)
 
 
-def data_set_of(path: str | None) -> DataSet:
+def describe_data_set(path: str | None) -> DataSet:
     """The data set at `path` of a configuration: DailyDialog by its name or its original layout and size, or one unknown."""
     if path and _is_daily_dialog(path):
         text = (
@@ -42,7 +42,7 @@ def data_set_of(path: str | None) -> DataSet:
         return DataSet(
             path, f"`{path}` of the Hugging Face Hub. {FILL_IN} (see the data set's own card).", hub_name=path
         )
-    name = str(reduced(path)) if path else "unknown"
+    name = str(hide_private(path)) if path else "unknown"
     return DataSet(name or "unknown", f"{code(name or 'unknown')}. {FILL_IN}.")
 
 

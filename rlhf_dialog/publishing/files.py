@@ -22,7 +22,7 @@ Kind = Literal["agent", "reward model"]
 Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
 
 
-def kind_of(folder: Path, key: str) -> Kind:
+def folder_kind(folder: Path, key: str) -> Kind:
     """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing."""
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
@@ -65,7 +65,7 @@ def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, 
     return tree
 
 
-def files_of(folder: Path, key: str) -> Files:
+def published_files(folder: Path, key: str) -> Files:
     """The files of the folder that are published, without the card. Raises UserError for links, damage and tokens in them."""
     files: Files = {}
     for path in sorted(folder.iterdir()):

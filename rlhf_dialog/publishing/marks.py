@@ -22,7 +22,7 @@ def cell(value: Any) -> str:
     return code(value).replace("|", r"\|")
 
 
-def fenced(text: str, language: str) -> str:
+def code_block(text: str, language: str) -> str:
     """A block of code whose fence is longer than each row of backticks in it."""
     mark = "`" * max(3, _longest(text) + 1)
     return f"{mark}{language}\n{text}\n{mark}"

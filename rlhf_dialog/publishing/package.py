@@ -8,24 +8,24 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.publishing.card import Run, agent_card
-from rlhf_dialog.publishing.files import CARD, Files, files_of, kind_of, settings_in
+from rlhf_dialog.publishing.files import CARD, Files, folder_kind, published_files, settings_in
 from rlhf_dialog.publishing.privacy import refuse_secrets
 from rlhf_dialog.publishing.reward_card import reward_card
 
 
-def package_of(folder: Path, repo: str, run: Run, key: str) -> Files:
+def make_package(folder: Path, repo: str, run: Run, key: str) -> Files:
     """The files of an agent or a reward model, with a card; `run` is the agent's. `key` named the folder.
 
     Raises UserError when the folder holds neither, when a file is damaged, and when one holds a token.
     """
-    if kind_of(folder, key) == "agent":
+    if folder_kind(folder, key) == "agent":
         card = agent_card(repo, settings_in(folder, key, AGENT_FILE), run, key)
     else:
         report = settings_in(folder, key, "report.json") if (folder / "report.json").is_file() else {}
         card = reward_card(repo, report, settings_in(folder, key), key)
     content = card.encode()
     refuse_secrets(CARD, content, key)
-    return {**files_of(folder, key), CARD: content}
+    return {**published_files(folder, key), CARD: content}
 
 
 def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], versions: dict[str, str]) -> Run:

@@ -37,12 +37,12 @@ def without_places(text: str) -> str:
     return PLACE.sub(lambda match: _last_name(match[0]), URL.sub("(a URL)", text))
 
 
-def reduced(node: Any) -> Any:
+def hide_private(node: Any) -> Any:
     """Settings as they may be published: paths are their last name, URLs are left out, and so are keys that name secrets."""
     if isinstance(node, Mapping):
-        return {key: reduced(value) for key, value in node.items() if not SECRET.search(str(key))}
+        return {key: hide_private(value) for key, value in node.items() if not SECRET.search(str(key))}
     if isinstance(node, list | tuple):
-        return [reduced(value) for value in node]
+        return [hide_private(value) for value in node]
     if not isinstance(node, str):
         return node
     return _last_name(node) if "/" in node and "://" not in node and is_local(node) else without_places(node)
@@ -56,15 +56,15 @@ def clean_json(content: bytes) -> bytes:
     tree = parsed(content)
     if not isinstance(tree, dict):
         raise ValueError("is not a JSON object")
-    kept = {key: _cleaned(value) for key, value in tree.items() if key not in LOCAL_KEYS}
+    kept = {key: _clean(value) for key, value in tree.items() if key not in LOCAL_KEYS}
     return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _cleaned(node: Any) -> Any:
+def _clean(node: Any) -> Any:
     if isinstance(node, dict):
-        return {key: _cleaned(value) for key, value in node.items()}
+        return {key: _clean(value) for key, value in node.items()}
     if isinstance(node, list):
-        return [_cleaned(value) for value in node]
+        return [_clean(value) for value in node]
     is_place = isinstance(node, str) and len(PurePath(node).parts) > 2 and PLACE.fullmatch(node)
     return _last_name(node) if is_place else node
 

@@ -7,9 +7,9 @@ from huggingface_hub import EvalResult
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.preferences import markdown
 from rlhf_dialog.publishing.card import card_header
-from rlhf_dialog.publishing.data_set import DataSet, data_set_of
+from rlhf_dialog.publishing.data_set import DataSet, describe_data_set
 from rlhf_dialog.publishing.marks import cell
-from rlhf_dialog.publishing.privacy import reduced, without_places
+from rlhf_dialog.publishing.privacy import hide_private, without_places
 
 SPLITS = ("validation", "test")
 LIMITS = """- It judges as its data taught it; its languages, topics and style are those of its data.
@@ -24,7 +24,7 @@ def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: s
         "trained by rlhf-dialog" if report else "without a report of its training",
     )
     try:
-        data = data_set_of(settings.get("data_path"))
+        data = describe_data_set(settings.get("data_path"))
         header = card_header(
             repo, data, _results(report, data), pipeline_tag="text-classification", tags=["reward-model"]
         )
@@ -96,6 +96,8 @@ def _results(report: dict[str, Any], data: DataSet) -> list[EvalResult]:
 
 def _settings(settings: dict[str, Any]) -> str:
     rows = [
-        f"| {cell(name)} | {cell(reduced(x))} |" for name, x in settings.items() if x is not None and name != "output"
+        f"| {cell(name)} | {cell(hide_private(x))} |"
+        for name, x in settings.items()
+        if x is not None and name != "output"
     ]
     return "\n".join(["## How it was made", "", "| setting | value |", "|---|---|", *rows])

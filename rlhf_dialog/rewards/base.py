@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.errors import named
+from rlhf_dialog.rewards.errors import as_reward_error
 
 Purpose = Literal["rollout", "validation", "evaluation"]
 R = TypeVar("R", bound="BaseReward")
@@ -123,7 +123,7 @@ class BaseReward:
         """
         return {}
 
-    def to(self: R, device: str) -> R:
+    def move_to(self: R, device: str) -> R:
         """Move its models and those of its children to `device`."""
         for module in self.frozen_models().values():
             module.to(device)
@@ -140,7 +140,7 @@ class BaseReward:
         (`scripts/evaluate.py`) has iteration 0. By default the call is passed on to the children.
         """
         for name, child in self._inside().items():
-            with named(name, type(child)):
+            with as_reward_error(name, type(child)):
                 child.begin_scoring(purpose, iteration)
 
     def metrics(self) -> dict[str, float]:
@@ -149,11 +149,11 @@ class BaseReward:
         With several processes, the mean weighted by the number of episodes of each is logged. By default these are the numbers
         of the children, as `<child's name>/<key>`.
         """
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for name, child in self._inside().items():
-            with named(name, type(child)):
-                found |= {metric_name(name, key): value for key, value in child.metrics().items()}
-        return found
+            with as_reward_error(name, type(child)):
+                numbers |= {metric_name(name, key): value for key, value in child.metrics().items()}
+        return numbers
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint must hold so that the reward continues unchanged after a resume; JSON, with text as keys.
@@ -161,27 +161,27 @@ class BaseReward:
         It is taken from rank 0 and loaded on all ranks, so a state that affects scores must be the same on all of them. By
         default it holds the states of the children, by their names.
         """
-        found = {}
+        states = {}
         for name, child in self._inside().items():
-            with named(name, type(child)):
+            with as_reward_error(name, type(child)):
                 if state := child.state_dict():
-                    found[name] = state
-        return found
+                    states[name] = state
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; not called when the checkpoint has no state."""
         for name, child in self._inside().items():
             if name in state:
-                with named(name, type(child)):
+                with as_reward_error(name, type(child)):
                     child.load_state_dict(state[name])
 
     def _inside(self) -> "dict[str, BaseReward]":
         """The children by unique names."""
-        found = {name: part.reward for name, part in self.weighted_parts().items()}
+        rewards = {name: part.reward for name, part in self.weighted_parts().items()}
         for child in self.children():
-            if all(child is not other for other in found.values()):
-                found[free_name(child.name, found)] = child
-        return found
+            if all(child is not other for other in rewards.values()):
+                rewards[free_name(child.name, rewards)] = child
+        return rewards
 
 
 @dataclass
@@ -202,21 +202,21 @@ def walk(reward: BaseReward) -> Iterator[BaseReward]:
     seen: set[int] = set()
     todo = [reward]
     while todo:
-        one = todo.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            todo += one.children()[::-1]
+        current = todo.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            todo += current.children()[::-1]
 
 
 def models_inside(reward: BaseReward) -> dict[str, tuple[BaseReward, Any]]:
     """The frozen models of a reward and of all rewards inside of it, each once, with the reward that holds it."""
-    found: dict[str, tuple[BaseReward, Any]] = {}
+    models: dict[str, tuple[BaseReward, Any]] = {}
     for one in walk(reward):
         for name, module in one.frozen_models().items():
-            if all(module is not other for _, other in found.values()):
-                found[free_name(name, found)] = one, module
-    return found
+            if all(module is not other for _, other in models.values()):
+                models[free_name(name, models)] = one, module
+    return models
 
 
 def needs_device(reward: BaseReward) -> bool:

@@ -8,7 +8,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
-from rlhf_dialog.rewards.errors import named
+from rlhf_dialog.rewards.errors import as_reward_error
 from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, scored
 
 PART_KEYS = ("id", "weight", "args")
@@ -69,12 +69,12 @@ class CompositeReward(BaseReward):
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         """The models that the parts will load, at every depth; two models of the same name become `x` and `x_2`."""
         parts = args.get("parts")
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 for name, path in model_paths(str(part.get("id")), part.get("args") or {}).items():
-                    found[free_name(name, found)] = path
-        return found
+                    paths[free_name(name, paths)] = path
+        return paths
 
 
 class WithoutNeeds(CompositeReward):
@@ -94,7 +94,7 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     if problem := RewardFactory.problem(name, args):
         raise UserError(problem)
     cls = RewardFactory.classes[name]
-    with named(name, cls):
+    with as_reward_error(name, cls):
         reward = cls(**args)
     if not isinstance(reward, BaseReward):
         raise UserError(f"reward '{name}': its class {cls.__name__} must be a subclass of BaseReward")
@@ -120,7 +120,7 @@ def model_paths(name: str, args: Any) -> dict[str, str]:
     cls = RewardFactory.classes.get(name)
     if not (isinstance(cls, type) and issubclass(cls, BaseReward) and isinstance(args, dict)):
         return {}
-    with named(name, cls):
+    with as_reward_error(name, cls):
         return {str(key): str(path) for key, path in cls.model_paths(args).items() if path}
 
 

@@ -12,7 +12,7 @@ class RewardError(UserError):
 
 
 @contextmanager
-def named(name: str, cls: type) -> Iterator[None]:
+def as_reward_error(name: str, cls: type) -> Iterator[None]:
     """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line.
 
     Ctrl-C and the end that a signal asks for pass; a SystemExit of the reward's own does not.
@@ -22,10 +22,10 @@ def named(name: str, cls: type) -> Iterator[None]:
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        raise raised(name, cls, error) from error
+        raise reward_error(name, cls, error) from error
 
 
-def raised(name: str, cls: type, error: BaseException) -> RewardError:
+def reward_error(name: str, cls: type, error: BaseException) -> RewardError:
     """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
     frames = frames_of(error)
     frame = (in_file_of(cls, frames) or frames)[-1]

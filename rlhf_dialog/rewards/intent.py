@@ -41,12 +41,12 @@ class Intent(BaseReward):
         """`intent_model` if it is not on this machine, and `allow_pickle_weights`."""
         from rlhf_dialog.data.hub import is_local
 
-        found, path = {}, str(args.get("intent_model"))
+        reasons, path = {}, str(args.get("intent_model"))
         if not is_local(path):
-            found["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+            reasons["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
         if args.get("allow_pickle_weights"):
-            found["args.allow_pickle_weights"] = "reads pickled weights"
-        return found
+            reasons["args.allow_pickle_weights"] = "reads pickled weights"
+        return reasons
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Intent(BaseReward):
         inputs = self._join(last_turns, responses, verbose=False)
         for i, encoded in enumerate(inputs):
             if len(encoded["input_ids"]) > self.max_length:
-                inputs[i] = self._shortened(last_turns[i], responses[i])
+                inputs[i] = self._shorten(last_turns[i], responses[i])
         return inputs
 
     def _join(self, last_turns: list[str], responses: list[str], **options: Any) -> list[dict[str, list[int]]]:
@@ -120,7 +120,7 @@ class Intent(BaseReward):
             encoded = self.tokenizer(joined, **options)
         return [{key: column[i] for key, column in encoded.items()} for i in range(len(responses))]
 
-    def _shortened(self, last_turn: str, response: str) -> dict[str, list[int]]:
+    def _shorten(self, last_turn: str, response: str) -> dict[str, list[int]]:
         """Cut last_turn from the left; a response that is too long by itself is cut on the right, without last_turn."""
         pair = self.input == "pair"
         tail = response if pair else f" {response}"
@@ -135,7 +135,7 @@ class Intent(BaseReward):
             cut = "only_second" if pair else "only_first"
         return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
 
-    def to(self: Own, device: str) -> Own:
+    def move_to(self: Own, device: str) -> Own:
         """Move the classifier; on a GPU that runs it in bf16, its linear layers keep the 16 bits that its checkpoint has."""
         from rlhf_dialog.models.precision import narrow
 

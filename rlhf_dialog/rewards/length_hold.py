@@ -60,10 +60,10 @@ class LengthHold(BaseReward):
         if self.held is None:
             self.held = max(self.mean, 1.0)
         error = self.mean / self.held - 1
-        self.debt = self._bounded(self.debt + self.rate * error)
-        self.price = self._bounded(self.gain * error + self.debt)
+        self.debt = self._clamp(self.debt + self.rate * error)
+        self.price = self._clamp(self.gain * error + self.debt)
 
-    def _bounded(self, price: float) -> float:
+    def _clamp(self, price: float) -> float:
         return min(max(price, -self.max_price), self.max_price)
 
     def state_dict(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Meteor(BaseReward):
         return [meteor(references, dialogue.response, self.wordnet) for dialogue, references in pairs]
 
 
-def wordnet_of(reward: BaseReward | None) -> Any:
+def reward_wordnet(reward: BaseReward | None) -> Any:
     """The WordNet of the first Meteor in a reward, at any depth (None: not used); without a Meteor, that of this machine."""
     found = next((one for one in walk(reward) if isinstance(one, Meteor)), None) if reward else None
     return found.wordnet if found else load_wordnet("auto")

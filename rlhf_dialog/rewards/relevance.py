@@ -76,7 +76,7 @@ class RelevanceReward(BaseReward):
         same = torch.tensor(
             [[turns[-size:] == other[-size:] for other in self.bank] for turns in contexts], dtype=torch.bool
         )
-        return margins_of(scores, same.reshape(len(contexts), len(self.bank))).tolist()
+        return margins(scores, same.reshape(len(contexts), len(self.bank))).tolist()
 
     def frozen_models(self) -> dict[str, Any]:
         """The relevance model."""
@@ -88,7 +88,7 @@ class RelevanceReward(BaseReward):
         return {MODEL: args["model"]} if args.get("model") else {}
 
 
-def margins_of(scores: "Tensor", left_out: "Tensor") -> "Tensor":
+def margins(scores: "Tensor", left_out: "Tensor") -> "Tensor":
     """Margins (B,) of scores (M, B, 1 + n), those of the own prompt first; prompts of `left_out` (B, n) do not count."""
     import torch
 

@@ -93,12 +93,12 @@ class RemoteReward(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
-        found: list[float] = []
+        scores: list[float] = []
         for batch in self._in_batches(dialogues, self._scores):
             if None in batch:
-                raise self._error(f"gave null for dialogue {len(found) + batch.index(None)}", 1)
-            found += [score for score in batch if score is not None]
-        return found
+                raise self._error(f"gave null for dialogue {len(scores) + batch.index(None)}", 1)
+            scores += [score for score in batch if score is not None]
+        return scores
 
     def score_available(self, dialogues: list[Dialogue]) -> Scores:
         """One number for each dialogue; None where the server gave no score, `NoScore` where it gave no answer.
@@ -128,7 +128,7 @@ class RemoteReward(BaseReward):
         tries = 1 + (self.retries if retries is None else retries)
         for attempt in range(1, tries + 1):
             try:
-                return _checked(self._post(body), len(batch))
+                return _read_scores(self._post(body), len(batch))
             except Failed as error:
                 failed = error
             if attempt == tries or not failed.again:
@@ -144,7 +144,7 @@ class RemoteReward(BaseReward):
         except TimeLimit:
             raise Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True) from None
         except Refused as error:
-            raise _refused(error.status) from None
+            raise _refusal(error.status) from None
         except TooLong:
             raise Failed(f"answered with more than {MAX_ANSWER} bytes", again=False) from None
         except EndedEarly as error:
@@ -197,7 +197,7 @@ def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -
     return [results[i] for i in range(len(items))]
 
 
-def _refused(status: int) -> Failed:
+def _refusal(status: int) -> Failed:
     known = {int(s): s.phrase for s in HTTPStatus}
     name = f"{status} {known.get(status, '')}".strip()
     if 300 <= status < 400:
@@ -212,7 +212,7 @@ def _own_words(reason: Exception) -> str:
     return reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
 
 
-def _checked(body: bytes, count: int) -> Scores:
+def _read_scores(body: bytes, count: int) -> Scores:
     """The scores of an answer. Raises Failed when it breaks the protocol."""
     try:
         answer = json.loads(body, parse_constant=_no_constant)
@@ -272,16 +272,16 @@ def _secret_headers(token_env: str | None, headers_env: dict[str, str]) -> dict[
 
 def _secret(key: str, variable: Any) -> str:
     """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
-    shown = (
+    label = (
         repr(variable) if isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable) else "given"
     )
     value = os.environ.get(variable) if isinstance(variable, str) else None
     if not value:
         raise UserError(
-            f"{KEY}.{key}: the environment variable {shown} is not set; give the name of one, not the secret"
+            f"{KEY}.{key}: the environment variable {label} is not set; give the name of one, not the secret"
         )
     if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
-        raise UserError(f"{KEY}.{key}: the environment variable {shown} must hold one line of ASCII text")
+        raise UserError(f"{KEY}.{key}: the environment variable {label} must hold one line of ASCII text")
     return value
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY, accepts, control_tokens, render
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, render_prompt, render_target, without
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
 FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
@@ -65,7 +65,7 @@ class RewardInput:
 
     def spoken(self, text: str) -> str:
         """A turn as the model sees it."""
-        return without(text, self._marks)
+        return remove_marks(text, self._marks)
 
     def encode(self, dialogue: Dialogue) -> Ids:
         """`input_ids`, and with `pair` the `token_type_ids` if the tokenizer gives them, unpadded."""
@@ -116,7 +116,7 @@ def reads_in_pairs(tokenizer: PreTrainedTokenizerBase) -> bool:
     return None not in ends and (ids[0], ids[-1]) == ends
 
 
-def form_of(tokenizer: PreTrainedTokenizerBase, config: Any) -> str:
+def input_form(tokenizer: PreTrainedTokenizerBase, config: Any) -> str:
     """The form that the folder was trained on: its config.json says it; else messages, where there is a template; else text."""
     own = getattr(config, "rlhf_dialog_input", None)
     return own or (CHAT_TEMPLATE if tokenizer.chat_template else TEXT)

@@ -81,7 +81,7 @@ class RewardModel(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The score of each dialogue; NaN where the output of a model is NaN or inf."""
-        scores = self._of_members(dialogues) if self.members else self._normalized(dialogues)
+        scores = self._combine_members(dialogues) if self.members else self._normalize(dialogues)
         if self.clip is not None:
             scores = [min(max(score, -self.clip), self.clip) for score in scores]  # NaN stays NaN
         return [s - self.length_price * len(d.response.split()) for s, d in zip(scores, dialogues, strict=True)]
@@ -92,10 +92,10 @@ class RewardModel(BaseReward):
         with self.at_work():
             return [output if math.isfinite(output) else math.nan for output in scalar.outputs(dialogues)]
 
-    def _normalized(self, dialogues: list[Dialogue]) -> list[float]:
+    def _normalize(self, dialogues: list[Dialogue]) -> list[float]:
         return [(output - self.mean) / self.std for output in self.outputs(dialogues)]
 
-    def _of_members(self, dialogues: list[Dialogue]) -> list[float]:
+    def _combine_members(self, dialogues: list[Dialogue]) -> list[float]:
         columns = [member(dialogues) for member in self.members]
         rows = list(zip(*columns, strict=True))
         means = [math.fsum(row) / len(row) for row in rows]
@@ -117,7 +117,7 @@ class RewardModel(BaseReward):
         """The members."""
         return list(self.members)
 
-    def to(self: Own, device: str) -> Own:
+    def move_to(self: Own, device: str) -> Own:
         """Move the models; on a GPU that runs them in bf16, their linear layers keep the 16 bits that their checkpoints have."""
         from rlhf_dialog.models.precision import narrow
 

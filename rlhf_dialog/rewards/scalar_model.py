@@ -20,7 +20,7 @@ from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.rewards.classifier import ROUND_TO, uses_bf16
 from rlhf_dialog.rewards.intent import max_input_length
-from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput, form_of
+from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput
 
 logger = logging.getLogger(__name__)
 ARGS = "reward_class.args"
@@ -48,7 +48,7 @@ class ScalarModel:
         self.tokenizer, self.model = load_scalar_model(path, key)
         config = self.model.config
         with readable(path, key, "a reward model"):
-            form = input_form or form_of(self.tokenizer, config)
+            form = input_form or input_form(self.tokenizer, config)
             if form not in FORMS:
                 named = (
                     f"{ARGS}.input_form" if input_form else f"{key}: rlhf_dialog_input in the config.json of '{path}'"
@@ -71,7 +71,7 @@ class ScalarModel:
                 closed=is_openrlhf(config),
                 thinking=False if ours else None,
             )
-            self.pad_id = pad_id_of(self.model, self.tokenizer)
+            self.pad_id = padding_id(self.model, self.tokenizer)
             self._try()
 
     def _try(self) -> None:
@@ -104,13 +104,13 @@ class ScalarModel:
         """Whether it computes in bfloat16 on this type of device; with `auto` not on a CPU, where scores would lose digits."""
         return uses_bf16("fp32" if self.precision == "auto" and device == "cpu" else self.precision, device)
 
-    def normalisation(self, wanted: bool | None) -> tuple[float, float]:
+    def normalisation(self, normalize: bool | None) -> tuple[float, float]:
         """Mean and deviation from the config.json; 0 and 1 if `wanted` is False, or if it is None and there are none.
 
         Raises UserError when they are missing but `wanted`, or cannot be used.
         """
         stored = [getattr(self.model.config, name, None) for name in ("mean", "std")]
-        if wanted is False or (wanted is None and stored == [None, None]):
+        if normalize is False or (normalize is None and stored == [None, None]):
             return 0.0, 1.0
         if stored == [None, None]:
             raise UserError(
@@ -163,7 +163,7 @@ def check_memory(config: Any, path: str, key: str) -> None:
     """Raises UserError when the weights in fp32 are larger than the memory of this machine."""
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-    needed, memory = 4 * sum(p.numel() for p in model.parameters()), memory_of_machine()
+    needed, memory = 4 * sum(p.numel() for p in model.parameters()), machine_memory()
     if memory and needed > memory:
         raise UserError(
             f"{key}: '{path}' needs {needed / 2**30:.0f} GiB for its weights, but this machine has {memory / 2**30:.0f} GiB of "
@@ -171,7 +171,7 @@ def check_memory(config: Any, path: str, key: str) -> None:
         )
 
 
-def memory_of_machine() -> int | None:
+def machine_memory() -> int | None:
     """Bytes of memory in this machine, None where the system does not report them."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -193,7 +193,7 @@ def check_model(path: str, key: str, tokenizer: PreTrainedTokenizerBase, model: 
         )
 
 
-def pad_id_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def padding_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The id to pad with: that of the model, which finds the end of a text by it, else the tokenizer's, which it then gets."""
     config: Any = model.config.get_text_config()
     known = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
@@ -211,9 +211,9 @@ def pad_right(rows: list[Ids], pad_id: int, max_length: int) -> dict[str, Tensor
     longest = max(len(row["input_ids"]) for row in rows)
     width = min(-(-longest // ROUND_TO) * ROUND_TO, max(max_length, longest))
     lengths = [len(row["input_ids"]) for row in rows]
-    found = {
+    tensors = {
         name: torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
         for name, fill in (("input_ids", pad_id), ("token_type_ids", 0))
         if name in rows[0]
     }
-    return found | {"attention_mask": torch.tensor([[1] * n + [0] * (width - n) for n in lengths])}
+    return tensors | {"attention_mask": torch.tensor([[1] * n + [0] * (width - n) for n in lengths])}

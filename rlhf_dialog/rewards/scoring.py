@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
-from rlhf_dialog.rewards.errors import RewardError, named
+from rlhf_dialog.rewards.errors import RewardError, as_reward_error
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.timeout import stop_after
@@ -129,7 +129,7 @@ class Scorer:
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
     """Call `BaseReward.begin_scoring`, which announces what is scored next. Raises RewardError when it raises."""
-    with named(reward.name, type(reward)):
+    with as_reward_error(reward.name, type(reward)):
         reward.begin_scoring(purpose, iteration)
 
 
@@ -138,7 +138,7 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
 
     Raises RewardError when the reward raises, or returns something that is not a number.
     """
-    with named(reward.name, type(reward)):
+    with as_reward_error(reward.name, type(reward)):
         metrics = {str(key): value for key, value in reward.metrics().items()}
     if wrong := [key for key, value in metrics.items() if not isinstance(value, Real)]:
         raise RewardError(
@@ -158,7 +158,7 @@ def _part_in(key: str) -> str:
 
 def state_of(reward: BaseReward) -> dict[str, Any]:
     """The state of a reward for a checkpoint. Raises RewardError when the reward raises, or its state is not JSON."""
-    with named(reward.name, type(reward)):
+    with as_reward_error(reward.name, type(reward)):
         state = reward.state_dict()
     try:
         json.dumps(state)
@@ -175,7 +175,7 @@ def load_state(reward: BaseReward, state: Any) -> None:
     """Load what `state_of` returned. Raises RewardError when the reward raises, TypeError for anything but a dict."""
     if not isinstance(state, dict):
         raise TypeError(f"the state of the reward is {type(state).__name__}, not a mapping")
-    with named(reward.name, type(reward)):
+    with as_reward_error(reward.name, type(reward)):
         reward.load_state_dict(state)
 
 
@@ -217,7 +217,7 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     """One number for each dialogue; NaN for a missing score if the rules allow it."""
     if reward.weighted_parts():
         return scored(reward, dialogues, rules).total
-    with ExitStack() as stack, named(name, type(reward)):
+    with ExitStack() as stack, as_reward_error(name, type(reward)):
         for one in walk(reward):
             stack.enter_context(one.at_work())
         values = stop_after(rules.timeout_s, name, lambda: _called(reward, dialogues, rules))

@@ -9,8 +9,8 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS, json_or, load_json
 from rlhf_dialog.publishing.card import Run
-from rlhf_dialog.publishing.files import Files, is_published, kind_of
-from rlhf_dialog.publishing.package import package_of, read_run
+from rlhf_dialog.publishing.files import Files, folder_kind, is_published
+from rlhf_dialog.publishing.package import make_package, read_run
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.identity import sha256_of
@@ -59,8 +59,8 @@ def package(folder: Path, repo: str, key: str, evaluation: Path | None = None) -
 
     `evaluation` is an output of evaluate, see `run_of`; `key` named the folder. Raises UserError when it cannot be published.
     """
-    run = run_of(folder, evaluation) if kind_of(folder, key) == "agent" else Run()
-    return package_of(folder, repo, run, key), run.name
+    run = run_of(folder, evaluation) if folder_kind(folder, key) == "agent" else Run()
+    return make_package(folder, repo, run, key), run.name
 
 
 def run_of(agent: Path, evaluation: Path | None = None) -> Run:

@@ -7,7 +7,7 @@ from rlhf_dialog.data.as_read import AsRead, as_read
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler, load_prompts
-from rlhf_dialog.environments.base import opened
+from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.runs.sources import simulated
 from rlhf_dialog.terminal import visible
@@ -36,7 +36,7 @@ def first_prompts(config: Config, count: int) -> tuple[list[Dialogue], int]:
     if config.environment:
         source = simulated(config.environment, config.seed, "train")
         environment = source.environments[0]
-        return [opened(environment, source.seed_of(number), source.limits) for number in range(count)], count
+        return [open_episode(environment, source.seed_of(number), source.limits) for number in range(count)], count
     prompts = load_prompts(
         config.env.args.data_path,
         "train",

@@ -19,7 +19,7 @@ from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, baselines_of, check_turns
+from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, check_turns
 from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
@@ -140,7 +140,7 @@ def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = B
 def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
     """The dialogues of these numbers with a baseline of the environment. Raises UserError where it has none of this name."""
     environment = source.environments[0]
-    if name not in baselines_of(environment):
+    if name not in baseline_names(environment):
         raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
     system: Baseline = BaselineFactory.create(name, {"environment": environment, "seed": source.seed})
     return [_spoken(environment, system, source.seed_of(number), source.limits) for number in numbers]
@@ -177,7 +177,7 @@ class DialogueValidation(Validation):
             raise UserError(
                 f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(MEASURES)}"
             )
-        if "handcrafted" in baselines_of(self.source.environments[0]):
+        if "handcrafted" in baseline_names(self.source.environments[0]):
             found = means(spoken("handcrafted", self.source, range(self.num_prompts)))
             self.known = {f"handcrafted_{name}": found[name] for name in ("success", "reward")}
 

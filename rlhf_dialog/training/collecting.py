@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import warn_of_cut
+from rlhf_dialog.data.chat_template import warn_about_cut
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
@@ -59,7 +59,7 @@ class Collector:
         rollout = self.on_every_rank(of_this_rank)
         if self.is_first:
             newest = [text for dialogue in rollout.dialogues for text in newest_turns(dialogue)]
-            warn_of_cut(self.speaker.encoder, newest, self.world.gather)
+            warn_about_cut(self.speaker.encoder, newest, self.world.gather)
             self.is_first = False
         left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
         if not left:

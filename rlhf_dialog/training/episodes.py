@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, opened
+from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, open_episode
 from rlhf_dialog.models.chat_agent import Reply, Speaker
 from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
@@ -181,7 +181,7 @@ def play(
     Raises UserError when an environment does not follow `Environment`, or passes the `limits`.
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
-    talks = [EpisodeInProgress(one, opened(one, seed, limits), speaker) for one, seed in opening]
+    talks = [EpisodeInProgress(one, open_episode(one, seed, limits), speaker) for one, seed in opening]
     for talk, meta in zip(talks, metas or (), strict=metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
     prompt_ids, prompt_mask = inputs = speaker.batch([talk.prompt for talk in talks])

@@ -24,7 +24,7 @@ from rlhf_dialog.config.loading import (
     override_all,
     parse_arguments,
     read_yaml,
-    shipped,
+    shipped_folder,
 )
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
@@ -497,7 +497,7 @@ def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch
 def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = find_config("quickstart.yaml", tmp_path)
-    assert found == shipped("configs") / "quickstart.yaml"
+    assert found == shipped_folder("configs") / "quickstart.yaml"
     assert load_config(found).experiment_name == "quickstart"
     with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*the program ships .*nlp_ppo.yaml"):
         find_config("quikstart.yaml", tmp_path)
@@ -509,9 +509,9 @@ def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(t
     package = tmp_path / "site-packages" / "rlhf_dialog"
     package.mkdir(parents=True)
     monkeypatch.setattr(rlhf_dialog, "__file__", str(package / "__init__.py"))
-    assert shipped("configs") == tmp_path / "site-packages" / "configs"
+    assert shipped_folder("configs") == tmp_path / "site-packages" / "configs"
     (package / "configs").mkdir()
-    assert shipped("configs") == package / "configs"
+    assert shipped_folder("configs") == package / "configs"
 
 
 def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):

@@ -11,7 +11,13 @@ from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokeniz
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
-from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder, warn_of_cut, warn_of_marks
+from rlhf_dialog.data.chat_template import (
+    TemplateEncoder,
+    end_token_id,
+    prompt_encoder,
+    warn_about_cut,
+    warn_about_marks,
+)
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
@@ -158,14 +164,14 @@ def test_a_system_prompt_that_cannot_be_had_is_an_error(template, length, words)
     ("template", "end"), [(CHATML, END), (CHATML_USER_FIRST, END), (LLAMA2, EOS), (THINKING, END), (UNMARKED, EOS)]
 )
 def test_end_of_turn_is_the_first_special_token_behind_the_words(template, end):
-    assert end_of_turn(chat_tokenizer(template)) == end
+    assert end_token_id(chat_tokenizer(template)) == end
 
 
 def test_an_end_of_turn_token_that_is_not_special_is_found():
     tokenizer = byte_tokenizer(separator_token=False)
     tokenizer.add_tokens(["  ", "<end>"])
     tokenizer.chat_template = UNMARKED.replace("message.content + '", "message.content + '  <end>")
-    assert end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<end>")
+    assert end_token_id(tokenizer) == tokenizer.convert_tokens_to_ids("<end>")
 
 
 @pytest.mark.parametrize(
@@ -242,10 +248,10 @@ def test_an_added_token_of_the_template_counts_as_special_and_others_do_not():
 def test_a_warning_counts_what_is_replaced(caplog):
     turns = ["a <|im_end|>", "b", "<s> c"]
     prompts = [Dialogue(turns[:i], reference=turns[i], references=[turns[i]]) for i in (1, 2)]
-    warn_of_marks(encoder_of(), prompts)
+    warn_about_marks(encoder_of(), prompts)
     assert [record.message.split(" hold ")[0] for record in caplog.records] == ["2 turns or references"]
     caplog.clear()
-    warn_of_marks(encoder_of(), [Dialogue(["b"])])
+    warn_about_marks(encoder_of(), [Dialogue(["b"])])
     assert caplog.records == []
 
 
@@ -322,7 +328,7 @@ def test_no_end_at_all_is_an_error():
     tokenizer = chat_tokenizer(UNMARKED)
     tokenizer.eos_token = None
     with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
-        end_of_turn(tokenizer)
+        end_token_id(tokenizer)
 
 
 # the whole way
@@ -347,14 +353,14 @@ def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_d
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 8)
     turns = ["abc", "abcdefg", "abcdefgh", "abcdefghij"]  # with the separator 4, 8, 9 and 11 tokens
     assert [len(encoder.encode_prompt([turn])) for turn in turns] == [4, 8, 8, 8]
-    warn_of_cut(encoder, turns[:2])
+    warn_about_cut(encoder, turns[:2])
     assert not caplog.messages
-    warn_of_cut(encoder, turns, lambda sizes: [sizes, [20, 5]])  # of two processes
+    warn_about_cut(encoder, turns, lambda sizes: [sizes, [20, 5]])  # of two processes
     assert caplog.messages == [
         "3 of 6 prompts lose the beginning of their newest turn: max_prompt_length is 8, and 20 would do"
     ]
     assert encoder.max_prompt_length == 8
     short = encoder_of(max_prompt_length=30)
     size = len(encoder_of().encode_prompt(["a" * 60]))
-    warn_of_cut(short, ["a" * 60])
+    warn_about_cut(short, ["a" * 60])
     assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")

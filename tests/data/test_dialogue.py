@@ -16,10 +16,10 @@ from rlhf_dialog.data.dialogue import (
     Turn,
     cut_at_separator,
     fit_turns,
+    remove_marks,
     render_prompt,
     render_reply,
     render_target,
-    without,
 )
 
 TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
@@ -50,7 +50,7 @@ def test_rendering():
     ],
 )
 def test_a_mark_becomes_a_space(text, mark, left):
-    assert without(text, re.compile(re.escape(mark))) == left
+    assert remove_marks(text, re.compile(re.escape(mark))) == left
 
 
 def test_prompt_and_target_are_the_longer_prompt():

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from rlhf_dialog.data.word_salad import alternating, exchanged, halves, rarest, salads, shuffled
+from rlhf_dialog.data.word_salad import alternating, exchange_words, halves, rarest, salads, shuffle_words
 
 TURNS = ["d e f g", "h i j"]
 
@@ -23,13 +23,13 @@ def test_the_rarest_words_are_each_named_once_and_marks_are_none():
 
 
 def test_a_shuffled_reply_has_the_same_words():
-    assert sorted(shuffled("a b c d", random.Random(0)).split()) == list("abcd")
-    assert len({shuffled("a b c d", random.Random(seed)) for seed in range(50)}) > 10
+    assert sorted(shuffle_words("a b c d", random.Random(0)).split()) == list("abcd")
+    assert len({shuffle_words("a b c d", random.Random(seed)) for seed in range(50)}) > 10
 
 
 @pytest.mark.parametrize(("num_words", "num_exchanged"), [(1, 1), (3, 2), (9, 4), (0, 0)])
 def test_a_third_of_the_words_is_exchanged_and_at_least_one(num_words, num_exchanged):
-    words = exchanged(" ".join(["a"] * num_words), ["b", "c"], random.Random(0)).split()
+    words = exchange_words(" ".join(["a"] * num_words), ["b", "c"], random.Random(0)).split()
     assert (len(words), words.count("a")) == (num_words, num_words - num_exchanged)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_dialog.environments import adapters
 from rlhf_dialog.environments.adapters import FunctionUser, Worded
-from rlhf_dialog.environments.base import answer, opened
+from rlhf_dialog.environments.base import answer, open_episode
 from rlhf_dialog.errors import UserError
 
 
@@ -22,45 +22,45 @@ def polite(messages):
 
 def test_a_function_is_a_user():
     environment = FunctionUser(polite, reward=lambda messages: len(messages) / 2)
-    assert opened(environment).prompt_turns == ["Yes , 0 ?"]
+    assert open_episode(environment).prompt_turns == ["Yes , 0 ?"]
     assert answer(environment, "No .")[:4] == ("Yes , 2 ?", 0.0, False, False)
     text, reward, terminated, truncated, info = answer(environment, "Good bye .")
     assert (text, reward, terminated, truncated) == ("", 2.0, True, False)
     roles = [message["role"] for message in info["messages"]]
     assert roles == ["user", "assistant", "user", "assistant"]
     assert [message["content"] for message in info["messages"]] == ["Yes , 0 ?", "No .", "Yes , 2 ?", "Good bye ."]
-    assert opened(environment).prompt_turns == ["Yes , 0 ?"]
+    assert open_episode(environment).prompt_turns == ["Yes , 0 ?"]
 
 
 def test_a_function_that_goes_on_is_cut_off():
     environment = FunctionUser(polite, lambda messages: -1.0, max_turns=2)
-    opened(environment)
+    open_episode(environment)
     assert answer(environment, "No .")[1:4] == (0.0, False, False)
     assert answer(environment, "No .")[1:4] == (-1.0, False, True)
 
 
 def test_what_a_function_does_to_its_messages_stays_with_it():
     environment = FunctionUser(lambda messages: str([m.clear() for m in messages]))
-    opened(environment)
+    open_episode(environment)
     assert answer(environment, "x")[4]["messages"][1] == {"role": "assistant", "content": "x"}
 
 
 @pytest.mark.parametrize("returned", [3, None, b"x"])
 def test_a_function_that_returns_something_else(returned):
     with pytest.raises(UserError, match=r"user <lambda>: returned .*; return a text"):
-        opened(FunctionUser(lambda messages: returned))
+        open_episode(FunctionUser(lambda messages: returned))
 
 
 def test_a_later_turn_that_is_something_else():
     environment = FunctionUser(lambda messages: len(messages) if messages else "Hi .")
-    opened(environment)
+    open_episode(environment)
     with pytest.raises(UserError, match="user <lambda>: returned 2; return a text"):
         answer(environment, "Ho .")
 
 
 def test_a_function_that_raises_is_named_with_its_line():
     with pytest.raises(UserError, match=r"reset raised ZeroDivisionError: .* at .*test_adapters\.py:\d+$"):
-        opened(FunctionUser(lambda messages: str(1 / 0)))
+        open_episode(FunctionUser(lambda messages: str(1 / 0)))
 
 
 class Counter(gymnasium.Env):
@@ -80,8 +80,8 @@ class Counter(gymnasium.Env):
 
 def test_a_gymnasium_environment_in_words():
     environment = Worded(Counter(), lambda observation: f"We have {observation} .", lambda reply: reply.count("more"))
-    first = opened(environment, 3).prompt_turns
-    assert opened(environment, 3).prompt_turns == first == [f"We have {np.random.default_rng(3).integers(3)} ."]
+    first = open_episode(environment, 3).prompt_turns
+    assert open_episode(environment, 3).prompt_turns == first == [f"We have {np.random.default_rng(3).integers(3)} ."]
     had = int(first[0].split()[2])
     assert answer(environment, "more " * (3 - had)) == ("We have 3 .", 1.0, True, False, {})
 

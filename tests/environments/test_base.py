@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import base, single_turn
-from rlhf_dialog.environments.base import Limits, answer, check_turns, opened
+from rlhf_dialog.environments.base import Limits, answer, check_turns, open_episode
 from rlhf_dialog.errors import UserError
 
 
@@ -29,7 +29,7 @@ class Answering:
 
 def test_a_users_own_environment_needs_no_base_class():
     environment = Answering(("Which day ?", {}), ("Which hour ?", 1, 0, False, {}))
-    assert opened(environment, 3) == Dialogue(["Which day ?"])
+    assert open_episode(environment, 3) == Dialogue(["Which day ?"])
     assert environment.seed == 3
     assert answer(environment, "Friday .") == ("Which hour ?", 1.0, False, False, {})
 
@@ -74,7 +74,7 @@ def test_a_users_own_environment_needs_no_base_class():
 )
 def test_what_is_no_episode_names_the_environment(environment, words):
     def episode():
-        opened(environment)
+        open_episode(environment)
         answer(environment, "Yes .")
 
     with pytest.raises(UserError, match=words):
@@ -113,7 +113,7 @@ def line_with(words: str) -> int:
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(step_timeout_s=60)])
-@pytest.mark.parametrize(("method", "call"), [("reset", opened), ("step", answer)])
+@pytest.mark.parametrize(("method", "call"), [("reset", open_episode), ("step", answer)])
 def test_an_exception_names_method_and_line(method, call, limits):
     arguments = (3,) if method == "reset" else ("Yes .",)
     with pytest.raises(UserError) as caught:
@@ -135,7 +135,7 @@ def test_ctrl_c_passes():
         answer(Failing("step", lambda: raise_here(KeyboardInterrupt())), "")
 
 
-@pytest.mark.parametrize(("method", "call"), [("reset", opened), ("step", answer)])
+@pytest.mark.parametrize(("method", "call"), [("reset", open_episode), ("step", answer)])
 def test_a_method_that_hangs_is_left_behind(method, call):
     arguments = (3,) if method == "reset" else ("Yes .",)
     words = rf"environment Failing: {method} did not return within 0\.05 seconds \(step_timeout_s\); it was at "

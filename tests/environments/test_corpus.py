@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.sources import DialogueRecord
-from rlhf_dialog.environments.base import Limits, answer, opened
+from rlhf_dialog.environments.base import Limits, answer, open_episode
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world import users
@@ -35,16 +35,16 @@ def test_the_next_turn_of_the_data_until_its_end():
 
 
 def test_the_prompt_has_what_rewards_read_of_the_last_reply():
-    prompt = opened(CorpusUser([ODD], "test"), 0)
+    prompt = open_episode(CorpusUser([ODD], "test"), 0)
     assert (prompt.prompt_turns, prompt.reference, prompt.act) == (["Hi ."], "Two streets .", 1)
     assert prompt.meta == {"a": 1, "split": "test", "dialogue": 0}
-    assert opened(CorpusUser([ODD], max_turns=1), 0).reference == "Hello ."
-    assert opened(CorpusUser([TWO]), 0).references == ["So .", "Because ."]
+    assert open_episode(CorpusUser([ODD], max_turns=1), 0).reference == "Hello ."
+    assert open_episode(CorpusUser([TWO]), 0).references == ["So .", "Because ."]
 
 
 def test_prompts_are_dialogues_of_one_reply():
     user = CorpusUser([PROMPT])
-    prompt = opened(user, 0)
+    prompt = open_episode(user, 0)
     assert (prompt.prompt_turns, prompt.references, prompt.act) == (
         ["One .", "Two .", "Three ."],
         ["Four .", "Five ."],

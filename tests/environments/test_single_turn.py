@@ -2,7 +2,7 @@
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import Environment, SingleTurn
-from rlhf_dialog.environments.base import opened
+from rlhf_dialog.environments.base import open_episode
 
 PROMPT = Dialogue(["Hi .", "Who is there ?"], reference="Ada .", act=1, meta={"index": 7})
 
@@ -12,4 +12,4 @@ def test_a_prompt_is_an_episode_of_one_step():
     text, info = environment.reset(seed=7)
     assert (text, info) == ("Who is there ?", {"prompt": PROMPT})
     assert environment.step("Ben .") == ("", 0.0, True, False, {})
-    assert opened(environment) is PROMPT
+    assert open_episode(environment) is PROMPT

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from slow_metrics import corpus, slow_bleu, slow_rouge
 
-from rlhf_dialog.metrics.overlap import bleu_counts, bleu_of, rouge
+from rlhf_dialog.metrics.overlap import bleu_counts, corpus_bleu, rouge
 
 
 def test_rouge_agrees_with_counting_by_hand():
@@ -25,7 +25,7 @@ def test_bleu_of_summed_counts_agrees_with_a_slow_one(size):
     for seed in range(6):
         replies, references = (column[4 : 4 + size] for column in corpus(seed, 45))
         counts = np.array([bleu_counts(r, reply) for r, reply in zip(references, replies, strict=True)], dtype=float)
-        assert float(bleu_of(counts.sum(axis=0))) == pytest.approx(slow_bleu(replies, references))
+        assert float(corpus_bleu(counts.sum(axis=0))) == pytest.approx(slow_bleu(replies, references))
 
 
 def test_bleu_takes_any_number_of_sums():
@@ -33,7 +33,7 @@ def test_bleu_takes_any_number_of_sums():
     counts = np.array([bleu_counts(r, reply) for r, reply in zip(references, replies, strict=True)], dtype=float)
     sums = np.stack([counts.sum(axis=0), counts[:7].sum(axis=0)]).reshape(2, 1, 10)
     expected = [slow_bleu(replies, references), slow_bleu(replies[:7], references[:7])]
-    assert bleu_of(sums).ravel().tolist() == pytest.approx(expected)
+    assert corpus_bleu(sums).ravel().tolist() == pytest.approx(expected)
 
 
 def test_bleu_splits_punctuation_from_letters():

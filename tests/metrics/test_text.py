@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, distinct_n, ngrams, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, distinct_n, ngrams, others
 
 
 def test_ngrams_by_hand():
@@ -37,9 +37,9 @@ def test_blocks_are_equal_and_the_rest_is_left_out():
 
 
 def test_copied_counts_bigrams_of_the_reply():
-    assert copied("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
-    assert copied("Do you like tea ?", "DO YOU like tea ?") == 1
-    assert copied("a b", "b a") == copied("a b", "a") == copied("a b", "") == 0
+    assert copied_share("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
+    assert copied_share("Do you like tea ?", "DO YOU like tea ?") == 1
+    assert copied_share("a b", "b a") == copied_share("a b", "a") == copied_share("a b", "") == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 101])

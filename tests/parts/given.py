@@ -28,7 +28,7 @@ class Given(BaseReward):
             raise_deep(self.value)
         return [self.value] * len(dialogues) if self.per_dialogue else self.value
 
-    def to(self, device):
+    def move_to(self, device):
         self.device = device
         return self
 

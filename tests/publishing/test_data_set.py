@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.publishing.data_set import data_set_of
+from rlhf_dialog.publishing.data_set import describe_data_set
 
 LICENCE = "cc-by-nc-sa-4.0"  # of DailyDialog, as its authors and the Hub say
 
@@ -18,7 +18,7 @@ LICENCE = "cc-by-nc-sa-4.0"  # of DailyDialog, as its authors and the Hub say
     ],
 )
 def test_daily_dialog_is_known_by_its_name(path):
-    found = data_set_of(path)
+    found = describe_data_set(path)
     assert (found.licence, found.hub_name, found.language) == (LICENCE, "li2017dailydialog/daily_dialog", "en")
     assert "CC BY-NC-SA 4.0" in found.text
 
@@ -27,7 +27,7 @@ def test_daily_dialog_is_known_by_its_name(path):
 def test_and_by_its_layout_and_size(count, licence, tmp_path):
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "dialogues_validation.txt").write_text("a __eou__ b __eou__\n" * count)
-    assert data_set_of(str(tmp_path)).licence == licence
+    assert describe_data_set(str(tmp_path)).licence == licence
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_and_by_its_layout_and_size(count, licence, tmp_path):
     ],
 )
 def test_other_data_ask_for_their_licence(path, name, hub_name, type_):
-    found = data_set_of(path)
+    found = describe_data_set(path)
     assert (found.name, found.licence, found.hub_name, found.type) == (name, "other", hub_name, type_)
     assert "Please fill in" in found.text
     assert "/home" not in found.text

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.publishing.files import files_of, kind_of, write
+from rlhf_dialog.publishing.files import folder_kind, published_files, write
 
 TOKEN = "hf_" + "Zz09" * 9
 
@@ -35,7 +35,7 @@ def test_only_named_files_are_published(folder, tmp_path):
         ".env",
     ):
         (folder / name).write_text("x")
-    found = files_of(folder, "--agent")
+    found = published_files(folder, "--agent")
     assert set(found) == {
         *("model.safetensors", "config.json", "generation_config.json", "rlhf_dialog.json"),
         *("tokenizer.json", "tokenizer_config.json"),
@@ -46,7 +46,7 @@ def test_only_named_files_are_published(folder, tmp_path):
 
 
 def test_plain_transformers_samples_as_the_agent(folder):
-    generation = json.loads(files_of(folder, "--agent")["generation_config.json"])
+    generation = json.loads(published_files(folder, "--agent")["generation_config.json"])
     wanted = {"do_sample": True, "max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9}
     assert {name: generation[name] for name in wanted} == wanted
     assert generation["eos_token_id"] == [257, 258], "its own end, and the separator"
@@ -56,7 +56,7 @@ def test_plain_transformers_says_what_the_agent_says(tmp_path):
     """Greedily, to the separator, an end that the model's own generation configuration does not have."""
     agent = save(tmp_path / "agent", {"max_new_tokens": 9, "top_k": 1, "stop_token_ids": [65]})
     (tmp_path / "out").mkdir()
-    write(files_of(agent, "--agent"), tmp_path / "out")
+    write(published_files(agent, "--agent"), tmp_path / "out")
     chat = ChatAgent.load(agent)
     prompt = chat.encoder.encode_prompt(["Hi ."])
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -69,13 +69,13 @@ def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
     (tmp_path / "secret").write_text("key")
     (folder / "vocab.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(UserError, match=r"--agent: .*vocab\.txt is a link"):
-        files_of(folder, "--agent")
+        published_files(folder, "--agent")
 
 
 def test_a_token_in_a_file_is_refused(folder):
     (folder / "config.json").write_text(json.dumps({"note": TOKEN}))
     with pytest.raises(UserError, match=r"config\.json holds an access token"):
-        files_of(folder, "--agent")
+        published_files(folder, "--agent")
 
 
 @pytest.mark.parametrize(
@@ -88,27 +88,27 @@ def test_a_token_in_a_file_is_refused(folder):
     ],
 )
 def test_a_folder_that_lacks_a_part_is_refused_with_its_name(missing, says, folder):
-    assert kind_of(folder, "--agent") == "agent"
+    assert folder_kind(folder, "--agent") == "agent"
     (folder / missing).unlink()
     with pytest.raises(UserError, match=f"--agent: .*{re.escape(says)}"):
-        kind_of(folder, "--agent")
+        folder_kind(folder, "--agent")
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", ""])
 def test_damaged_settings_are_refused(content, folder):
     (folder / "config.json").write_text(content)
     with pytest.raises(UserError, match=r"--agent: .*config\.json cannot be read"):
-        files_of(folder, "--agent")
+        published_files(folder, "--agent")
 
 
 def test_the_texts_in_a_relevance_model_stay_here(tmp_path):
     with pytest.raises(UserError, match="is a relevance model, whose bank holds texts of its data"):
-        kind_of(Path(save_letters(tmp_path / "relevance")), "--agent")
+        folder_kind(Path(save_letters(tmp_path / "relevance")), "--agent")
 
 
 def test_a_classifier_is_a_reward_model(classifier, tmp_path):
-    assert kind_of(Path(classifier), "--agent") == "reward model"
+    assert folder_kind(Path(classifier), "--agent") == "reward model"
     tiny.gpt2().save_pretrained(tmp_path)
     tiny.byte_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="neither an agent"):
-        kind_of(tmp_path, "--agent")
+        folder_kind(tmp_path, "--agent")

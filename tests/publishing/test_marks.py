@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.publishing.marks import cell, code, fenced
+from rlhf_dialog.publishing.marks import cell, code, code_block
 
 
 @pytest.mark.parametrize(
@@ -18,5 +18,5 @@ def test_a_cell_has_no_bar_of_its_own():
 
 
 def test_a_fence_is_longer_than_those_in_it():
-    assert fenced("a", "yaml") == "```yaml\na\n```"
-    assert fenced("````", "") == "`````\n````\n`````"
+    assert code_block("a", "yaml") == "```yaml\na\n```"
+    assert code_block("````", "") == "`````\n````\n`````"

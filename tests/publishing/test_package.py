@@ -10,13 +10,13 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.card import Run
 from rlhf_dialog.publishing.files import write
-from rlhf_dialog.publishing.package import package_of, read_run
+from rlhf_dialog.publishing.package import make_package, read_run
 
 TOKEN = "hf_" + "Zz09" * 9
 
 
 def test_a_reward_model_loads_from_what_is_published(classifier, tmp_path):
-    files = package_of(Path(classifier), "ada/judge", Run(), "--agent")
+    files = make_package(Path(classifier), "ada/judge", Run(), "--agent")
     write(files, tmp_path)
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path).config.num_labels == 4
     assert "A reward model for dialogues" in (tmp_path / "README.md").read_text()
@@ -27,7 +27,7 @@ def test_a_token_in_the_settings_of_the_run_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text(f"reward_class: {{id: Mine, args: {{word: {TOKEN}}}}}\n")
     run = read_run(tmp_path, None, {}, {})
     with pytest.raises(UserError, match=r"--agent: README\.md holds an access token") as caught:
-        package_of(folder, "ada/polite", run, "--agent")
+        make_package(folder, "ada/polite", run, "--agent")
     assert TOKEN not in str(caught.value)
 
 

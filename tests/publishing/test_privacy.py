@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.privacy import clean_json, reduced, refuse_secrets, without_places, without_token
+from rlhf_dialog.publishing.privacy import clean_json, hide_private, refuse_secrets, without_places, without_token
 
 TOKEN = "hf_" + "Zz09" * 9
 
@@ -33,14 +33,14 @@ def test_settings_keep_numbers_and_names_of_the_hub(tmp_path, monkeypatch):
     (tmp_path / "ada").mkdir()
     wanted = {"lr": 1e-6, "model": "openai/gpt2", "list": [True, None, "<EOU>"], "here": "run"}
     given = wanted | {"here": "ada/run", "api_key": "x", "list": [True, None, "<EOU>"]}
-    assert reduced(given) == wanted
+    assert hide_private(given) == wanted
 
 
 def test_the_home_folder_has_no_name(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    assert reduced("/home/ada") == ""
-    assert reduced("/home/ada/") == ""
-    assert reduced("~") == "~"
+    assert hide_private("/home/ada") == ""
+    assert hide_private("/home/ada/") == ""
+    assert hide_private("~") == "~"
 
 
 def test_the_settings_of_a_model_lose_where_they_were_loaded_from():

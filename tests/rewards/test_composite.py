@@ -44,7 +44,7 @@ def test_equal_names_get_a_number():
 def test_device_reaches_every_part():
     nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given"}]}}
     reward = CompositeReward([{"id": "Given"}, nested])
-    assert reward.to("meta") is reward
+    assert reward.move_to("meta") is reward
     assert reward.parts["given"].reward.device == "meta"
     assert reward.parts["composite"].reward.parts["given"].reward.device == "meta"
 

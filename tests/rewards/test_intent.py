@@ -143,7 +143,7 @@ def test_frozen_eval_fp32(tmp_path):
     )
     model.half().save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
-    intent = Intent(str(tmp_path)).to("cpu")
+    intent = Intent(str(tmp_path)).move_to("cpu")
     assert not intent.model.training
     assert not any(weight.requires_grad for weight in intent.model.parameters())
     assert {weight.dtype for weight in intent.model.parameters()} == {torch.float32}
@@ -159,7 +159,7 @@ def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, 
     intent = Intent(str(tmp_path), precision=precision)
     monkeypatch.setattr("rlhf_dialog.rewards.classifier.bf16_is_faster", lambda device: device == "cuda")
     monkeypatch.setattr(intent.model, "to", lambda device: None)
-    intent.to("cuda")
+    intent.move_to("cuda")
     assert intent.model.classifier.weight.dtype == wanted
     assert intent.model.bert.embeddings.word_embeddings.weight.dtype == torch.float32
 

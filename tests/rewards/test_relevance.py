@@ -13,7 +13,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RelevanceReward, build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device
 from rlhf_dialog.rewards.composite import model_paths, reaches_out
-from rlhf_dialog.rewards.relevance import margins_of
+from rlhf_dialog.rewards.relevance import margins
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_prompt_longer_than_the_context_is_left_out_of_its_own_bank(reward):
 def test_margins_of_scores_by_hand():
     """Own prompt e^2, others 1 and e: e^2 / ((1 + e + e^2) / 3); without the last one e^2 / ((1 + e^2) / 2)."""
     scores = torch.tensor([[[2.0, 0.0, 1.0], [2.0, 0.0, 1.0]]])
-    found = margins_of(scores, torch.tensor([[False, False], [False, True]])).tolist()
+    found = margins(scores, torch.tensor([[False, False], [False, True]])).tolist()
     e = math.e
     assert found == [pytest.approx(math.log(3 * e**2 / (1 + e + e**2))), pytest.approx(math.log(2 * e**2 / (1 + e**2)))]
 

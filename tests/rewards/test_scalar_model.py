@@ -106,7 +106,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     folder = save_scalar(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"never read")
-    monkeypatch.setattr(scalar_model, "memory_of_machine", lambda: 10_000)
+    monkeypatch.setattr(scalar_model, "machine_memory", lambda: 10_000)
     with pytest.raises(UserError, match=r"key: '.*' needs 0 GiB for its weights, but this machine has 0 GiB of memory"):
         ScalarModel(folder, "key")
 

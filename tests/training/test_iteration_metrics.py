@@ -123,7 +123,7 @@ class Words(VecInfo):
             "mine/different": len({d.response for d in rollout.dialogues}),
         }
 
-    def of_all(self, responses):
+    def pooled(self, responses):
         return {"mine/different": len(set(responses)), "mine/unknown": 1.0}
 
 

@@ -3,13 +3,13 @@
 import yaml
 
 from experiments.dailydialog import calls, sizes
-from rlhf_dialog.config.loading import shipped
+from rlhf_dialog.config.loading import shipped_folder
 
 
 def test_a_supervised_training(tmp_path):
     keys = {"epochs": 2, "patience": None, "use_amp": True, "data_path": "some data"}
     job = calls.supervised("train-sft", sizes.SFT, keys, tmp_path / "sft")
-    assert job.words[:5] == ["-m", "rlhf_dialog", "train-sft", "--config", str(shipped("configs") / sizes.SFT)]
+    assert job.words[:5] == ["-m", "rlhf_dialog", "train-sft", "--config", str(shipped_folder("configs") / sizes.SFT)]
     given = dict(
         zip(
             job.words[5 + len(calls.RESUME_SUPERVISED) :: 2],

@@ -5,7 +5,7 @@ import pytest
 from experiments.dailydialog import sizes, training
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import SIZES
-from rlhf_dialog.config.loading import load_config, load_settings, override_all, read_yaml, shipped
+from rlhf_dialog.config.loading import load_config, load_settings, override_all, read_yaml, shipped_folder
 from rlhf_dialog.training.supervised.settings import IntentConfig, RelevanceConfig, SFTConfig
 
 SCHEMAS = {"train-sft": SFTConfig, "train-relevance-model": RelevanceConfig, "train-intent-classifier": IntentConfig}
@@ -23,7 +23,7 @@ def scene(request, tmp_path):
 def test_the_keys_of_supervised_stages_are_known(scene):
     for stage, (command, yaml, _) in training.SUPERVISED.items():
         keys = training.supervised_keys(scene, stage)
-        settings = load_settings(SCHEMAS[command], shipped("configs") / yaml, dict(keys))
+        settings = load_settings(SCHEMAS[command], shipped_folder("configs") / yaml, dict(keys))
         assert {key: getattr(settings, key) for key in keys} == keys
     assert training.supervised_keys(scene, "sft")["patience"] is None
     if scene.size_name != "tiny":
@@ -37,7 +37,7 @@ def test_the_keys_of_ppo_are_known(scene, tmp_path):
         job = training.ppo_job(scene, agent)
         config = load_config(scene.folder("ppo") / f"{agent.folder}.yaml")
         assert (config.seed, config.total_time_steps, job.tokens) == (agent.seed, 100_000, 100_000)
-        shipped_reward = read_yaml(shipped("configs") / sizes.PPO)["reward_class"]
+        shipped_reward = read_yaml(shipped_folder("configs") / sizes.PPO)["reward_class"]
         stages = ("relevance", "relevance_order", "sft")
         paths = {f"args.parts.{i}.args.model": str(tmp_path / f"work/{stage}/model") for i, stage in enumerate(stages)}
         override_all(shipped_reward, paths)

@@ -20,7 +20,7 @@ from typing import Any
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
-from rlhf_dialog.data.sources.rows import Row, Rows, records_of
+from rlhf_dialog.data.sources.rows import Row, Rows, read_records
 from rlhf_dialog.data.sources.splits import LAYOUTS, read_split
 from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -35,7 +35,7 @@ def load_records(data_path: str, split: str) -> list[DialogueRecord]:
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
-    return _load(data_path, split, records_of)
+    return _load(data_path, split, read_records)
 
 
 def load_rows(data_path: str, split: str) -> list[tuple[str, Row]]:
@@ -43,33 +43,33 @@ def load_rows(data_path: str, split: str) -> list[tuple[str, Row]]:
 
     The original DailyDialog layout has no rows: UserError.
     """
-    found = _load(data_path, split, _placed)
-    if found and isinstance(found[0], DialogueRecord):
+    rows = _load(data_path, split, _in_place)
+    if rows and isinstance(rows[0], DialogueRecord):
         raise UserError(
             f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
         )
-    return found
+    return rows
 
 
-def _placed(rows: Rows, where: str) -> list[tuple[str, Row]]:
+def _in_place(rows: Rows, where: str) -> list[tuple[str, Row]]:
     found = list(rows)
     if not found:
         raise UserError(f"{where}: there are no rows; give at least one")
     return found
 
 
-def _load(data_path: str, split: str, of: Callable[..., list[Any]]) -> list[Any]:
+def _load(data_path: str, split: str, make: Callable[..., list[Any]]) -> list[Any]:
     if split not in SPLITS:
         raise UserError(f"split '{split}' is unknown; use one of {', '.join(SPLITS)}")
     path = Path(os.path.expanduser(data_path))
     if os.path.isdir(path):
-        return read_split(Folder(path), split, of=of)
+        return read_split(Folder(path), split, make=make)
     if os.path.exists(path):
-        return _read_file(path, split, of)
+        return _read_file(path, split, make)
     check_path(data_path)
     from rlhf_dialog.data.sources.from_hub import load_from_hub  # it loads `datasets`
 
-    return load_from_hub(data_path, split, LAYOUTS, of)
+    return load_from_hub(data_path, split, LAYOUTS, make)
 
 
 def check_path(data_path: str) -> None:
@@ -84,10 +84,10 @@ def is_hub_name(data_path: str) -> bool:
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
 
-def _read_file(path: Path, split: str, of: Callable[..., list[Any]]) -> list[Any]:
+def _read_file(path: Path, split: str, make: Callable[..., list[Any]]) -> list[Any]:
     suffix = path.suffix.lower()
     if suffix == ".zip":
-        return read_split(Archive(read_bytes(path), str(path)), split, of=of)
+        return read_split(Archive(read_bytes(path), str(path)), split, make=make)
     if suffix not in KINDS:
         known = ", ".join([*KINDS, ".zip"])
         raise UserError(
@@ -98,4 +98,4 @@ def _read_file(path: Path, split: str, of: Callable[..., list[Any]]) -> list[Any
             f"{path}: a single file is the train split and has no {split} split; give a folder with "
             f"train{suffix}, validation{suffix} and test{suffix}"
         )
-    return of(read_rows(path.name, read_bytes(path), str(path)), str(path))
+    return make(read_rows(path.name, read_bytes(path), str(path)), str(path))

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rlhf_dialog.data.sources.record import DialogueRecord, checked
+from rlhf_dialog.data.sources.record import DialogueRecord, checked_record
 from rlhf_dialog.errors import UserError
 
 KEY = "dial"
 ASKED = "?"  # the value of a slot that is requested
 
 
-def dialogues_of(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[DialogueRecord]:
+def read_dialogues(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[DialogueRecord]:
     """Every row is a dialogue, which the user begins and the system ends.
 
     `meta` has `goal` (`text`, `constraints`, `requests`) and `dialogue_acts`: for each turn its acts as text, such as
@@ -27,7 +27,7 @@ def dialogues_of(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Dialogu
                 f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{KEY}' with `usr` and "
                 "`sys` in each item, and 'goal'"
             ) from None
-        yield checked(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
+        yield checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
 
 
 def _acts(annotated: dict[str, list[list[str]]]) -> str:

@@ -18,10 +18,10 @@ def parse_lists(rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
     Raises UserError for a cell that is written like a list but cannot be read as one.
     """
     for where, row in rows:
-        yield where, {key: _parsed(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+        yield where, {key: _parse(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
 
 
-def _parsed(cell: str | None, key: str, where: str) -> Any:
+def _parse(cell: str | None, key: str, where: str) -> Any:
     text = (cell or "").strip()
     if not (text.startswith("[") and text.endswith("]")):
         return cell

@@ -11,7 +11,7 @@ from rlhf_dialog.data.sources.cells import parse_lists
 from rlhf_dialog.data.sources.record import kind
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.sources.tables import read_parquet
-from rlhf_dialog.data.sources.text import decoded, text_lines
+from rlhf_dialog.data.sources.text import decode, text_lines
 from rlhf_dialog.errors import UserError
 
 Numbered = Iterator[tuple[str, Row]]
@@ -25,14 +25,14 @@ def read_rows(name: str, data: bytes, where: str) -> Numbered:
 def _read_jsonl(data: bytes, where: str) -> Numbered:
     for number, line in enumerate(text_lines(data, where), 1):
         at = f"{where}, line {number}"
-        yield at, _an_object(_parsed(line, at, "every line must be one JSON object"), at)
+        yield at, _an_object(_parse_json(line, at, "every line must be one JSON object"), at)
 
 
 def _read_json(data: bytes, where: str) -> Numbered:
-    text = decoded(data, where)
+    text = decode(data, where)
     if not text.strip():
         raise UserError(f"{where}: the file is empty; it needs a list of objects")
-    rows = _parsed(
+    rows = _parse_json(
         text, where, "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
     )
     if not isinstance(rows, list):
@@ -44,11 +44,11 @@ def _read_json(data: bytes, where: str) -> Numbered:
         yield at, _an_object(row, at)
 
 
-def _parsed(text: str, where: str, wanted: str) -> Any:
+def _parse_json(text: str, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UserError(f"{where}: is not JSON: {error}; {wanted}") from None
+        raise UserError(f"{where}: is not JSON: {error}; {expected}") from None
 
 
 def _an_object(row: Any, where: str) -> Row:
@@ -58,7 +58,7 @@ def _an_object(row: Any, where: str) -> Row:
 
 
 def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
-    return parse_lists(_csv_rows(decoded(data, where), where, delimiter))
+    return parse_lists(_csv_rows(decode(data, where), where, delimiter))
 
 
 def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
@@ -67,15 +67,15 @@ def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
     header, start = None, 0
     try:
         for cells in reader:
-            at, start = f"{where}, line {start + 1}", reader.line_num
+            where_row, start = f"{where}, line {start + 1}", reader.line_num
             if header is None:
                 header = _header(cells, where, delimiter)
             elif len(cells) not in (0, len(header)):
                 raise UserError(
-                    f"{at}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
+                    f"{where_row}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
                 )
             elif cells:
-                yield at, {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
+                yield where_row, {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
     except csv.Error as error:
         raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
 

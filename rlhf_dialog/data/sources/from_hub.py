@@ -10,7 +10,7 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
-from rlhf_dialog.data.sources.rows import records_of
+from rlhf_dialog.data.sources.rows import read_records
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ HUB_SOURCES: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 
 
-def load_from_hub(name: str, split: str, layouts: str, of: Callable[..., list[Any]] = records_of) -> list[Any]:
+def load_from_hub(name: str, split: str, layouts: str, make: Callable[..., list[Any]] = read_records) -> list[Any]:
     """What `of(rows, where)` makes of the first source of `name` that loads, by default dialogues.
 
     Raises MissingSplit when it has only other splits, UserError when none loads.
@@ -33,7 +33,7 @@ def load_from_hub(name: str, split: str, layouts: str, of: Callable[..., list[An
     with _cache_only_when_unreachable() as reachable:
         for source, revision in HUB_SOURCES.get(name, ((name, None),)):
             try:
-                records = _load(source, revision, split, of)
+                records = _load(source, revision, split, make)
             except (OSError, ValueError, RuntimeError, DatasetsError, HTTPError, UserError) as error:
                 kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                 reasons.append(f"  {source}: {kind}{' '.join(str(error).split())[:300]}")
@@ -43,22 +43,22 @@ def load_from_hub(name: str, split: str, layouts: str, of: Callable[..., list[An
     raise _not_loaded(name, split, reasons, reachable, layouts)
 
 
-def _load(source: str, revision: str | None, split: str, of: Callable[..., list[Any]]) -> list[Any]:
+def _load(source: str, revision: str | None, split: str, make: Callable[..., list[Any]]) -> list[Any]:
     at = {"revision": revision} if revision else {}
     rows = datasets.load_dataset(source, split=split, **at)
     where = f"{source}, {split}"
-    return of(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
+    return make(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
 
 
 def _not_loaded(name: str, split: str, reasons: list[str], reachable: bool, layouts: str) -> UserError:
     if all("Unknown split" in reason for reason in reasons):
         return MissingSplit("\n".join([f"data path '{name}': there is no {split} split on the Hub:", *reasons]))
-    known = () if name in HUB_SOURCES else HUB_SOURCES
+    reasons = () if name in HUB_SOURCES else HUB_SOURCES
     cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"
     tried = "\n".join(
         [f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:", *reasons]
     )
-    return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), known)}")
+    return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), reasons)}")
 
 
 @contextmanager

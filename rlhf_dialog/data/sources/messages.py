@@ -24,7 +24,7 @@ def split_messages(items: list[Any], where: str) -> tuple[list[Any], dict[str, A
     """
     turns, system = [], []
     for number, item in enumerate(items, 1):
-        if role_of(item) in SYSTEM_ROLES:
+        if read_role(item) in SYSTEM_ROLES:
             system.append(checked_text(_text(item, number, where), f"system message {number}", where))
         else:
             turns.append(_text(item, number, where))
@@ -33,21 +33,21 @@ def split_messages(items: list[Any], where: str) -> tuple[list[Any], dict[str, A
     return turns, {"system": "\n".join(system)} if system else {}
 
 
-def role_of(item: Any) -> str | None:
+def read_role(item: Any) -> str | None:
     """The role of a message; None when the item is not a message with a role."""
-    role = filled(ROLE_KEYS, item) if isinstance(item, dict) else None
+    role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
     return item[role] if role and isinstance(item[role], str) else None
 
 
 def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
     """For turns that are objects, the value of each under one of `keys`, or None; None when no turn has a value."""
-    turns = [item for item in items if role_of(item) not in SYSTEM_ROLES]
-    named = [(item, filled(keys, item) if isinstance(item, dict) else None) for item in turns]
+    turns = [item for item in items if read_role(item) not in SYSTEM_ROLES]
+    named = [(item, first_filled(keys, item) if isinstance(item, dict) else None) for item in turns]
     found = [item[key] if key else None for item, key in named]
     return found if any(key for _, key in named) else None
 
 
-def filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
+def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
     """The first of `keys` that has a value in `row`; else the first that is present (as null); else None."""
     there = [key for key in keys if key in row]
     return next((key for key in there if row[key] is not None), there[0] if there else None)
@@ -56,17 +56,17 @@ def filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
 def _text(item: Any, number: int, where: str) -> Any:
     if not isinstance(item, dict):
         return item
-    if role_of(item) in TOOL_ROLES:
-        raise UserError(f"{where}: turn {number} has the role '{role_of(item)}'; remove tool messages from the data")
-    key = filled(TEXT_KEYS, item)
+    if read_role(item) in TOOL_ROLES:
+        raise UserError(f"{where}: turn {number} has the role '{read_role(item)}'; remove tool messages from the data")
+    key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted = " or ".join(f"'{name}'" for name in TEXT_KEYS)
         found = ", ".join(f"'{name}'" for name in list(item)[:9]) or "nothing"
         raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {found}")
-    return _joined(item[key], number, where) if isinstance(item[key], list) else item[key]
+    return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 
-def _joined(parts: list[Any], number: int, where: str) -> str:
+def _join_parts(parts: list[Any], number: int, where: str) -> str:
     """The parts of a message content (OpenAI format), joined by spaces."""
     for part in parts:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):

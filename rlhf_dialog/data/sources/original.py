@@ -1,6 +1,6 @@
 """The original DailyDialog layout: one dialogue per line, __eou__ after every turn, the acts in a file beside it."""
 
-from rlhf_dialog.data.sources.record import DialogueRecord, checked
+from rlhf_dialog.data.sources.record import DialogueRecord, checked_record
 from rlhf_dialog.data.sources.text import text_lines
 from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
@@ -18,7 +18,7 @@ def read_original(tree: Tree, name: str) -> list[DialogueRecord]:
             "(or remove the file of acts to use the data without them)"
         )
     return [
-        checked(
+        checked_record(
             _turns(line),
             act_lines[i].split() if act_lines else None,
             f"{where}, line {i + 1}",

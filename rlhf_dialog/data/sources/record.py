@@ -27,7 +27,7 @@ class DialogueRecord:
     is_prompt: bool = False  # `turns` is one whole prompt; `acts` and `references` have one item, for the reply
 
 
-def checked(
+def checked_record(
     turns: list[Any],
     acts: list[Any] | None,
     where: str,

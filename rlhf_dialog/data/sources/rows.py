@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rlhf_dialog.data.sources import camrest
-from rlhf_dialog.data.sources.messages import TEXT_KEYS, filled, role_of, said_by_turns, split_messages
-from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked, checked_text, is_null, kind
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled, read_role, said_by_turns, split_messages
+from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked_record, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ PROMPT_KEYS = ("prompt", "reference", "references")
 LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, *PROMPT_KEYS)  # the columns whose cells may hold a list
 
 
-def records_of(rows: Rows, where: str) -> list[DialogueRecord]:
+def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
     """All dialogues, in order. Raises UserError for the first row that cannot be read, or when there are no rows."""
     rows = iter(rows)
     first = next(rows, None)
@@ -31,15 +31,15 @@ def records_of(rows: Rows, where: str) -> list[DialogueRecord]:
 
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
-    turns, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+    turns, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
     if isinstance(row.get(camrest.KEY), list):
-        return camrest.dialogues_of
+        return camrest.read_dialogues
     if turns and isinstance(row[turns], list):
         has_one_act = act is not None and not is_null(row[act]) and not isinstance(row[act], list)
         return _growing if has_one_act else _dialogues
     if "prompt" in row:
         return _prompts
-    if filled((*TURN_KEYS, *TEXT_KEYS), row) and filled(ID_KEYS, row):
+    if first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row):
         return _utterances
     if turns:
         return _dialogues
@@ -49,16 +49,16 @@ def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
 def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
     """Every row is a dialogue."""
     for where, row in rows:
-        key, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+        key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
         if key is None:
             raise _no_turns(where, row)
-        items = _listed(row, key, where, "with one item per turn")
+        items = _list_in(row, key, where, "with one item per turn")
         turns, system = split_messages(items, where)
         if act is None or is_null(row[act]):
             acts = said_by_turns(items, ACT_KEYS)
         else:
-            acts = _listed(row, act, where, "with one act per turn")
-        record = checked(turns, acts, where, meta=_others(row, {key, act, "references"}) | system)
+            acts = _list_in(row, act, where, "with one act per turn")
+        record = checked_record(turns, acts, where, meta=_others(row, {key, act, "references"}) | system)
         versions = row.get("references")
         if is_null(versions):
             versions = said_by_turns(items, ("references",))
@@ -69,11 +69,11 @@ def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
 def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
     """Every row is one prompt, with or without references and an act of the reply."""
     for where, row in rows:
-        prompt, act = row.get("prompt"), filled(ACT_KEYS, row)
+        prompt, act = row.get("prompt"), first_filled(ACT_KEYS, row)
         if not isinstance(prompt, str | list):
             raise UserError(f"{where}: 'prompt' holds {kind(prompt)}, wanted a string or a list of turns")
         turns, system = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
-        record = checked(turns, None, where, meta=_others(row, {act, *PROMPT_KEYS}) | system)
+        record = checked_record(turns, None, where, meta=_others(row, {act, *PROMPT_KEYS}) | system)
         record.is_prompt = True
         record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
         replies = [reply for key in PROMPT_KEYS[1:] for reply in _texts(row.get(key), f"'{key}'", where)]
@@ -93,27 +93,27 @@ def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
                 "so that those of one dialogue follow each other, or give every dialogue its own id"
             )
         seen.add(ident)
-        yield _gathered(members, f"{where} (dialogue {reprlib.repr(ident)})")
+        yield _gather(members, f"{where} (dialogue {reprlib.repr(ident)})")
 
 
-def _gathered(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
+def _gather(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
     turns: list[str] = []
     acts: list[Any] = []
     meta: Row = {}
-    for at, row in members:
-        text, act = filled((*TURN_KEYS, *TEXT_KEYS), row), filled(ACT_KEYS, row)
+    for member, row in members:
+        text, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
         if text is None:
-            raise _no_turns(at, row)
-        said, system = split_messages([{"text": row[text], "role": role_of(row)}], at)
-        turns += [checked_text(turn, f"'{text}'", at) for turn in said]
+            raise _no_turns(member, row)
+        said, system = split_messages([{"text": row[text], "role": read_role(row)}], member)
+        turns += [checked_text(turn, f"'{text}'", member) for turn in said]
         acts += [row[act] if act else None] * len(said)
         meta |= system
-    return checked(turns, acts, where, meta=meta)
+    return checked_record(turns, acts, where, meta=meta)
 
 
 def _ident(place: tuple[str, Row]) -> str | int | float:
     where, row = place
-    key = filled(ID_KEYS, row)
+    key = first_filled(ID_KEYS, row)
     ident = row[key] if key else None
     if is_null(ident) or not isinstance(ident, str | int | float):
         raise UserError(f"{where}: the dialogue id holds {kind(ident)}, wanted a number or a string in every row")
@@ -128,20 +128,20 @@ def _growing(rows: Rows) -> Iterator[DialogueRecord]:
     for where, row in rows:
         so_far, act = _turns_so_far(where, row)
         if len(so_far) == 1 and turns:
-            yield checked(turns, acts, start)
+            yield checked_record(turns, acts, start)
             turns, acts = [], []
         if so_far[:-1] != turns:
             raise _does_not_grow(where)
         start = start if turns else where
         turns, acts = so_far, [*acts, act]
-    yield checked(turns, acts, start)
+    yield checked_record(turns, acts, start)
 
 
 def _turns_so_far(where: str, row: Row) -> tuple[list[str], Any]:
-    key, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+    key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
     if key is None:
         raise _no_turns(where, row)
-    turns = split_messages(_listed(row, key, where, "with the turns so far"), where)[0]
+    turns = split_messages(_list_in(row, key, where, "with the turns so far"), where)[0]
     if not turns:
         raise _does_not_grow(where)
     texts = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, 1)]
@@ -173,7 +173,7 @@ def _texts(value: Any, what: str, where: str) -> list[str]:
     return [checked_text(text, what, where) for text in (value if isinstance(value, list) else [value])]
 
 
-def _listed(row: Row, key: str, where: str, wanted: str) -> list[Any]:
+def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
     value = row[key]
     if not isinstance(value, list):
         raise UserError(f"{where}: '{key}' holds {kind(value)}, wanted a list {wanted}")
@@ -186,10 +186,10 @@ def _others(row: Row, used: set[str | None]) -> Row:
 
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*TURN_KEYS, "prompt")
-    wanted = ", ".join(f"'{key}'" for key in known)
+    expected = ", ".join(f"'{key}'" for key in known)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
     return UserError(
-        f"{where}: no turns; wanted a list of turns under one of {wanted}, or one utterance per row with a dialogue id "
+        f"{where}: no turns; wanted a list of turns under one of {expected}, or one utterance per row with a dialogue id "
         f"('dialog_id'); found {found}{hint}"
     )

@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.original import read_original
 from rlhf_dialog.data.sources.record import DialogueRecord
-from rlhf_dialog.data.sources.rows import records_of
+from rlhf_dialog.data.sources.rows import read_records
 from rlhf_dialog.data.sources.tables import read_saved
 from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -22,7 +22,7 @@ LAYOUTS = (
 
 
 def read_split(
-    tree: Tree, split: str, inner: bool = False, of: Callable[..., list[Any]] = records_of
+    tree: Tree, split: str, inner: bool = False, make: Callable[..., list[Any]] = read_records
 ) -> list[DialogueRecord] | list[Any]:
     """The dialogues of one split: the original layout, else zips of it, else save_to_disk, else data files.
 
@@ -34,14 +34,14 @@ def read_split(
     if name := _only_one(tree, rf"{ABOVE}dialogues_{split}\.txt", split):
         return read_original(tree, name)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})(?:\.json)?\.zip", split)):
-        return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True, of=of)
+        return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True, make=make)
     if name := _only_one(tree, rf"{ABOVE}(?:{names})/state\.json", split):
-        return of(read_saved(tree, name), tree.place(name))
+        return make(read_saved(tree, name), tree.place(name))
     if split == "train" and "state.json" in tree.names:
-        return of(read_saved(tree, "state.json"), tree.where)
+        return make(read_saved(tree, "state.json"), tree.where)
     if files := _data_files(tree, split):
         rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
-        return of(rows, tree.place(files[0]))
+        return make(rows, tree.place(files[0]))
     raise MissingSplit(f"{tree.where}: there is no {split} split{_found(tree)}; give {LAYOUTS}")
 
 

@@ -50,7 +50,7 @@ def _open_arrow(data: bytes) -> Any:
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.BufferReader(data))
 
 
-def _rows(read: Callable[[], pa.Table], where: str, wanted: str) -> Iterator[tuple[str, Row]]:
+def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Iterator[tuple[str, Row]]:
     try:
         table = read()
         table.validate(full=True)  # before any value is looked at: damaged offsets lead anywhere
@@ -58,7 +58,7 @@ def _rows(read: Callable[[], pa.Table], where: str, wanted: str) -> Iterator[tup
     except Exception as error:  # pyarrow has a dozen kinds for damaged files, among them TypeError and MemoryError
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(
-            f"{where}: cannot be read as {wanted} ({reason}); the file is damaged, download or write it again"
+            f"{where}: cannot be read as {expected} ({reason}); the file is damaged, download or write it again"
         ) from None
     if len(set(names)) < len(names):
         raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")

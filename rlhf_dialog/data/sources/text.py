@@ -5,7 +5,7 @@ import codecs
 from rlhf_dialog.errors import UserError
 
 
-def decoded(data: bytes, where: str) -> str:
+def decode(data: bytes, where: str) -> str:
     """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not."""
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -18,7 +18,7 @@ def decoded(data: bytes, where: str) -> str:
 
 def text_lines(data: bytes, where: str) -> list[str]:
     """The lines, stripped. Raises UserError when there are none or one is blank."""
-    lines = decoded(data, where).split("\n")
+    lines = decode(data, where).split("\n")
     if not lines[-1].strip():
         lines.pop()
     if not lines:

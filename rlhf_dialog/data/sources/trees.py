@@ -64,9 +64,9 @@ class Archive:
             self.archive = zipfile.ZipFile(io.BytesIO(data))
             infos = [info for info in self.archive.infolist() if not info.is_dir()]
         except Exception as error:
-            raise _damaged(where, error) from None
+            raise _damaged_archive(where, error) from None
         members = {info.filename.replace("\\", "/"): info for info in infos}
-        self.members = {name: info for name, info in members.items() if not _is_of_macos(name)}
+        self.members = {name: info for name, info in members.items() if not _is_macos_file(name)}
         self.names = sorted(self.members)
         self.unpacked = 0  # bytes
 
@@ -88,11 +88,11 @@ class Archive:
         try:
             data = self.archive.read(info)
         except Exception as error:
-            raise _damaged(where, error) from None
+            raise _damaged_archive(where, error) from None
         return without_html(data, where)
 
 
-def _damaged(where: str, error: Exception) -> UserError:
+def _damaged_archive(where: str, error: Exception) -> UserError:
     """The error for a damaged archive; zipfile raises many kinds of exceptions that mean the same to the user."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return UserError(
@@ -100,7 +100,7 @@ def _damaged(where: str, error: Exception) -> UserError:
     )
 
 
-def _is_of_macos(name: str) -> bool:
+def _is_macos_file(name: str) -> bool:
     return name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")
 
 

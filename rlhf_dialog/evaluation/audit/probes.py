@@ -65,7 +65,7 @@ def fixed_probes(
     probes = [
         probe(RANDOM, [true[i] for i in others(len(prompts), seed)]),
         constant("empty", "", "empty"),
-        probe("shuffled true reply", [word_salad.shuffled(text, draw) for text in true]),
+        probe("shuffled true reply", [word_salad.shuffle_words(text, draw) for text in true]),
         probe(
             "context's rarest words", [word_salad.rarest(prompt.prompt_turns, training.counts) for prompt in prompts]
         ),

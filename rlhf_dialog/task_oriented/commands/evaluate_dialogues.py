@@ -13,7 +13,7 @@ from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.commands.registering import REGISTER
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.data.hub import check_folder
-from rlhf_dialog.environments.base import baselines_of
+from rlhf_dialog.environments.base import baseline_names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, cell, compare_dialogues, measure_dialogues, transcript
 from rlhf_dialog.evaluation.found_config import read_run_config
@@ -96,7 +96,7 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
         own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
         baseline = ChatAgent.load(options.baseline, settings=own, trust_config=trusted)
         dialogues["baseline"] = played(baseline, source, numbers, AT_ONCE)
-    known = baselines_of(source.environments[0])
+    known = baseline_names(source.environments[0])
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
     for one in dialogues["agent"][: options.transcripts]:
         print("\n".join(message(line) for line in transcript(one.dialogue)), end="\n\n")

@@ -151,7 +151,7 @@ class IntentClassifier(StageOfHalves):
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
         """The model is loaded and used exactly as the reward does."""
-        reward = Intent(str(self.folder), precision="fp32").to(str(self.model.device))
+        reward = Intent(str(self.folder), precision="fp32").move_to(str(self.model.device))
         matrix = [[0] * len(LABELS) for _ in LABELS]
         for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
             matrix[act_class(pair)][predicted] += 1

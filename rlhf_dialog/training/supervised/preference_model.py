@@ -65,7 +65,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
 
     def measure(self) -> dict[str, Any]:
         shown = drawn(self.held_out, self.config.max_report_pairs, self.config.seed)
-        reward = RewardModel(str(self.folder), normalize=False, precision="fp32").to(str(self.model.device))
+        reward = RewardModel(str(self.folder), normalize=False, precision="fp32").move_to(str(self.model.device))
         result = measure_pairs(shown, reward.outputs, self.config.seed)  # type: ignore[attr-defined]
         result["normalisation"] = normalisation(self.config, reward, shown, self.report)  # type: ignore[arg-type]
         self.model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})

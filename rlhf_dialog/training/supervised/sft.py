@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_cut, warn_of_marks
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_about_cut, warn_about_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -64,8 +64,8 @@ class SFT(SupervisedStage[SFTConfig]):
         lm, tokenizer = starting_point(self.config, self.training)
         keys = self.config
         self.encoder = prompt_encoder(tokenizer, keys.turn_separator, keys.max_prompt_length, keys.system_prompt)
-        warn_of_marks(self.encoder, [*self.training, *self.held_out])
-        warn_of_cut(self.encoder, [dialogue.prompt_turns[-1] for dialogue in [*self.training, *self.held_out]])
+        warn_about_marks(self.encoder, [*self.training, *self.held_out])
+        warn_about_cut(self.encoder, [dialogue.prompt_turns[-1] for dialogue in [*self.training, *self.held_out]])
         self.positions = check_length(self.config, lm)
         return lm, tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from many_slots import write_many_slots
 
-from rlhf_dialog.data.chat_template import prompt_encoder, warn_of_cut
+from rlhf_dialog.data.chat_template import prompt_encoder, warn_about_cut
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.task_oriented.commands.restaurant_rows import replies
 from rlhf_dialog.task_oriented.commands.write_restaurant import WriteRestaurantOptions, main
@@ -63,10 +63,10 @@ def test_in_a_domain_with_many_slots_no_prompt_loses_a_word_of_the_guest(tmp_pat
         (ppo["max_prompt_length"], ppo["context_size"]) == (config.max_prompt_length, config.context_size) == (120, 1)
     )
     met = [row["prompt"][-1] for row in replies(restaurant(str(domain)), range(2**20, 2**20 + 8), True)]
-    warn_of_cut(encoder, [*met, *(prompt.prompt_turns[-1] for prompt in training)])
+    warn_about_cut(encoder, [*met, *(prompt.prompt_turns[-1] for prompt in training)])
     assert "lose the beginning" not in caplog.text
     entity = load_domain(domain).entities[0]
     full = "[db] 3 match: " + ", ".join(f"{slot}={value}" for slot, value in entity.items())
     assert len(full) >= 600
-    warn_of_cut(encoder, [f"Hello .\n{full}", *met])  # as it was, the guest's words were lost
+    warn_about_cut(encoder, [f"Hello .\n{full}", *met])  # as it was, the guest's words were lost
     assert f"1 of {len(met) + 1} prompts lose the beginning of their newest turn" in caplog.text

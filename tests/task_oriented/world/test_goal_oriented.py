@@ -9,7 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from small_domain import small_domain
 
-from rlhf_dialog.environments.base import Limits, answer, opened
+from rlhf_dialog.environments.base import Limits, answer, open_episode
 from rlhf_dialog.environments.text_level import TextLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -239,7 +239,7 @@ def test_each_part_can_be_ones_own():
         nlu=lambda text: [Act(text)],
         nlg=lambda acts, rng: f"<{format_acts(acts)}>",
     )
-    prompt = opened(environment, 3, Limits(step_timeout_s=60))
+    prompt = open_episode(environment, 3, Limits(step_timeout_s=60))
     assert prompt.prompt_turns == ["<inform(tea=black)>\n[db] 2 match: name=dot, tea=black"]
     text, reward, terminated, truncated, info = answer(environment, "hello")
     assert (text, reward, terminated, truncated, info["success"]) == ("<bye()>", 19.0, True, False, True)
@@ -270,7 +270,7 @@ def test_each_part_can_be_ones_own():
 def test_a_part_that_is_wrong_is_named(parts, words):
     def dialogue():
         environment = environment_of(TEA, **({"user": Scripted([Act("hello")], [Act("bye")])} | parts))
-        opened(environment, 3)
+        open_episode(environment, 3)
         answer(environment, "Hi .")
 
     with pytest.raises(UserError, match=words):

@@ -3,7 +3,7 @@
 import pytest
 from processes import run_python
 
-from rlhf_dialog.config.loading import load_settings, shipped
+from rlhf_dialog.config.loading import load_settings, shipped_folder
 from rlhf_dialog.training.supervised import settings
 
 
@@ -24,7 +24,7 @@ def test_no_library_is_loaded_for_the_keys():
     ],
 )
 def test_a_shipped_yaml_has_the_keys_of_its_stage(name, schema):
-    path = shipped("configs") / f"{name}.yaml"
+    path = shipped_folder("configs") / f"{name}.yaml"
     assert load_settings(schema, path).output
     with pytest.raises(Exception, match="lrr: unknown key"):
         load_settings(schema, path, {"lrr": 1})

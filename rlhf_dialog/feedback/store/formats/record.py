@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import TEXT_KEYS, filled, role_of
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled
 from rlhf_dialog.errors import UserError, nearest
 
 USER_ROLES = ("user", "human")
@@ -95,7 +95,7 @@ def read_messages(messages: Any, where: str) -> list[Utterance]:
         raise UserError(f"{where}: found {str(messages)[:60]!r}, wanted a text or a list of messages")
     turns = []
     for item in items:
-        role = role_of(item)
+        role = role(item)
         if role in ("system", "developer"):
             continue
         text = message_text(item)
@@ -111,7 +111,7 @@ def message_text(item: Any) -> str | None:
     """The text of a message: its content, or the parts of it, stripped; None when it has another content or none."""
     value = item
     if isinstance(item, dict):
-        key = filled(TEXT_KEYS, item)
+        key = first_filled(TEXT_KEYS, item)
         value = item[key] if key else None
     if isinstance(value, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
         value = " ".join(part["text"].strip() for part in value)

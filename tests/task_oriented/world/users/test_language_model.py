@@ -9,7 +9,7 @@ import tiny
 from agents import save
 
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.environments.base import answer, opened
+from rlhf_dialog.environments.base import answer, open_episode
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.users import language_model
 from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, load_speaker
@@ -135,7 +135,7 @@ def test_a_folder_that_does_not_say_its_format_speaks_by_its_chat_template(tmp_p
 def test_it_is_built_from_a_yaml(agent_folder):
     arguments = {"model": str(agent_folder), "goals": GOALS, "max_new_tokens": 4, "temperature": 0.5}
     user = EnvironmentFactory.create("language_model_user", arguments)
-    assert len(opened(user, 0).prompt_turns) == 1
+    assert len(open_episode(user, 0).prompt_turns) == 1
     assert answer(user, "Yes .")[1] == 0
     assert (user.speaker.sampling.max_new_tokens, user.speaker.sampling.temperature) == (4, 0.5)
     assert LMUser(**arguments).speaker is user.speaker
