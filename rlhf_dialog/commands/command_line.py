@@ -258,7 +258,7 @@ def _kind(field: Any) -> str:
         for name, sign in bounds.items()
         if hasattr(item, name)
     ]
-    choices = [" | ".join(item.known) for item in field.metadata if isinstance(item, OneOf)]
+    choices = [" | ".join(item.values) for item in field.metadata if isinstance(item, OneOf)]
     return " ".join([*(choices or [_type_name(field.annotation)]), ", ".join(limits)]).strip()
 
 

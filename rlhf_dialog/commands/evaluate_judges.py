@@ -78,7 +78,7 @@ def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
     found: dict[str, BaseReward] = {}
     for word in words:
         if (node := _reward_node(word)) is not None:
-            reward = _reward(word, node).to(device)
+            reward = _reward(word, node).move_to(device)
             found[free_name(f"judge_{reward.name}", found)] = reward
     return found
 

@@ -20,7 +20,7 @@ def rouge(references: Sequence[str], response: str) -> dict[str, float]:
 
 def bleu_counts(references: Sequence[str], response: str) -> list[int]:
     """The counts that BLEU sums over a corpus: 4 of matched n-grams, 4 of all n-grams, length, closest reference length."""
-    score = _bleu().sentence_score(response, list(references))
+    score = _bleu_scorer().sentence_score(response, list(references))
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 
@@ -46,7 +46,7 @@ def _rouge_scorer() -> Any:
 
 
 @cache
-def _bleu() -> Any:
+def _bleu_scorer() -> Any:
     from sacrebleu.metrics import BLEU
 
     return BLEU(tokenize="intl", effective_order=True)  # the order changes no count

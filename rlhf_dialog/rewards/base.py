@@ -128,7 +128,7 @@ class BaseReward:
         for module in self.frozen_models().values():
             module.to(device)
         for child in self.children():
-            child.to(device)
+            child.move_to(device)
         return self
 
     # -- during a run

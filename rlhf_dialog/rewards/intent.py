@@ -141,7 +141,7 @@ class Intent(BaseReward):
 
         if device.startswith("cuda") and uses_bf16(self.precision, "cuda"):
             narrow(self.model)
-        return super().to(device)
+        return super().move_to(device)
 
     def frozen_models(self) -> dict[str, Any]:
         """The classifier."""

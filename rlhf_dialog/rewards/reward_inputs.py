@@ -116,7 +116,7 @@ def reads_in_pairs(tokenizer: PreTrainedTokenizerBase) -> bool:
     return None not in ends and (ids[0], ids[-1]) == ends
 
 
-def input_form(tokenizer: PreTrainedTokenizerBase, config: Any) -> str:
+def trained_form(tokenizer: PreTrainedTokenizerBase, config: Any) -> str:
     """The form that the folder was trained on: its config.json says it; else messages, where there is a template; else text."""
     own = getattr(config, "rlhf_dialog_input", None)
     return own or (CHAT_TEMPLATE if tokenizer.chat_template else TEXT)

@@ -123,7 +123,7 @@ class RewardModel(BaseReward):
 
         if self.scalar is not None and device.startswith("cuda") and self.scalar.uses_bf16("cuda"):
             narrow(self.scalar.model)
-        return super().to(device)
+        return super().move_to(device)
 
     def frozen_models(self) -> dict[str, Any]:
         """The model; none for `members`, which hold their own."""

@@ -20,7 +20,7 @@ from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.rewards.classifier import ROUND_TO, uses_bf16
 from rlhf_dialog.rewards.intent import max_input_length
-from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput
+from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput, trained_form
 
 logger = logging.getLogger(__name__)
 ARGS = "reward_class.args"
@@ -48,7 +48,7 @@ class ScalarModel:
         self.tokenizer, self.model = load_scalar_model(path, key)
         config = self.model.config
         with readable(path, key, "a reward model"):
-            form = input_form or input_form(self.tokenizer, config)
+            form = input_form or trained_form(self.tokenizer, config)
             if form not in FORMS:
                 named = (
                     f"{ARGS}.input_form" if input_form else f"{key}: rlhf_dialog_input in the config.json of '{path}'"

@@ -12,14 +12,14 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
-from rlhf_dialog.data.chat_template import warn_of_marks
+from rlhf_dialog.data.chat_template import warn_about_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, check_turns
+from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, baseline_names, check_turns
 from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
@@ -56,7 +56,7 @@ class Parts:
 
     def to(self, device: str) -> None:
         """Move the models of reward and validation."""
-        self.reward.to(device)
+        self.reward.move_to(device)
         if self.validation:
             self.validation.to(device)
 
@@ -86,7 +86,7 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
 def report_size(trainer: PPOTrainer, parts: Parts) -> None:
     """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template."""
     config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, parts.prompts
-    warn_of_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
+    warn_about_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
     about = f", about {forecast.human(parts.memory.total)} of memory" if parts.memory else ""

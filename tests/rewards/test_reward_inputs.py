@@ -7,7 +7,7 @@ from transformers import BertConfig
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.reward_inputs import RewardInput, input_form, reads_in_pairs
+from rlhf_dialog.rewards.reward_inputs import RewardInput, reads_in_pairs, trained_form
 
 A, B, C, D = range(4, 8)
 
@@ -82,9 +82,9 @@ def test_without_a_prompt_and_after_more_turns():
 
 
 def test_which_form_a_folder_gets():
-    assert input_form(byte_tokenizer(), BertConfig()) == "text"
-    assert input_form(chat_tokenizer(), BertConfig()) == "chat_template"
-    assert input_form(chat_tokenizer(), BertConfig(rlhf_dialog_input="dialogue")) == "dialogue"
+    assert trained_form(byte_tokenizer(), BertConfig()) == "text"
+    assert trained_form(chat_tokenizer(), BertConfig()) == "chat_template"
+    assert trained_form(chat_tokenizer(), BertConfig(rlhf_dialog_input="dialogue")) == "dialogue"
     assert reads_in_pairs(word_tokenizer())
     assert not reads_in_pairs(byte_tokenizer())
 

@@ -53,12 +53,12 @@ def _load(source: str, revision: str | None, split: str, make: Callable[..., lis
 def _not_loaded(name: str, split: str, reasons: list[str], reachable: bool, layouts: str) -> UserError:
     if all("Unknown split" in reason for reason in reasons):
         return MissingSplit("\n".join([f"data path '{name}': there is no {split} split on the Hub:", *reasons]))
-    reasons = () if name in HUB_SOURCES else HUB_SOURCES
+    hub_names = () if name in HUB_SOURCES else HUB_SOURCES
     cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"
     tried = "\n".join(
         [f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:", *reasons]
     )
-    return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), reasons)}")
+    return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), hub_names)}")
 
 
 @contextmanager

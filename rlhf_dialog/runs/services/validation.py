@@ -65,7 +65,7 @@ class Validation(Service):
     def to(self, device: str) -> None:
         """Move the judge's models, if it has any; the reward is moved by the run."""
         for judge in self.judges.user_judges.values():
-            judge.to(device)
+            judge.move_to(device)
 
     def check(self) -> None:
         """Measure two references as if they were replies, to find errors before training.

@@ -31,7 +31,7 @@ def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str)
     Raises MissingSplit, and UserError for a YAML or data that cannot be read, or when the reward prefers no reply at all.
     """
     config = load_config(find_config(str(keys.rank_with)))
-    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys.device))
+    reward = build_reward(config.reward_class.id, config.reward_class.args).move_to(device_of(keys.device))
     groups = list(_candidates(keys, config, data_path, split, model_path))
     scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
     pairs = []

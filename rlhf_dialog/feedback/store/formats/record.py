@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled, read_role
 from rlhf_dialog.errors import UserError, nearest
 
 USER_ROLES = ("user", "human")
@@ -95,7 +95,7 @@ def read_messages(messages: Any, where: str) -> list[Utterance]:
         raise UserError(f"{where}: found {str(messages)[:60]!r}, wanted a text or a list of messages")
     turns = []
     for item in items:
-        role = role(item)
+        role = read_role(item)
         if role in ("system", "developer"):
             continue
         text = message_text(item)
