@@ -192,7 +192,7 @@ def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> d
             price = LikelihoodPrice(options.likelihood, None, config.config.max_new_tokens)
         except UserError as error:
             raise error.at("--likelihood", "reward_class.args.model") from error
-        judges["likelihood"] = price.to(options.device)
+        judges["likelihood"] = price.move_to(options.device)
     models = [module for _, module in models_inside(reward).values()]
     for name, judge in judges.items():
         if any(same_weights(one, module) for _, one in models_inside(judge).values() for module in models):
