@@ -1,4 +1,4 @@
-"""How a model is spoken to and speaks: the keys that runs, supervised training and saved agents have in common."""
+"""Keys for prompts, sampling and chat, which runs, supervised training and saved agents share."""
 
 from typing import Annotated, Self
 
@@ -28,15 +28,13 @@ class DataKeys(Settings):
     turn_separator: str = Field(
         "<EOU>",
         min_length=1,
-        description="text or special token after each turn, where a response ends; inside a turn a space replaces it; "
-        "chat_template: the tokenizer's chat template",
+        description="text or special token that ends each turn; chat_template: use the tokenizer's chat template",
     )
     system_prompt: str | None = Field(
         None,
         min_length=1,
         max_length=10_000,
-        description="what the chat template's system message says, before the turns of every prompt; null: the template's own; "
-        "needs turn_separator: chat_template",
+        description="system message of every prompt; null: that of the template; needs turn_separator: chat_template",
     )
 
     @model_validator(mode="after")
@@ -53,12 +51,16 @@ class SamplingKeys(Settings):
     """Sampling"""
 
     max_new_tokens: int = Field(20, ge=1, le=10**6, description="maximum length of a response in tokens")
-    temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
-    top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
-    top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
+    temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; log-probabilities include it")
+    top_k: int = Field(
+        0, ge=0, description="sample from the k most likely tokens; log-probabilities include it; 0: off"
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="sample from the most likely tokens with this total probability; 1: off"
+    )
     stop_token_ids: list[TokenId] = Field(
         [],
-        description="ids that end a response too, beside the model's end tokens and turn_separator; their text stays in it",
+        description="further ids that end a response, besides the model's end tokens and turn_separator",
     )
 
 
@@ -69,11 +71,11 @@ class ChatKeys(Settings):
         None,
         ge=0,
         le=100,
-        description="temperature of chat and page, which a person can change; 0: always the most likely token; null: temperature",
+        description="temperature of chat and page; 0: always the most likely token; null: temperature",
     )
     introduction: str | None = Field(
         None,
         min_length=1,
         max_length=1000,
-        description="what a person reads before the chat: whom the agent plays, and what to try",
+        description="text shown before a chat: whom the agent plays, and what to try",
     )

@@ -29,29 +29,25 @@ class RunKeys(Settings):
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(
-        "full", description="what is compared at --resume with what was written: each file's SHA-256, or only its size"
+        "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
     grace_seconds: float = Field(
         20.0,
         ge=0,
         le=10**6,
-        description="seconds to finish and save the iteration at SIGTERM or Ctrl-C; if it needs more, the run ends at once",
+        description="seconds to finish and save the iteration after SIGTERM or Ctrl-C",
     )
     log_interval: int = Field(
-        1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
+        1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every iteration"
     )
     sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
     ledger: bool = Field(True, description="write score, parts, KL and length of each response to ledger.jsonl")
-    ledger_texts: bool = Field(False, description="true: ledger.jsonl and its tables have the prompts and replies, too")
-    report: bool = Field(
-        True, description="write report.html, the page of the run, again while it trains, at most every 30 seconds"
-    )
+    ledger_texts: bool = Field(False, description="include prompts and replies in ledger.jsonl and its tables")
+    report: bool = Field(True, description="update report.html during training, at most every 30 seconds")
     eval_interval: int = Field(
-        0, ge=0, description="iterations between evaluations on the validation split; one more at the end; 0: none"
+        0, ge=0, description="iterations between evaluations on the validation split, with one more at the end; 0: none"
     )
-    eval_episodes: int = Field(
-        256, ge=1, description="number of validation prompts, drawn by the seed, the same every time"
-    )
+    eval_episodes: int = Field(256, ge=1, description="number of validation prompts, the same in every evaluation")
     eval_metric: str = Field(
         "score",
         min_length=1,
@@ -60,8 +56,8 @@ class RunKeys(Settings):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="of rollout, scoring and update; trained weights are float32. auto: bf16 on a GPU that has it, else fp32; "
-        "fp16, with loss scaling, for GPUs without bf16",
+        description="precision of rollout, scoring and update; trained weights are float32. auto: bf16 on a GPU that has it, "
+        "else fp32; fp16: with loss scaling, for GPUs without bf16",
     )
     use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field("auto", description="older key: type for use_amp; auto: bf16")
@@ -84,12 +80,13 @@ class ModelKeys(Settings):
         None, description="frozen reference of the KL penalty, with the same token ids; default: model_path"
     )
     use_share_model: bool = Field(
-        False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
+        False,
+        description="true: policy and critic share one model with a value head; false: a separate critic with critic_lr",
     )
     critic_path: str | None = Field(
         None,
-        description="model that a separate critic starts from, such as a reward model: folder or Hub name, with the same "
-        "token ids; its head starts at 0; default: model_path",
+        description="initial model of a separate critic, such as a reward model with the same tokenizer: folder or Hub name; "
+        "default: model_path",
     )
     packing: bool = Field(
         True, description="skip padding if the model's attention allows it; changes speed, not the result"
@@ -158,7 +155,9 @@ class PPOKeys(Settings):
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
-    critic_warmup: int = Field(0, ge=0, description="first iterations in which a separate critic learns alone")
+    critic_warmup: int = Field(
+        0, ge=0, description="number of first iterations in which only a separate critic is trained"
+    )
     opti_eps: float = Field(1e-5, gt=0, le=10**6, description="epsilon of Adam")
     weight_decay: float = Field(0.0, ge=0, le=10**6, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
@@ -171,8 +170,8 @@ class PPOKeys(Settings):
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     credit: Literal["token", "turn"] = Field(
         "token",
-        description="what generalised advantage estimation takes as a step: a token of the policy, or a whole turn; gamma and "
-        "gae_lambda count these; differs in dialogues of several turns",
+        description="step of generalised advantage estimation, which gamma and gae_lambda count: a token of the policy, or a "
+        "whole turn of a dialogue",
     )
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: float = Field(
@@ -223,12 +222,16 @@ class RewardKeys(Settings):
     kl_target: float = Field(0.05, gt=0, le=10**6, description="KL per token that the controller aims for")
     kl_rate: float = Field(0.1, ge=0, le=10**6, description="step size of the controller; 0: kl_coef stays fixed")
     kl_clip: float = Field(0.2, gt=0, le=10**6, description="limit of the controller's relative error")
-    kl_hold: bool = Field(True, description="the coefficient does not fall before the KL has reached its target once")
-    kl_coef_max: float | None = Field(10.0, gt=0, le=10**6, description="bound of the controller; null: none")
+    kl_hold: bool = Field(
+        True, description="keep the coefficient from falling until the KL has reached its target once"
+    )
+    kl_coef_max: float | None = Field(
+        10.0, gt=0, le=10**6, description="largest coefficient that the controller sets; null: no limit"
+    )
     kl_in: Literal["reward", "loss"] = Field(
         "reward",
-        description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
-        "vocabulary (with top_k or top_p: over the kept tokens) is added to the loss, beside advantages that may be whitened",
+        description="reward: subtract the log-ratio of each sampled token from its reward; loss: add the exact KL over the "
+        "vocabulary (with top_k or top_p: over the kept tokens) to the loss",
     )
     kl_estimator: Literal["k1", "k3"] = Field(
         "k1",
@@ -237,22 +240,22 @@ class RewardKeys(Settings):
     )
     whiten_rewards: bool = Field(
         False,
-        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged. "
-        "A positive mean becomes a price on length: about 0.12 deviations of the score a token, at a mean score of 0.5",
+        description="divide the token rewards, including KL penalties, by their standard deviation over the rollout; a positive "
+        "mean then acts as a penalty on length",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
-        description="when a response has no finite score: stop the run, or skip the episode "
+        description="if a response has no finite score: stop the run, or skip the episode "
         f"({', '.join(estimators.names('needs_groups'))}: its whole group) and count it",
     )
     reward_timeout_s: float | None = Field(
         None,
         gt=0,
         le=10**6,
-        description="seconds to score a rollout or an evaluation; then the run prints stacks and stops; default: no limit",
+        description="time limit for scoring a rollout or an evaluation; default: no limit",
     )
 
 
@@ -298,7 +301,8 @@ class DeepSpeedKeys(Settings):
         None, description="DeepSpeed JSON, in the YAML's folder or ds_configs/; default: ZeRO stage 2"
     )
     ref_ds_config: str | None = Field(
-        None, description="JSON for the frozen reference; default: it waits on the CPU; none: as a policy of stage 3"
+        None,
+        description="DeepSpeed JSON for the frozen reference, or `default`: it waits on the CPU; null: partitioned as the policy",
     )
     intent_ds_config: str | None = Field(
         None, description="the same for the frozen models of the reward, such as an act classifier"
@@ -321,7 +325,7 @@ class DoubledKeys(Settings):
 
 
 class GuardConfig(Settings):
-    """What watches over the reward on validation prompts."""
+    """The guard: compares the reward with a judge on validation prompts."""
 
     action: Literal["warn", "raise_kl", "stop"] = Field(
         "warn",
@@ -331,7 +335,7 @@ class GuardConfig(Settings):
     )
     judge: ClassConfig | None = Field(
         None,
-        description="a registered reward that the run is not trained on: {id, args}; null: signs of decay alone warn",
+        description="a registered reward that is not part of reward_class: {id, args}; null: warn about other signs only",
     )
 
 
@@ -343,20 +347,19 @@ class Config(
     env: EnvConfig = Field(description="source of the prompts; not needed with an environment")
     environment: EnvironmentConfig | None = Field(
         None,
-        description="who talks with the policy, in place of prompts: {id, args, step_timeout_s, max_turns}, see "
-        "docs/ENVIRONMENTS.md",
+        description="environment to use instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md",
     )
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
     guard: GuardConfig | None = Field(
         None,
-        description="watches for a reward that rises against what it stands for, at each validation (eval_interval): {action, "
-        "judge: {id, args}}; see docs/READING_A_RUN.md. null: nothing does",
+        description="check at each validation (eval_interval) whether the score rises while a judge falls: {action, judge: "
+        "{id, args}}, see docs/READING_A_RUN.md",
     )
     model_class: ClassConfig | None = Field(
         None,
-        description="a policy network of your own, see docs/MODELS.md; model_path then holds its tokenizer or an agent",
+        description="your own policy network, see docs/MODELS.md; model_path is then the folder of its tokenizer or an agent",
     )
-    critic_class: ClassConfig | None = Field(None, description="a separate critic of your own, see docs/MODELS.md")
+    critic_class: ClassConfig | None = Field(None, description="your own critic network, see docs/MODELS.md")
     vec_info_class: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )

@@ -30,30 +30,28 @@ class LossKeys(Settings):
         description="kto_dpo: KTO on thumbs and scores, DPO on edits and choices; reward_model_ppo: a preference model on the "
         "feedback, then PPO with it",
     )
-    beta: float = Field(0.1, gt=0, le=10**3, description="of KTO and DPO: the larger, the closer to the first version")
+    beta: float = Field(
+        0.1, gt=0, le=10**3, description="beta of KTO and DPO; larger values keep closer to the first version"
+    )
     desirable_weight: float | None = Field(
-        None, ge=0, le=10**3, description="KTO's weight of a liked answer; null: liked and disliked ones balance"
+        None, ge=0, le=10**3, description="KTO's weight of a liked answer; null: balance liked and disliked answers"
     )
     undesirable_weight: float | None = Field(
-        None, ge=0, le=10**3, description="KTO's weight of a disliked answer; null: liked and disliked ones balance"
+        None, ge=0, le=10**3, description="KTO's weight of a disliked answer; null: balance liked and disliked answers"
     )
-    dpo_weight: float = Field(1.0, ge=0, le=10**3, description="weight of an edit or a choice beside an answer's")
+    dpo_weight: float = Field(1.0, ge=0, le=10**3, description="weight of an edit or a choice relative to an answer")
     sft_data_path: str | None = Field(
-        None, description="dialogues that the first version learned, against forgetting: file, folder, zip or Hub name"
+        None, description="training dialogues of the first version, to limit forgetting: file, folder, zip or Hub name"
     )
-    sft_share: float = Field(
-        0.2, ge=0, lt=1, description="share of each batch that is replies of sft_data_path, learned by their likelihood"
-    )
-    replay_share: float = Field(
-        0.5, ge=0, lt=1, description="largest share of a night's feedback that is older feedback, drawn by the seed"
-    )
+    sft_share: float = Field(0.2, ge=0, lt=1, description="share of each batch that comes from sft_data_path")
+    replay_share: float = Field(0.5, ge=0, lt=1, description="largest share of older feedback in a night")
 
 
 class OptimizerKeys(Settings):
     """Optimizer"""
 
-    learning_rate: float = Field(1e-5, gt=0, le=1, description="of AdamW, after the warm-up")
-    warmup_steps: int = Field(20, ge=0, le=10**6, description="first steps of the bot's life with a lower rate")
+    learning_rate: float = Field(1e-5, gt=0, le=1, description="learning rate of AdamW after the warm-up")
+    warmup_steps: int = Field(20, ge=0, le=10**6, description="steps of linear warm-up, over the life of the bot")
     batch_size: int = Field(
         16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
     )
@@ -83,19 +81,21 @@ class RewardModelKeys(Settings):
         3, ge=1, le=100, description="preference models, of different seeds, that score an answer"
     )
     reward_learning_rate: float = Field(
-        1e-5, gt=0, le=1, description="of the preference models; a small model needs more"
+        1e-5, gt=0, le=1, description="learning rate of the preference models; small models need more"
     )
-    reward_epochs: float = Field(2.0, gt=0, le=10**3, description="their passes over all feedback")
+    reward_epochs: float = Field(2.0, gt=0, le=10**3, description="passes of the preference models over all feedback")
     uncertainty_coef: float = Field(
-        1.0, ge=0, le=10**3, description="weight of their variance, which counts against an answer"
+        1.0, ge=0, le=10**3, description="weight of the variance of the preference models, which lowers a score"
     )
     length_weight: float = Field(0.1, ge=0, le=10**3, description="weight of holding the mean length of the answers")
     ppo_iterations: int = Field(10, ge=1, le=10**6, description="rollouts a night")
     ppo_responses: int = Field(128, ge=4, le=10**6, description="answers in each rollout, four to a prompt")
     ppo_minibatches: int = Field(4, ge=1, le=10**5, description="optimizer steps on each rollout")
-    ppo_learning_rate: float = Field(1e-6, gt=0, le=1, description="of the policy; a small model needs more")
+    ppo_learning_rate: float = Field(
+        1e-6, gt=0, le=1, description="learning rate of the policy; small models need more"
+    )
     ppo_kl_coef: float = Field(
-        0.1, ge=0, le=10**6, description="price of the KL divergence from the first version, per token"
+        0.1, ge=0, le=10**6, description="coefficient of the KL penalty to the first version, per token"
     )
 
 
