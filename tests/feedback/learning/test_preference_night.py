@@ -147,15 +147,14 @@ def test_a_night_says_what_it_did_and_leaves_nothing_behind(later):
 def test_the_second_night_continues_the_first_and_its_kl_is_to_the_first_version(later, monkeypatch):
     promote_all(monkeypatch)
     seen = []
-    begin = preference_night.NightPPO.begin
+    begin = preference_night.NightService.begin
 
-    def watched(self, trainer):
-        state = begin(self, trainer)
-        moments = [x["exp_avg"].abs().sum().item() for x in trainer.optimizers["policy"].state.values()]
-        seen.append((self.config.model_path, self.config.ref_model, len(moments), all(moments)))
-        return state
+    def watched(self, run):
+        begin(self, run)
+        moments = [x["exp_avg"].abs().sum().item() for x in run.trainer.optimizers["policy"].state.values()]
+        seen.append((run.config.model_path, run.config.ref_model, len(moments), all(moments)))
 
-    monkeypatch.setattr(preference_night.NightPPO, "begin", watched)
+    monkeypatch.setattr(preference_night.NightService, "begin", watched)
     report = learn(later)
     first, second = (versions(later)[name] for name in ("0002", "0003"))
     assert second["start"] == first["end"] != second["end"]
