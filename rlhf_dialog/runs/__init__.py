@@ -1,4 +1,4 @@
-"""A run from its YAML to its folder: begin, resume, checkpoint, save, stop.
+"""A run from its YAML to its folder: begin, resume, checkpoint, save, stop; what accompanies it is in `services`.
 
 - **A checkpoint holds everything**: policy, critic, optimizers, KL controller, value normaliser, the reward's state,
   position in the data, best iteration so far, and the random generators of every rank. `--resume` continues bit for
@@ -23,10 +23,8 @@
   not start at 0.
 - **The lock** is a file with pid, host and start time of the process, under a lock of the kernel. The file informs
   other hosts and people; the kernel's lock is never stale. A run takes it before it changes anything in the folder,
-  so a run that is refused writes nothing. On the same host the kernel knows whether the process has ended. For another
-  host (a container or a spot machine comes back under a new name) a thread renews a heartbeat in the file every 30 s;
-  after ten silent minutes the folder is free, if the kernel's lock is free too. The heartbeat is a number in the file,
-  because copying a folder changes the file's date.
+  so a run that is refused writes nothing. On a file system without such locks, a file of another host stays
+  until somebody removes it.
 - **Every rank writes and reads the run folder at the start** (`shared_disk`), under the lock: without a shared disk the
   first checkpoint would fail, after hours.
 - **A checkpoint is plain files**: a pointer that does not name an `iter_NNNNNN`, and links in place of files, are
@@ -46,7 +44,7 @@
 - **Validation leaves no trace in training**: it seeds the generators and restores them, so that runs with and without
   it give the same numbers. It precedes the line and the checkpoint of its iteration. `checkpoints/best` names a
   checkpoint that is never cleaned up. A run that was killed between checkpoint and `best_agent/` writes the agent at
-  `--resume`.
+  `--resume`. With `guard.action: stop` the checkpoints before the compared validations are kept too.
 - **Two references are scored and measured before any model is loaded**: a wrong `eval_metric` or reward costs
   seconds.
 - **`--smoke` is the run itself** with one iteration of two prompts, in a temporary folder on the same disk. It reads
