@@ -1,30 +1,23 @@
-"""Everyday two-person dialogues in the layout of the original DailyDialog files: the offline quickstart's data.
-
-The text comes from the rules in `grammar/` and a seed; no text of DailyDialog is used.
-"""
+"""Everyday two-person dialogues: the text comes from the rules in `grammar/` and a seed."""
 
 import functools
 import random
 import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from rlhf_dialog.data.made_up.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
 from rlhf_dialog.data.made_up.notation import alternatives, expanded
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each
 
 GRAMMAR = Path(__file__).with_name("grammar")
-ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 END = "end"  # the `next` word that closes a dialogue
 MIN_TURNS, MAX_TURNS = 4, 9
-HELD_OUT = 0.1
-MIN_DIALOGUES = 20
 ATTEMPTS_PER_DIALOGUE = 50
 
 _MOVE = re.compile(r"(\w+) (\w+) -> ([\w ]+)")
@@ -176,21 +169,6 @@ def dialogue_splits(num_dialogues: int, seed: int, scene_names: Sequence[str] = 
     dialogues = _generate_unique(num_dialogues, seed, scene_names)
     num = round(HELD_OUT * len(dialogues))
     return {"train": dialogues[2 * num :], "validation": dialogues[:num], "test": dialogues[num : 2 * num]}
-
-
-@contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to write in, which becomes `output` at the end. Raises UserError when `output` is not empty."""
-    output = output.resolve()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
-    temporary = output.with_name(f".{output.name}.unfinished")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    if output.exists():
-        output.rmdir()
-    temporary.rename(output)
 
 
 def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) -> list[Dialogue]:

@@ -5,7 +5,6 @@ Dialogues and the model that the bot begins with are made on the spot. A month t
 """
 
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ DATA, BASE = Path("runs/month_data"), Path("runs/month_sft")
 STAGES = (
     Stage(
         "write dialogues",
-        f"-m rlhf_dialog write-dialogues --output {DATA} --num_dialogues 2000 --scenes hotel",
+        f"-m experiments.everyday_dialogues --output {DATA} --num_dialogues 2000 --scenes hotel",
         (),
         DATA,
     ),
@@ -73,7 +72,7 @@ def prepare(config: MonthKeys, console: Console) -> None:
         if stage.output in named:
             console.print(f"[bold]{stage.title}[/bold]\n$ python {stage.command}")
             if code := run_stage(stage, Path(), console):
-                raise UserError(f"{shlex.split(stage.command)[2]} ended with exit code {code}; its message is above")
+                raise UserError(f"{stage.title}: ended with exit code {code}; its message is above")
 
 
 def month(config: MonthKeys, console: Console) -> None:

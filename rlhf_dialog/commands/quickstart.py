@@ -76,7 +76,7 @@ class Stage:
 
 DATA, CARELESS, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "careless", "pairs"))
 SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "intent", "preference"))
-EXCHANGES = "--desk --num_dialogues 16000"
+EXCHANGES = "--num_dialogues 16000"
 STAGES = (
     Stage(
         "write what guests say and an attentive receptionist answers",

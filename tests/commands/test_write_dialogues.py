@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from processes import ROOT
 
 from rlhf_dialog.commands.write_dialogues import main
@@ -23,7 +22,7 @@ def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
             str(seed),
         ]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
-        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.txt")}
+        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.jsonl")}
 
     first = written("a", 3, "1")
     assert first == written("b", 3, "2")
@@ -47,19 +46,12 @@ def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsy
     assert [path.name for path in output.parent.iterdir()] == ["data"]
 
 
-def test_the_desk_writes_exchanges_and_pairs(tmp_path, capsys):
+def test_exchanges_and_pairs(tmp_path, capsys):
     for name, words in (("said", []), ("missed", ["--careless", "0.5"]), ("pairs", ["--pairs", "7"])):
-        assert main(["--output", str(tmp_path / name), "--num_dialogues", "40", "--desk", *words]) == 0
+        assert main(["--output", str(tmp_path / name), "--num_dialogues", "40", *words]) == 0
     out = capsys.readouterr().out
     assert out.count("32 train, 4 validation, 4 test") == 2
     assert f"{tmp_path / 'pairs' / 'pairs.jsonl'}: 7 pairs" in out
     said, missed = ((tmp_path / name / "train.jsonl").read_text().splitlines() for name in ("said", "missed"))
     assert len(said) == len(missed) == 32
     assert 5 < sum(a != b for a, b in zip(said, missed, strict=True)) < 27
-
-
-@pytest.mark.parametrize("words", [["--careless", "0.5"], ["--pairs", "7"]])
-def test_only_the_desk_has_careless_replies(tmp_path, capsys, words):
-    assert main(["--output", str(tmp_path / "data"), "--num_dialogues", "40", *words]) == 2
-    assert f"{words[0]}: only the receptionist of --desk has such replies; add --desk" in capsys.readouterr().err
-    assert not (tmp_path / "data").exists()

@@ -242,7 +242,7 @@ def all_hashes(names: list[str], jobs: int) -> dict[str, Hashes]:
 
 def make_inputs(folder: Path) -> None:
     start(["-c", MODELS], folder)
-    start(["-m", "rlhf_dialog", "write-dialogues", "--output", "data", "--num_dialogues", "100"], folder)
+    start(["-m", "experiments.everyday_dialogues", "--output", "data", "--num_dialogues", "100"], folder)
     write_rows(folder)
 
 

@@ -40,7 +40,7 @@ def pipeline(tmp_path_factory):
     patch.chdir(folder)
     (folder / "runs").mkdir()
     for name, options in (("data", []), ("careless", ["--careless", "0.6"]), ("pairs", ["--pairs", "60"])):
-        source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60", "--desk"]
+        source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60"]
         assert write_dialogues.main([*source, *options]) == 0
     assert train_sft.main([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
     assert train_intent_classifier.main([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0

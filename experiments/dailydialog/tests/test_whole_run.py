@@ -11,7 +11,7 @@ import pytest
 from processes import start_python
 
 from experiments.dailydialog.stages import NAMES
-from rlhf_dialog.commands import write_dialogues
+from experiments.everyday_dialogues.dialogues import write_dialogues
 
 pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
 LONGEST = 1800  # seconds
@@ -21,7 +21,7 @@ PUBLISHED = "## Beside what was published"  # what follows has speeds
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "data"
-    assert write_dialogues.main(["--output", str(folder), "--num_dialogues", "300"]) == 0
+    write_dialogues(folder, 300, seed=0)
     return folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_dialog.data.made_up import dialogues as made_up
+from experiments.everyday_dialogues import dialogues as made_up
 from rlhf_dialog.errors import UserError
 
 SPLITS = ("train", "validation", "test")

@@ -78,7 +78,7 @@ def test_only_what_is_named_is_made(stages, keys, made):
 def test_a_stage_that_fails_ends_it(monkeypatch):
     monkeypatch.setattr(command, "run_stage", lambda *_: 3)
     config = MonthKeys(agent="runs/month_sft", data_path="runs/month_data", output="out")
-    with pytest.raises(UserError, match="write-dialogues ended with exit code 3; its message is above"):
+    with pytest.raises(UserError, match="write dialogues: ended with exit code 3; its message is above"):
         prepare(config, Console(quiet=True))
 
 

@@ -7,17 +7,21 @@ import functools
 import json
 import random
 import re
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rlhf_dialog.data.made_up.dialogues import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
 from rlhf_dialog.data.made_up.notation import DIGITS, alternatives, expanded
 from rlhf_dialog.errors import UserError
 
+ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
+HELD_OUT = 0.1  # of the exchanges, for validation and for test each
+MIN_DIALOGUES = 20
 DESK = Path(__file__).with_name("desk.yaml")
 GREETED, WITH_ASIDE, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.25, 0.35, 0.25, 0.25  # shares of the guest's lines
 
@@ -203,3 +207,18 @@ def write_exchanges(output: Path, number: int, seed: int, careless: float = 0.0)
 
 def _write(path: Path, lines: Iterator[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder to write in, which becomes `output` at the end. Raises UserError when `output` is not empty."""
+    output = output.resolve()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
+    temporary = output.with_name(f".{output.name}.unfinished")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    yield temporary
+    if output.exists():
+        output.rmdir()
+    temporary.rename(output)

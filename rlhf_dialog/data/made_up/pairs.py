@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_dialog.data.made_up.dialogues import new_folder
-from rlhf_dialog.data.made_up.exchanges import Exchange, exchange_splits
+from rlhf_dialog.data.made_up.exchanges import Exchange, exchange_splits, new_folder
 from rlhf_dialog.data.made_up.judge import attends
 from rlhf_dialog.errors import UserError
 

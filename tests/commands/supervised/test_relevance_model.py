@@ -5,9 +5,9 @@ import json
 import pytest
 import tiny
 
+from experiments.everyday_dialogues.dialogues import write_dialogues
 from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
 from rlhf_dialog.data.halves import divide
-from rlhf_dialog.data.made_up.dialogues import write_dialogues
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.rewards.relevance import RelevanceReward
