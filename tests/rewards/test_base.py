@@ -14,7 +14,7 @@ from rlhf_dialog.rewards.base import NoScore, models_inside, needs_device, walk
 def test_a_model_is_moved_to_the_device(depth):
     judge = Judge()
     reward = inside(depth, Halved(judge))
-    assert reward.to("meta") is reward
+    assert reward.move_to("meta") is reward
     assert {p.device.type for p in judge.model.parameters()} == {"meta"}
 
 
