@@ -63,7 +63,7 @@ TASK_ORIENTED = Wing(
             "tracer": "rlhf_dialog.task_oriented.policies.tracer:TRACER",
             "enac": "rlhf_dialog.task_oriented.policies.enac:ENAC",
             "random": "rlhf_dialog.task_oriented.policies.random:RandomPolicy",
-            "handcrafted": "rlhf_dialog.task_oriented.policies.built_in:handcrafted",
+            "handcrafted": "rlhf_dialog.task_oriented.policies.built_in:build_handcrafted",
             "manager": "rlhf_dialog.task_oriented.policies.multi_domain.manager:Manager",
             "committee": "rlhf_dialog.task_oriented.policies.multi_domain.committee:Committee",
         },

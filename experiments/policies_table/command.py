@@ -51,7 +51,7 @@ from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.verification import sha256_of_file
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
@@ -198,7 +198,7 @@ class _Table:
         self.scene = self.plan.scene(self.cells[0].error_rate)
         names = {cell.policy for cell in self.cells}
         for name in sorted(names - {LANGUAGE_MODEL}):
-            self.plan.policy(name, Setting(self.scene.num_features, len(self.scene.names), 0, self.scene.domain))
+            self.plan.policy(name, PolicySpec(self.scene.num_features, len(self.scene.names), 0, self.scene.domain))
         if unused := sorted(set(self.plan.args) - names):
             raise UserError(
                 f"--args: {', '.join(unused)} is not in the table; add it to --policies, or leave its arguments out"

@@ -22,10 +22,10 @@ from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.domains import MultiDomain
-from rlhf_dialog.task_oriented.policies.base import Episode, Policy, PolicyFactory, Setting
-from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
-from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, numbers_of
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted, build_policy
+from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, collect_numbers
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
 
 BASELINES, LANGUAGE_MODEL = ("random", "handcrafted"), "language_model"
@@ -82,12 +82,12 @@ class Costs(BaseModel):
 
 
 class Point(BaseModel):
-    """A measurement after a number of dialogues; `handcrafted`: of the rules, where it was measured beside them."""
+    """A measurement after a number of dialogues; `build_handcrafted`: of the rules, where it was measured beside them."""
 
     mark: int
     training: Costs
     test: Tested
-    handcrafted: Tested | None = None
+    build_handcrafted: Tested | None = None
 
 
 class MadeWith(BaseModel):
@@ -122,7 +122,7 @@ class Plan:
             raise UserError(f"--domain {self.domain}: has several domains; the table is for policies of one domain")
         return found
 
-    def policy(self, name: str, setting: Setting) -> Any:
+    def policy(self, name: str, setting: PolicySpec) -> Any:
         """The policy with its args. Raises UserError for an unknown name or wrong arguments."""
         return build_policy(_class_of(name), self.args.get(name, {}), setting)
 
@@ -197,7 +197,7 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     """
     scene = plan.scene(cell.error_rate)
     batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
-    setting = Setting(scene.num_features, len(scene.names), cell.seed, scene.domain)
+    setting = PolicySpec(scene.num_features, len(scene.names), cell.seed, scene.domain)
     if cell.policy in BASELINES:
         policy, training = plan.policy(cell.policy, setting), _Training()
         return [_point(0, training, policy, scene, plan)]
@@ -214,13 +214,13 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     return points
 
 
-def _imitated(mark: int, setting: Setting, scene: Scene, plan: Plan) -> dict[str, Any]:
+def _imitated(mark: int, setting: PolicySpec, scene: Scene, plan: Plan) -> dict[str, Any]:
     """The entry after `mark` dialogues of the handcrafted policy."""
     from rlhf_dialog.task_oriented.policies.imitation import imitate
 
     training, policy = _Training(), plan.policy(IMITATION, setting)
     with training.timed():
-        episodes = play(handcrafted(setting), scene.make, setting.seed, range(mark), TEST_ENVS)
+        episodes = run_dialogues(build_handcrafted(setting), scene.make, setting.seed, range(mark), TEST_ENVS)
         training.metrics = imitate(policy, episodes, setting.seed)
     training.dialogues, training.turns, training.updates = mark, sum(map(len, episodes)), 1
     return _point(mark, training, policy, scene, plan)
@@ -231,8 +231,8 @@ def expected_updates(scene: Scene, dialogues: int, batchsz: int) -> int:
 
     It is for schedules such as PPO's learning rate. Nobody knows the true number before: a policy that learns talks longer first.
     """
-    rules = handcrafted(Setting(scene.num_features, len(scene.names), 0, scene.domain))
-    episodes = play(rules, scene.make, VALIDATION_SEED, range(LENGTH_DIALOGUES), TEST_ENVS)
+    rules = build_handcrafted(PolicySpec(scene.num_features, len(scene.names), 0, scene.domain))
+    episodes = run_dialogues(rules, scene.make, VALIDATION_SEED, range(LENGTH_DIALOGUES), TEST_ENVS)
     return max(1, round(dialogues * sum(map(len, episodes)) / len(episodes) / batchsz))
 
 
@@ -264,7 +264,7 @@ class _Training:
         yield
         self.cpu, self.wall = self.cpu + time.process_time() - cpu, self.wall + time.perf_counter() - wall
 
-    def iterate(self, sampler: Sampler, policy: Policy, batchsz: int) -> None:
+    def iterate(self, sampler: Sampler, policy: DialoguePolicy, batchsz: int) -> None:
         """Sample turns, and learn from them."""
         with self.timed():
             episodes: list[Episode] = sampler.sample(policy, batchsz)
@@ -274,15 +274,15 @@ class _Training:
         self.dialogues += sum(episode.ended for episode in episodes)
         self.turns, self.updates = self.turns + batchsz, self.updates + 1
 
-    def costs(self, policy: Policy) -> dict[str, Any]:
+    def costs(self, policy: DialoguePolicy) -> dict[str, Any]:
         """As JSON."""
         seconds = {"cpu_seconds": round(self.cpu, 3), "wall_seconds": round(self.wall, 3)}
         counts = {"dialogues": self.dialogues, "turns": self.turns, "updates": self.updates}
         return counts | seconds | {"parameters": num_parameters(policy), "metrics": self.metrics}
 
 
-def _point(mark: int, training: _Training, policy: Policy, scene: Scene, plan: Plan) -> dict[str, Any]:
+def _point(mark: int, training: _Training, policy: DialoguePolicy, scene: Scene, plan: Plan) -> dict[str, Any]:
     """An entry of `train_cell`. The test dialogues are the same for all policies and seeds, without exploration."""
-    found = numbers_of(play(policy, scene.make, TEST_SEED, range(plan.test_dialogues), TEST_ENVS))
+    found = collect_numbers(run_dialogues(policy, scene.make, TEST_SEED, range(plan.test_dialogues), TEST_ENVS))
     test = {name: np.round(found[name], 6).tolist() for name in ("success", "reward", "turns")}
     return {"mark": mark, "training": training.costs(policy), "test": test}

@@ -31,7 +31,7 @@ from rlhf_dialog.runs.verification import sealed
 from rlhf_dialog.task_oriented.commands.evaluate_policy import EvaluatePolicyOptions
 from rlhf_dialog.task_oriented.commands.evaluate_policy import run as evaluate_policy
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
@@ -59,7 +59,7 @@ def policy_agent(name: str) -> Callable[[Path], None]:
         settings = {"domain": str(domain_file(folder)), "error_rate": 0.1, "user": "friendly", "max_turns": 5}
         scene = scene_of(settings)
         args = SMALL_ARGS.get(name, {"hidden_sizes": [8]})
-        policy = build_policy(name, args, Setting(scene.num_features, len(scene.names), 0, scene.domain))
+        policy = build_policy(name, args, PolicySpec(scene.num_features, len(scene.names), 0, scene.domain))
         with closing(Sampler(scene.make, 0, 2)) as sampler:
             for episode in sampler.sample(policy, 40):
                 policy.observe(episode)

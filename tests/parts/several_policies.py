@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from small_world import small_world
 
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.acts import parse_acts
@@ -21,7 +21,7 @@ TWO = small_world().only(["restaurant", "hotel"])
 
 def setting_of(domain, seed=0):
     layout = MultiLayout(domain)
-    return Setting(layout.size, len(layout.names), seed, domain)
+    return PolicySpec(layout.size, len(layout.names), seed, domain)
 
 
 def seen(domain, *turns, action=None, turn=0.0):

@@ -11,9 +11,9 @@ from small_world import goal_model, small_world, tables, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import environment_of
@@ -77,12 +77,12 @@ def test_the_number_of_processes_changes_no_number(tmp_path, whole, world):
 def test_transcripts_are_the_same_in_processes():
     make = environment_of({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
     assert isinstance(make(), MultiActLevel)
-    policy = RandomPolicy(Setting(make().layout.size, len(make().names)))
+    policy = RandomPolicy(PolicySpec(make().layout.size, len(make().names)))
     found = []
     for process_num in (0, 2):
-        sampler = Sampler(make, 3, 4, hosts(make, 3, 4, process_num))
+        sampler = Sampler(make, 3, 4, open_host(make, 3, 4, process_num))
         try:
-            found.append([(one.dialogue, one.paid, one.info) for one in sampler.sample(policy, 150)])
+            found.append([(one.dialogue, one.total_reward, one.info) for one in sampler.sample(policy, 150)])
         finally:
             sampler.close()
     assert found[0] == found[1]
@@ -102,8 +102,8 @@ def test_an_agent_is_measured_beside_both_baselines(whole, tmp_path, capsys):
             assert metrics[name]["low"] <= metrics[name]["mean"] <= metrics[name]["high"]
     assert set(found["policies"]) == {"agent", "handcrafted", "random"}
     handcrafted = found["policies"]["handcrafted"]
-    paid = 120 * handcrafted["success"]["mean"] - 40 - handcrafted["turns"]["mean"]
-    assert handcrafted["reward"]["mean"] == pytest.approx(paid)
+    total_reward = 120 * handcrafted["success"]["mean"] - 40 - handcrafted["turns"]["mean"]
+    assert handcrafted["reward"]["mean"] == pytest.approx(total_reward)
 
 
 def test_the_reward_at_the_end_is_a_setting_that_the_agent_keeps(world, tmp_path):

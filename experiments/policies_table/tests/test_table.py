@@ -9,12 +9,12 @@ from experiments.policies_table import table as policy_table
 from experiments.policies_table.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
 from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, means
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,12 @@ def test_imitation_is_the_network_of_ppo_fitted_to_dialogues_of_the_rules(plan):
     assert (known["marks"], known["args"]["hidden_sizes"], "batchsz" in known) == ([3, 8], [128, 64], False)
     points, scene = train_cell(Cell("imitation", 0.15, 3), plan), plan.scene(0.15)
     for point, mark in zip(points, (3, 8), strict=True):
-        policy = PPO(setting := Setting(scene.num_features, len(scene.names), 3, scene.domain))
-        episodes = play(Handcrafted(setting.domain), scene.make, 3, range(mark))
+        policy = PPO(setting := PolicySpec(scene.num_features, len(scene.names), 3, scene.domain))
+        episodes = run_dialogues(Handcrafted(setting.domain), scene.make, 3, range(mark))
         assert point["training"]["metrics"] == imitate(policy, episodes, 3)
         assert point["training"]["turns"] == sum(map(len, episodes))
         assert (point["mark"], point["training"]["dialogues"]) == (mark, mark)
-        expected = means(play(policy, scene.make, TEST_SEED, range(6)))
+        expected = means(run_dialogues(policy, scene.make, TEST_SEED, range(6)))
         assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
 
 
@@ -62,20 +62,20 @@ def test_a_baseline_is_measured_without_training(plan):
     (point,) = train_cell(Cell("handcrafted", 0.15, 0), plan)
     assert (point["mark"], point["training"]["dialogues"], point["training"]["parameters"]) == (0, 0, 0)
     scene = plan.scene(0.15)
-    setting = Setting(scene.num_features, len(scene.names), 0, scene.domain)
-    expected = means(play(plan.policy("handcrafted", setting), scene.make, TEST_SEED, range(6)))
+    setting = PolicySpec(scene.num_features, len(scene.names), 0, scene.domain)
+    expected = means(run_dialogues(plan.policy("handcrafted", setting), scene.make, TEST_SEED, range(6)))
     assert sum(point["test"]["turns"]) / 6 == pytest.approx(expected["turns"])
     assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
 
 
 def test_parameters_are_counted(plan):
     scene = plan.scene(0.0)
-    setting = Setting(scene.num_features, len(scene.names), 0, scene.domain)
+    setting = PolicySpec(scene.num_features, len(scene.names), 0, scene.domain)
     inputs, actions = setting.num_features, setting.num_actions
     assert num_parameters(plan.policy("dqn", setting)) == inputs * 4 + 4 + 4 * actions + actions
     gp = plan.policy("gp_sarsa", setting)
     assert num_parameters(gp) == 0
-    (episode,) = play(plan.policy("handcrafted", setting), scene.make, 0, [0])
+    (episode,) = run_dialogues(plan.policy("handcrafted", setting), scene.make, 0, [0])
     gp.observe(episode)
     gp.update()
     sizes = [len(block.points) for block in gp.blocks]
@@ -88,7 +88,7 @@ def test_parameters_are_counted(plan):
 def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
     """Estimated from the length of the handcrafted policy's dialogues: 5 turns here make 1000 dialogues 5000 turns."""
     settings = []
-    monkeypatch.setattr(policy_table, "play", lambda *_: [[None] * 4, [None] * 6])
+    monkeypatch.setattr(policy_table, "run_dialogues", lambda *_: [[None] * 4, [None] * 6])
     assert policy_table.expected_updates(plan.scene(0.0), 1000, 64) == 78
     assert policy_table.expected_updates(plan.scene(0.0), 1, 1024) == 1
     monkeypatch.undo()

@@ -28,10 +28,10 @@ from rlhf_dialog.evaluation.dialogues import cell
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions
-from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
-from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compared, measured
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
 from rlhf_dialog.task_oriented.runs.training_world import scene_of
 from rlhf_dialog.terminal import Console
@@ -61,11 +61,11 @@ def run(options: EvaluatePolicyOptions) -> None:
     check_output("output", output, str(output))
     scene = scene_of(settings)
     check_domain(options.agent, agent, scene)
-    setting = Setting(scene.num_features, len(scene.names), options.seed, scene.domain)
+    setting = PolicySpec(scene.num_features, len(scene.names), options.seed, scene.domain)
     policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting, options.agent)}
     policies |= {name: build_policy(name, {}, setting) for name in BASELINES if scene.domain or name == "random"}
     numbers, seed = range(options.dialogues), TEST_SEED + options.seed
-    episodes = {name: play(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}
+    episodes = {name: run_dialogues(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}
     for episode in episodes["agent"][: options.transcripts]:
         print(f"{scene.transcript(episode)}\n")
     result = _result(options, settings, episodes)
@@ -113,8 +113,8 @@ def _result(
     asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
     return {
         "settings": asked | settings,
-        "policies": {name: measured(own) for name, own in episodes.items()},
-        f"difference_from_{other}": compared(episodes[other], episodes["agent"]),
+        "policies": {name: measure_dialogues(own) for name, own in episodes.items()},
+        f"difference_from_{other}": compare_dialogues(episodes[other], episodes["agent"]),
     }
 
 

@@ -3,27 +3,27 @@
 from collections.abc import Iterator
 
 from rlhf_dialog.evaluation.replies import progress
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
+from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 
 
 def replies(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
     """One row for each reply of the handcrafted policy in these dialogues."""
-    yield from _rows(Spoken(environment, Handcrafted(environment.domain), varied), seeds)
+    yield from _rows(PolicyInWords(environment, Handcrafted(environment.domain), varied), seeds)
 
 
 def lessons(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
     """The replies that give values of an entity, in these dialogues of the random policy."""
-    random = RandomPolicy(Setting(0, 0, domain=environment.domain))
-    for row in _rows(Spoken(environment, random, varied), seeds):
+    random = RandomPolicy(PolicySpec(0, 0, domain=environment.domain))
+    for row in _rows(PolicyInWords(environment, random, varied), seeds):
         if any(act.intent == "inform" for act in environment.nlu(str(row["reference"]))):
             yield row
 
 
-def _rows(system: Spoken, seeds: range) -> Iterator[dict[str, object]]:
+def _rows(system: PolicyInWords, seeds: range) -> Iterator[dict[str, object]]:
     for seed in progress(seeds, "talking"):
         turns, ended = [system.begin(seed)], False
         while not ended:

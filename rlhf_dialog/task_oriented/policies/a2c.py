@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
@@ -43,7 +43,7 @@ class A2C(ReplayLearner):
     has_average = False
 
     @takes(A2CArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, self.arguments(**args))
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
@@ -71,10 +71,10 @@ class A2C(ReplayLearner):
         objective = (weights * advantages * chosen).mean() + self.args.entropy_coef * entropy
         value_loss = functional.smooth_l1_loss(values, targets)
         statistics = {"value_loss": value_loss.item(), "entropy": entropy.item(), "weight": weights.mean().item()}
-        loss = value_loss - self._trusted(objective, turns, logprobs)
+        loss = value_loss - self._limit_objective(objective, turns, logprobs)
         return loss, {f"a2c/{name}": value for name, value in statistics.items()}
 
-    def _trusted(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
+    def _limit_objective(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
         """What the policy raises."""
         return objective
 

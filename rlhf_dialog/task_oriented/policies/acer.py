@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
@@ -42,7 +42,7 @@ class ACER(ReplayLearner):
     args: ACERArguments
 
     @takes(ACERArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, ACERArguments(**args))
         self.slow_share = self.args.average_share
         generator = torch.Generator().manual_seed(setting.seed)
@@ -67,13 +67,13 @@ class ACER(ReplayLearner):
                 turns["ended"],
                 self.args.gamma,
             )
-            weights = corrected(
+            weights = compute_weights(
                 ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.args.truncation
             )
             entropy = -(logprobs.exp() * logprobs).sum(dim=1, keepdim=True)
             gradient = score_gradient(weights, logprobs.exp())
             gradient -= self.args.entropy_coef * logprobs.exp() * (logprobs + entropy)
-            gradient = trusted(gradient, logprobs.exp() - average, self.args.trust)
+            gradient = project_gradient(gradient, logprobs.exp() - average, self.args.trust)
         value_loss = functional.smooth_l1_loss(values.gather(1, taken)[:, 0], targets)
         loss = value_loss - (gradient * scores).sum(dim=1).mean()
         return loss, {"acer/value_loss": value_loss.item(), "acer/entropy": entropy.mean().item()}
@@ -93,7 +93,7 @@ def retrace(rewards: Tensor, taken: Tensor, means: Tensor, ratios: Tensor, ended
     return torch.tensor(targets[::-1])
 
 
-def corrected(
+def compute_weights(
     ratios: Tensor, probabilities: Tensor, taken: Tensor, advantages: Tensor, model: Tensor, truncation: float
 ) -> Tensor:
     """Weights (N, A) of the gradients of log pi: min(c, rho) A for the action that was taken, and for each action a the share
@@ -102,8 +102,8 @@ def corrected(
     ratios, probabilities, model: (N, A); taken: (N, 1); advantages: (N,), of the action that was taken.
     """
     left_out = probabilities * (1 - truncation / ratios.clamp_min(1e-9)).clamp_min(0) * model
-    own = ratios.gather(1, taken).clamp_max(truncation) * advantages[:, None]
-    return left_out.scatter_add(1, taken, own)
+    first_part = ratios.gather(1, taken).clamp_max(truncation) * advantages[:, None]
+    return left_out.scatter_add(1, taken, first_part)
 
 
 def score_gradient(weights: Tensor, probabilities: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def score_gradient(weights: Tensor, probabilities: Tensor) -> Tensor:
     return weights - probabilities * weights.sum(dim=1, keepdim=True)
 
 
-def trusted(gradient: Tensor, away: Tensor, trust: float) -> Tensor:
+def project_gradient(gradient: Tensor, away: Tensor, trust: float) -> Tensor:
     """The vector nearest to each gradient (..., A) whose product with `away`, the gradient of a KL, is at most `trust`."""
     excess = ((gradient * away).sum(dim=-1, keepdim=True) - trust).clamp_min(0)
     return gradient - excess / away.square().sum(dim=-1, keepdim=True).clamp_min(1e-12) * away

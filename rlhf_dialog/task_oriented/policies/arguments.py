@@ -16,9 +16,9 @@ class Arguments:
     """A subclass has fields made by `real`, `whole` and `layers`. Raises UserError, with its name, for a wrong value."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if "check" in each.metadata:
-                each.metadata["check"](each.name, getattr(self, each.name))
+        for item in fields(self):
+            if "check" in item.metadata:
+                item.metadata["check"](item.name, getattr(self, item.name))
 
 
 def real(default: float, low: float, high: float) -> Any:
@@ -36,7 +36,7 @@ def layers(*default: int) -> Any:
     return field(default=default, metadata={"check": _check_sizes})
 
 
-def fixed(default: Any) -> Any:
+def constant(default: Any) -> Any:
     """A field of the parent that cannot be given here."""
     return field(default=default, init=False)
 
@@ -59,10 +59,10 @@ def takes(arguments: type[Arguments]) -> Callable[[Initializer], Initializer]:
     return with_signature
 
 
-def _check_range(kind: Any, wanted: str, low: float, high: float, name: str, value: Any) -> None:
+def _check_range(kind: Any, expected: str, low: float, high: float, name: str, value: Any) -> None:
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:
-        raise UserError(f"policy.args.{name}: found {value!r}, wanted {wanted} from {low:g} to {high:g}")
+        raise UserError(f"policy.args.{name}: found {value!r}, wanted {expected} from {low:g} to {high:g}")
 
 
 def _check_sizes(name: str, sizes: Any) -> None:

@@ -21,7 +21,7 @@ PolicyFactory = Registry("policy", "in a file of --register")
 
 
 @dataclass(frozen=True)
-class Setting:
+class PolicySpec:
     """What a policy is built for: sizes of an observation and of a mask, its seed, and the domain where there is one.
 
     num_updates: how often the run calls `update`, for schedules; None: nobody knows
@@ -40,7 +40,7 @@ class Episode:
 
     observations (T, D), masks (T, A); actions, logprobs, values, rewards (T,); last_observation (D,) follows the last turn.
     A piece is neither terminated nor truncated; the next piece begins at its end. `start` is the turn of the dialogue, from
-    0, that comes first here; `paid` is the reward of the dialogue up to here. `info` is the environment's at the end;
+    0, that comes first here; `total_reward` is the reward of the dialogue up to here. `info` is the environment's at the end;
     `success` is False before it, None where the environment does not say it.
     logprobs and values are 0 where a policy has none; the other extras of `act` are in `extras`, (T, ...) each.
     """
@@ -58,7 +58,7 @@ class Episode:
     success: bool | None = False
     info: dict[str, Any] = field(default_factory=dict)
     start: int = 0
-    paid: float = 0.0
+    total_reward: float = 0.0
     extras: Extras = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -70,8 +70,8 @@ class Episode:
         return self.terminated or self.truncated
 
 
-class Policy(Protocol):
-    """Chooses actions, and may learn. No base class is needed; register a class whose first argument is a `Setting`.
+class DialoguePolicy(Protocol):
+    """Chooses actions, and may learn. No base class is needed; register a class whose first argument is a `PolicySpec`.
 
     >>> @PolicyFactory.register("first")
     ... class First:
@@ -105,7 +105,7 @@ class Policy(Protocol):
 
 
 def choose(
-    policy: Policy, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random]
+    policy: DialoguePolicy, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random]
 ) -> tuple[Actions, Extras]:
     """`policy.act`, with the streams where the policy takes them."""
     draws: Any = [streams] if "streams" in inspect.signature(policy.act).parameters else []

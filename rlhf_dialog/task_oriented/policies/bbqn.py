@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DoubleQ, DoubleQArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 
@@ -73,7 +73,7 @@ class BBQN(DoubleQ):
     args: BBQNArguments
 
     @takes(BBQNArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, BBQNArguments(**args))
 
     @torch.inference_mode()

@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
-from rlhf_dialog.task_oriented.policies.base import Policy, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 
@@ -14,22 +14,22 @@ BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer",
 
 
 @PolicyFactory.register("handcrafted", reach=Reach())
-def handcrafted(setting: Setting) -> Handcrafted | HandcraftedMulti:
+def build_handcrafted(setting: PolicySpec) -> Handcrafted | HandcraftedMulti:
     """The rules for the setting's domain, or for several. Raises UserError without a domain."""
     if setting.domain is None:
         raise UserError("policy handcrafted: its rules need a domain; choose another policy")
     return HandcraftedMulti(setting.domain) if isinstance(setting.domain, MultiDomain) else Handcrafted(setting.domain)
 
 
-def build_policy(name: str, args: dict[str, Any], setting: Setting) -> Policy:
+def build_policy(name: str, args: dict[str, Any], setting: PolicySpec) -> DialoguePolicy:
     """The registered policy. Raises UserError for an unknown name or wrong arguments."""
     if "setting" in args:
         raise UserError("policy.args: leave 'setting' out; the run gives it")
-    found: Policy = PolicyFactory.create(name, {"setting": setting, **args})
-    return found
+    policy: DialoguePolicy = PolicyFactory.create(name, {"setting": setting, **args})
+    return policy
 
 
-def load_policy(name: str, args: dict[str, Any], setting: Setting, folder: Path) -> Policy:
+def load_policy(name: str, args: dict[str, Any], setting: PolicySpec, folder: Path) -> DialoguePolicy:
     """`build_policy` with what was saved in the folder. Raises UserError when it does not fit."""
     policy = build_policy(name, args, setting)
     policy.load(folder)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.arguments import layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
@@ -40,7 +40,7 @@ class DoubleQ(ReplayLearner):
 
     args: DoubleQArguments
 
-    def __init__(self, setting: Setting, args: DoubleQArguments):
+    def __init__(self, setting: PolicySpec, args: DoubleQArguments):
         super().__init__(setting, args)
         self.slow_share = args.target_share
         sizes = [setting.num_features, *args.hidden_sizes, setting.num_actions]
@@ -79,7 +79,7 @@ class DQN(DoubleQ):
     args: DQNArguments
 
     @takes(DQNArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, self.arguments(**args))
 
     @property

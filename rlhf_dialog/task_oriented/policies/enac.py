@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.arguments import fixed, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.arguments import constant, layers, real, takes, whole
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayArguments, ReplayLearner
 
@@ -31,12 +31,12 @@ class ENACArguments(ReplayArguments):
     """
 
     hidden_sizes: Sequence[int] = layers(130, 50)
-    lr: float = fixed(1.0)
-    capacity: int = fixed(0)
-    in_memory: int = fixed(IN_MEMORY)
+    lr: float = constant(1.0)
+    capacity: int = constant(0)
+    in_memory: int = constant(IN_MEMORY)
     batch_size: int = whole(64, 2, 10**6)
     steps_per_dialogue: float = real(0.0625, 0.0, 1e6)
-    max_grad_norm: float = fixed(1e6)
+    max_grad_norm: float = constant(1e6)
     max_kl: float = real(0.05, 1e-12, 1e6)
     ridge: float = real(0.1, 1e-12, 1e6)
 
@@ -52,7 +52,7 @@ class ENAC(ReplayLearner):
     args: ENACArguments
 
     @takes(ENACArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, ENACArguments(**args))
         sizes = [setting.num_features, *self.args.hidden_sizes, setting.num_actions]
         network = mlp(sizes, torch.Generator().manual_seed(setting.seed), 0.01)
@@ -60,7 +60,7 @@ class ENAC(ReplayLearner):
 
     def _step(self, generator: torch.Generator) -> dict[str, float]:
         """One natural step: of this length, and without an optimizer."""
-        gradients, returns = self.fitted(self.replay.newest(self.args.batch_size))
+        gradients, returns = self.compute_gradients(self.replay.newest(self.args.batch_size))
         natural = least_squares(gradients, returns, self.args.ridge)
         if not natural.isfinite().all():
             raise RunStopped(f"step {self.num_steps}: the natural gradient is not finite; the last checkpoint is kept")
@@ -68,11 +68,11 @@ class ENAC(ReplayLearner):
         scale = math.sqrt(self.args.max_kl / max(expected, 1e-12))
         weights = list(self.learner.policy.parameters())
         with torch.no_grad():
-            for own, part in zip(weights, natural.split([own.numel() for own in weights]), strict=True):
-                own.add_(scale * part.view_as(own))
+            for weight, part in zip(weights, natural.split([weight.numel() for weight in weights]), strict=True):
+                weight.add_(scale * part.view_as(weight))
         return {"enac/return": returns.mean().item(), "enac/expected_kl": expected}
 
-    def fitted(self, turns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def compute_gradients(self, turns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The gradients (K, P) of the log-probabilities of dialogues, and their discounted returns (K,)."""
         number = turns["ended"].cumsum(0) - turns["ended"].long()
         discounts = self.args.gamma ** turns["turn"].float()

@@ -25,7 +25,7 @@ AT_ONCE = 1000  # dialogues
 
 
 @dataclass(frozen=True)
-class Block:
+class DiskBlock:
     """Turns on disk: those from `first` up to `last`, which is excluded; turns are numbered from the first one ever."""
 
     path: Path
@@ -55,7 +55,7 @@ class EpisodeStack:
         self._first = self._spilled = self._base = 0  # numbers of turns: the oldest; in memory the oldest, and row 0's
         self._ends, self._known_ends = list[int](), np.zeros(0, dtype=np.int64)
         self._columns: Columns = {}
-        self._blocks: list[Block] = []
+        self._blocks: list[DiskBlock] = []
         self._folder: Path | None = None
 
     def __len__(self) -> int:
@@ -90,31 +90,31 @@ class EpisodeStack:
 
     def rows(self, indices: Any, names: Iterable[str] = ()) -> Columns:
         """The turns of these rows (N,), all columns or those named. Raises IndexError for a row that is not there."""
-        wanted = np.asarray(indices) + self._first
-        if ((wanted < self._first) | (wanted >= self._end)).any():
+        numbers = np.asarray(indices) + self._first
+        if ((numbers < self._first) | (numbers >= self._end)).any():
             raise IndexError(f"found rows {indices}, wanted rows from 0 to {len(self) - 1}")
         kept = {name: self._columns[name] for name in names or self._columns}
-        in_memory = wanted >= self._spilled
+        in_memory = numbers >= self._spilled
         if in_memory.all():
-            return {name: column[wanted - self._base] for name, column in kept.items()}
-        taken = {name: np.empty((len(wanted), *own.shape[1:]), own.dtype) for name, own in kept.items()}
-        for name, column in taken.items():
-            column[in_memory] = kept[name][wanted[in_memory] - self._base]
+            return {name: column[numbers - self._base] for name, column in kept.items()}
+        result = {name: np.empty((len(numbers), *column.shape[1:]), column.dtype) for name, column in kept.items()}
+        for name, column in result.items():
+            column[in_memory] = kept[name][numbers[in_memory] - self._base]
         for block in self._blocks:
-            here = (wanted >= block.first) & (wanted < block.last)
-            found = block.columns() if here.any() else {}
-            for name in taken.keys() & found.keys():
-                taken[name][here] = found[name][wanted[here] - block.first]
-        return taken
+            here = (numbers >= block.first) & (numbers < block.last)
+            block_columns = block.columns() if here.any() else {}
+            for name in result.keys() & block_columns.keys():
+                result[name][here] = block_columns[name][numbers[here] - block.first]
+        return result
 
-    def save(self, path: Path, more: Sequence[Columns], others: Columns) -> None:
-        """Write all turns, after them those of `more`, and `others` as they are, as one safetensors file. Raises OSError."""
-        count = len(self) + sum(len(column) for of in more for column in list(of.values())[:1])
+    def save(self, path: Path, more: Sequence[Columns], extra: Columns) -> None:
+        """Write all turns, after them those of `more`, and `extra` as they are, as one safetensors file. Raises OSError."""
+        count = len(self) + sum(len(column) for columns in more for column in list(columns.values())[:1])
         heads = self._columns or (more or [{}])[0]
         streams = {
             name: (head.dtype, (count, *head.shape[1:]), self._stream(name, more)) for name, head in heads.items()
         }
-        write_streams(path, streams | {name: (own.dtype, own.shape, [own]) for name, own in others.items()})
+        write_streams(path, streams | {name: (column.dtype, column.shape, [column]) for name, column in extra.items()})
 
     @property
     def _end(self) -> int:
@@ -148,12 +148,12 @@ class EpisodeStack:
             self._blocks.pop(0).path.unlink(missing_ok=True)
 
     def _in_memory(self, last: int) -> Columns:
-        return {name: own[self._spilled - self._base : last - self._base] for name, own in self._columns.items()}
+        return {name: column[self._spilled - self._base : last - self._base] for name, column in self._columns.items()}
 
     def _stream(self, name: str, more: Sequence[Columns]) -> Iterator[NDArray[Any]]:
         for block in self._blocks:
             yield block.columns()[name][max(0, self._first - block.first) :]
-        yield from (of[name] for of in (self._in_memory(self._end), *more) if name in of)
+        yield from (columns[name] for columns in (self._in_memory(self._end), *more) if name in columns)
 
     def _spill(self, last: int) -> None:
         """Write the turns in memory that come before this one as a block. Raises UserError when the disk is full."""
@@ -162,8 +162,8 @@ class EpisodeStack:
                 self._folder = Path(tempfile.mkdtemp(prefix="rlhf_dialog_dialogues_"))
                 weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             path = self._folder / f"{self._spilled}.safetensors"
-            streams = {name: (own.dtype, own.shape, [own]) for name, own in self._in_memory(last).items()}
-            self._blocks.append(Block(path, self._spilled, last, write_streams(path, streams)))
+            streams = {name: (column.dtype, column.shape, [column]) for name, column in self._in_memory(last).items()}
+            self._blocks.append(DiskBlock(path, self._spilled, last, write_streams(path, streams)))
         except OSError as error:
             raise UserError(
                 f"{self._folder or 'a temporary folder'}: the older dialogues cannot be written: {error}; free some space, "

@@ -16,7 +16,7 @@ from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.arguments import layers, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DQN, DQNArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 from rlhf_dialog.task_oriented.world.observations import NUM_COUNTS, Layout
@@ -63,8 +63,8 @@ class SlotFeatures(nn.Module):
         entropy = -(values.xlogy(values).sum(dim=2) + none.xlogy(none)) / self.logs
         accepted = (top[:, :, 0] > self.least) & (top[:, :, 0] >= none)
         size = (self.logs / 5).expand_as(none)
-        others = [none, x[:, self.dontcare], entropy, accepted.float(), x[:, self.asked], size]
-        slots = torch.cat([top, torch.stack(others, dim=2)], dim=2)
+        more = [none, x[:, self.dontcare], entropy, accepted.float(), x[:, self.asked], size]
+        slots = torch.cat([top, torch.stack(more, dim=2)], dim=2)
         asked = x[:, self.requested]
         of_asked = torch.stack([asked.sum(dim=1), asked.amax(dim=1)], dim=1)
         of_slots = [slots.mean(dim=1), slots.amax(dim=1), slots.amin(dim=1)]
@@ -111,13 +111,13 @@ class Feudal(DQN):
     arguments = FeudalArguments
 
     @takes(FeudalArguments)
-    def __init__(self, setting: Setting, **args: Any):
-        domain, wanted = setting.domain, "policy feudal: it needs the observations and actions of one domain, found"
+    def __init__(self, setting: PolicySpec, **args: Any):
+        domain, problem = setting.domain, "policy feudal: it needs the observations and actions of one domain, found"
         if not isinstance(domain, Domain):
-            raise UserError(f"{wanted} {'none' if domain is None else 'several'}; choose another policy")
+            raise UserError(f"{problem} {'none' if domain is None else 'several'}; choose another policy")
         names = action_names(domain)
         if (Layout(domain).size, len(names)) != (setting.num_features, setting.num_actions):
-            raise UserError(f"{wanted} others; choose another policy")
+            raise UserError(f"{problem} others; choose another policy")
         self.domain, self.gives = domain, torch.arange(len(names)) >= len(OF_SLOTS) * len(domain.constraints)
         super().__init__(setting, **args)
 
@@ -134,7 +134,9 @@ class Feudal(DQN):
 
     def _worker(self, values: Tensor, masks: Tensor) -> Tensor:
         """(N,): 0 `request`, 1 `give`, among those that have an allowed action."""
-        return best(values[:, -2:], torch.stack([(masks & own).any(dim=1) for own in (~self.gives, self.gives)], dim=1))
+        return best(
+            values[:, -2:], torch.stack([(masks & actions).any(dim=1) for actions in (~self.gives, self.gives)], dim=1)
+        )
 
     def _best(self, values: Tensor, masks: Tensor) -> Tensor:
         """The actions (N,) of the workers that the master prefers."""

@@ -2,7 +2,7 @@
 
 For the rewards of a dialogue r ~ N(H Q, sigma^2 H H'), and H^-1 r are its returns: the posterior is the regression of Q on the
 returns with the noise sigma. Dialogues are then independent given Q, and so are actions that the kernel does not relate: each
-group of related actions has a `Block` of its own.
+group of related actions has an `ActionBlock` of its own.
 N observations, T turns, D features of an observation, A actions.
 """
 
@@ -25,20 +25,20 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
-from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, list_parts, relate_actions
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
 COLUMNS = ("observations", "actions", "rewards", "weights")
 
 
-class State(BaseModel):
+class GPState(BaseModel):
     """What the file of this policy has besides tensors."""
 
     args: dict[str, Any]
     num_dialogues: int
     turns: list[Annotated[list[int | bool], Field(min_length=3, max_length=3)]]
-    prior: Optional["State"]
+    prior: Optional["GPState"]
 
 
 @dataclass
@@ -98,7 +98,7 @@ class GPSarsaArguments(Arguments):
     max_points: int = whole(2000, 1, 10**5)
     scale: float = real(1.0, -1e6, 1e6)
 
-    def saved(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What is written with a policy, and must be the same where it is loaded; what `prior` names is saved with it."""
         blocks = list(self.blocks) if isinstance(self.blocks, tuple) else self.blocks
         kept = asdict(self) | {"blocks": blocks}
@@ -114,16 +114,16 @@ class GPSarsa:
     """
 
     @takes(GPSarsaArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         self.setting, self.args = setting, GPSarsaArguments(**args)
         prior_variance = self.args.prior_deviation**2
         self.noise, self.novelty = self.args.sigma**2, max(self.args.nu, self.args.relative_nu * prior_variance)
         self.prior: GPSarsa | None = None
-        parts = parts_of(setting, self.args.blocks)
+        parts = list_parts(setting, self.args.blocks)
         self.belief = BeliefKernel(self.args.kernel, parts, self.args.degree, self.args.length_scale)
-        relations = relations_of(self.args.action_kernel, setting, self.args.similarity)
+        relations = relate_actions(self.args.action_kernel, setting, self.args.similarity)
         groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in relations})
-        self.blocks = [sparse_gp.Block(self.belief, relations, group, prior_variance) for group in groups]
+        self.blocks = [sparse_gp.ActionBlock(self.belief, relations, group, prior_variance) for group in groups]
         self.num_dialogues = 0
         self._open: dict[int, Turns] = {}
         self._ended: list[Turns] = []
@@ -153,7 +153,7 @@ class GPSarsa:
         similarity = self.belief(
             self.belief.features(observations), np.concatenate([block.points for block in self.blocks])
         )
-        mean, variance = self._prior_of(observations), np.empty((len(observations), self.setting.num_actions))
+        mean, variance = self._prior_mean(observations), np.empty((len(observations), self.setting.num_actions))
         start = 0
         for block in self.blocks:
             of_block = similarity[:, start : start + len(block.points)]
@@ -198,18 +198,18 @@ class GPSarsa:
         folder = Path(folder)
         faults = (*FAULTS, SafetensorError, np.linalg.LinAlgError, RuntimeError)
         with damage_as_user_error(f"{folder}: does not fit this policy, or is damaged: ", faults=faults):
-            self._restore(load_json(folder / STATE, State), load_file(folder / TENSORS))
+            self._restore(load_json(folder / STATE, GPState), load_file(folder / TENSORS))
 
-    def _prior_of(self, observations: Features) -> Matrix:
+    def _prior_mean(self, observations: Features) -> Matrix:
         """The prior means (N, A)."""
         if self.prior is None and self.args.prior is not None:
-            self.prior = earlier(self.args.prior, self.setting)
+            self.prior = load_prior(self.args.prior, self.setting)
         constant = np.full((len(observations), self.setting.num_actions), float(self.args.prior_mean))
         return constant if self.prior is None else constant + self.prior.posterior(observations)[0]
 
     def _learn(self, turns: Turns) -> None:
         features = self.belief.features(turns.observations)
-        values = turns.returns(self.args.gamma) - _taken(self._prior_of(turns.observations), turns.actions)
+        values = turns.returns(self.args.gamma) - _taken(self._prior_mean(turns.observations), turns.actions)
         rows = zip(features, turns.actions.tolist(), values.tolist(), turns.weights.tolist(), strict=True)
         for row, action, value, weight in (turn for turn in rows if turn[-1] > 0):
             novelty = self.novelty if self.num_points < self.args.max_points else np.inf
@@ -228,10 +228,10 @@ class GPSarsa:
     def _state(self) -> dict[str, Any]:
         turns = [[x.dialogue, x.start, x.ended] for x in (*self._ended, *self._open.values())]
         prior = None if self.prior is None else self.prior._state()
-        return {"args": self.args.saved(), "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
+        return {"args": self.args.to_dict(), "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        then, now = state["args"], self.args.saved()
+        then, now = state["args"], self.args.to_dict()
         if names := [name for name in {**then, **now} if then.get(name) != now.get(name) or name not in now]:
             then, now = ({name: args.get(name) for name in names} for args in (then, now))
             raise ValueError(f"saved with the arguments {then}, but these are {now}")
@@ -245,7 +245,7 @@ class GPSarsa:
             shapes = [x.shape for x in column]
             if not shapes[0] or shapes != [(len(column[0]), self.setting.num_features), *[(len(column[0]),)] * 3]:
                 raise ValueError(f"the turns of a dialogue have the shapes {shapes}")
-        turns = [Turns(*known, *column) for known, column in zip(state["turns"], columns, strict=True)]
+        turns = [Turns(*head, *column) for head, column in zip(state["turns"], columns, strict=True)]
         self._ended, self._open = [x for x in turns if x.ended], {x.dialogue: x for x in turns if not x.ended}
         if state["prior"] is not None:
             self.prior = GPSarsa(self.setting, **state["prior"]["args"])
@@ -253,12 +253,12 @@ class GPSarsa:
             self.prior._restore(state["prior"], of_prior)
 
 
-def earlier(folder: str | Path, setting: Setting) -> GPSarsa:
+def load_prior(folder: str | Path, setting: PolicySpec) -> GPSarsa:
     """The policy that was saved in this folder, for the same sizes. Raises UserError when there is none."""
     with damage_as_user_error(f"policy.args.prior: {folder} holds no gp_sarsa; name RUN/agent (", ")"):
-        found = GPSarsa(setting, **load_json(Path(folder) / STATE)["args"])
-    found.load(folder)
-    return found
+        policy = GPSarsa(setting, **load_json(Path(folder) / STATE)["args"])
+    policy.load(folder)
+    return policy
 
 
 def _taken(table: Matrix, actions: Actions) -> Matrix:

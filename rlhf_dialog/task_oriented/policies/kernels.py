@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain, MultiDomain
-from rlhf_dialog.task_oriented.policies.base import Features, Setting
+from rlhf_dialog.task_oriented.policies.base import Features, PolicySpec
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 from rlhf_dialog.task_oriented.world.observations import NUM_COUNTS, Layout
 from rlhf_dialog.task_oriented.world.summary_actions import OF_SLOTS, action_names
@@ -22,7 +22,7 @@ Part = tuple[int, int]  # how many columns, and how many of them, from the first
 BELIEF_KERNELS, ACTION_KERNELS = ("polysort", "gausssort", "poly", "gauss"), ("delta", "handcrafted")
 
 
-def parts_of(setting: Setting, blocks: Sequence[int] | None = None) -> list[Part]:
+def list_parts(setting: PolicySpec, blocks: Sequence[int] | None = None) -> list[Part]:
     """The parts of an observation, in its order: blocks of these sizes, all of whose columns are interchangeable, or those of
     the domain, or a single one without such columns. With several domains each of the zeros and ones is a part, and the last
     action is one. Raises UserError for blocks that do not fill the observation."""
@@ -41,8 +41,8 @@ def parts_of(setting: Setting, blocks: Sequence[int] | None = None) -> list[Part
         return [(setting.num_features, 0)]
     slots = [part.stop - part.start for part in layout.slots.values()]
     requested = len(layout.domain.requestable)
-    others = [(len(METHODS), 0), (len(DISCOURSE_ACTS), 0), (requested, requested), (1, 0), (1, 0)]
-    return [*((size, size - 1) for size in slots), *others, *[(NUM_COUNTS - 1, 0), (1, 0)] * len(slots)]
+    more = [(len(METHODS), 0), (len(DISCOURSE_ACTS), 0), (requested, requested), (1, 0), (1, 0)]
+    return [*((size, size - 1) for size in slots), *more, *[(NUM_COUNTS - 1, 0), (1, 0)] * len(slots)]
 
 
 class BeliefKernel:
@@ -82,15 +82,15 @@ class BeliefKernel:
         norms = np.sqrt(row**2 @ self._members)
         return row / (np.maximum(norms, 1e-12) @ self._members.T) / len(self._members.T) ** 0.5
 
-    def __call__(self, one: Matrix, other: Matrix) -> Matrix:
+    def __call__(self, left: Matrix, right: Matrix) -> Matrix:
         """The similarity (N, M) of features (N, F) and (M, F)."""
         if not self.is_gaussian:
-            return (one @ other.T) ** self.degree
-        squares = (one[:, None] - other) ** 2 @ self._members
+            return (left @ right.T) ** self.degree
+        squares = (left[:, None] - right) ** 2 @ self._members
         return np.exp(squares / (-2 * self.length_scale**2)).mean(axis=2) ** self.degree
 
 
-def relations_of(name: str, setting: Setting, similarity: float) -> Matrix:
+def relate_actions(name: str, setting: PolicySpec, similarity: float) -> Matrix:
     """(A, A): `delta`, or `handcrafted`, where the same act about two slots has this similarity.
 
     Raises UserError for another name, and for `handcrafted` where the actions are not those of a domain.

@@ -52,7 +52,7 @@ def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
     return torch.from_numpy(np.where(above.any(axis=1), above.argmax(axis=1), last))
 
 
-def drawn(logprobs: Tensor, deterministic: bool, streams: Sequence[Random]) -> tuple[Tensor, Tensor]:
+def draw_actions(logprobs: Tensor, deterministic: bool, streams: Sequence[Random]) -> tuple[Tensor, Tensor]:
     """Actions (N,) and their logprobs (N,): one number of each stream draws an action, or the most probable ones."""
     actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
     return actions, logprobs.gather(1, actions[:, None])[:, 0]
@@ -73,8 +73,8 @@ class NetworkPair(nn.Module):
     @torch.no_grad()
     def follow(self, share: float) -> None:
         """Move the slow copy by this share of the way to the policy."""
-        for own, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
-            own.lerp_(leading, share)
+        for weight, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
+            weight.lerp_(leading, share)
 
     def forget_moments(self) -> None:
         """Begin with a fresh optimizer."""
@@ -99,7 +99,7 @@ def save_networks(networks: NetworkPair, folder: Path, state: dict[str, Any]) ->
     """Write networks, optimizer and the rest of a policy's state."""
     save_file(networks.state_dict(), folder / WEIGHTS)
     moments = networks.optimizer.state_dict()["state"]
-    save_file({f"{n}.{k}": x for n, own in moments.items() for k, x in own.items()}, folder / OPTIMIZER)
+    save_file({f"{n}.{k}": x for n, tensors in moments.items() for k, x in tensors.items()}, folder / OPTIMIZER)
     write_json(folder / STATE, state)
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
-    drawn,
+    draw_actions,
     load_networks,
     masked_logprobs,
     mlp,
@@ -61,7 +61,7 @@ class Sums(BaseModel):
     weight: FiniteFloat
 
 
-class State(BaseModel):
+class PPOState(BaseModel):
     """What the file of this policy has besides tensors."""
 
     num_updates: int
@@ -77,7 +77,7 @@ class PPO:
     """
 
     @takes(PPOArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         self.setting, self.args = setting, PPOArguments(**args)
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
@@ -98,7 +98,7 @@ class PPO:
         One number of each stream draws an action; `deterministic` takes the most probable one.
         """
         logprobs = self.logprobs(torch.from_numpy(observations), torch.from_numpy(masks))
-        actions, chosen = drawn(logprobs, deterministic, streams)
+        actions, chosen = draw_actions(logprobs, deterministic, streams)
         values = self._values(torch.from_numpy(observations))
         return actions.numpy(), {"logprobs": chosen.numpy(), "values": values.numpy()}
 
@@ -131,7 +131,7 @@ class PPO:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        state = load_networks(self.learner, Path(folder), State)
+        state = load_networks(self.learner, Path(folder), PPOState)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
 
@@ -146,7 +146,7 @@ class PPO:
         return self.normalizer.denormalize(self.learner.critic(observations).squeeze(-1))
 
     @torch.inference_mode()
-    def _bootstrapped(self, episode: Episode) -> Tensor:
+    def _bootstrap_rewards(self, episode: Episode) -> Tensor:
         """The rewards (T,); the last one of a dialogue that goes on elsewhere has the value of what followed."""
         rewards = torch.from_numpy(episode.rewards.copy())
         if not episode.ended:
@@ -159,7 +159,7 @@ class PPO:
         rewards, values = (
             nn.utils.rnn.pad_sequence(rows, batch_first=True)
             for rows in (
-                [self._bootstrapped(episode) for episode in episodes],
+                [self._bootstrap_rewards(episode) for episode in episodes],
                 [torch.from_numpy(episode.values) for episode in episodes],
             )
         )

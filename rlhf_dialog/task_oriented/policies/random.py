@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.config.registry import Reach
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 
 
 @PolicyFactory.register("random", reach=Reach())
 class RandomPolicy:
     """Draws from the allowed actions, also when it is asked to be deterministic."""
 
-    def __init__(self, setting: Setting):
+    def __init__(self, setting: PolicySpec):
         self.setting = setting
 
     def act(

@@ -15,11 +15,11 @@ from torch import Tensor
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicySpec
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
-    drawn,
+    draw_actions,
     load_networks,
     masked_logprobs,
     save_networks,
@@ -67,19 +67,19 @@ class Replay:
         """`num` turns: their columns, and what was seen after them, `next_observations`, `next_masks` (of no use at an end)."""
         rows = torch.randint(len(self), (num,), generator=generator)
         after = self.stack.rows((rows + 1).clamp_max(len(self) - 1), ("observations", "masks"))
-        return self._at(rows) | {f"next_{name}": torch.from_numpy(column) for name, column in after.items()}
+        return self._read_rows(rows) | {f"next_{name}": torch.from_numpy(column) for name, column in after.items()}
 
     def whole(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
         """The turns of `num` dialogues, one after the other."""
         starts = np.concatenate([[0], self.stack.ends])
-        drawn = torch.randint(len(self.stack.ends), (num,), generator=generator).tolist()
-        return self._at(np.concatenate([np.arange(starts[n], starts[n + 1]) for n in drawn]))
+        numbers = torch.randint(len(self.stack.ends), (num,), generator=generator).tolist()
+        return self._read_rows(np.concatenate([np.arange(starts[n], starts[n + 1]) for n in numbers]))
 
     def newest(self, num: int) -> dict[str, Tensor]:
         """The turns of the `num` dialogues that ended last."""
-        return self._at(np.arange(len(self) - self.stack.lengths[-num:].sum(), len(self)))
+        return self._read_rows(np.arange(len(self) - self.stack.lengths[-num:].sum(), len(self)))
 
-    def _at(self, rows: Any) -> dict[str, Tensor]:
+    def _read_rows(self, rows: Any) -> dict[str, Tensor]:
         """The columns of these rows (N,); `ended` (N,) is True in the last turn of each dialogue."""
         ends = self.stack.ends
         ended = ends[np.searchsorted(ends, rows, side="right")] == np.asarray(rows) + 1
@@ -89,7 +89,7 @@ class Replay:
         """Write all dialogues, those that are held back too."""
         held, lengths = list(self._held.values()), self.stack.lengths.tolist()
         numbers = np.array([-1] * len(lengths) + list(self._held), dtype=np.int64)
-        lengths = np.array(lengths + [len(of["turn"]) for of in held], dtype=np.int64)
+        lengths = np.array(lengths + [len(columns["turn"]) for columns in held], dtype=np.int64)
         self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
     def load(self, folder: Path, widths: tuple[int, int] | None = None) -> None:
@@ -105,12 +105,12 @@ class Replay:
             ):
                 raise ValueError("the lengths and numbers of its dialogues are none")
             slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
-            for number, own in zip(numbers.tolist(), split_slices(slices, lengths), strict=True):
-                _check_columns(own, widths)
+            for number, columns in zip(numbers.tolist(), split_slices(slices, lengths), strict=True):
+                _check_columns(columns, widths)
                 if number == -1:
-                    stack.append(own)
+                    stack.append(columns)
                 else:
-                    held[number] = {name: column.copy() for name, column in own.items()}
+                    held[number] = {name: column.copy() for name, column in columns.items()}
         self.stack, self._held = stack, held
 
 
@@ -123,10 +123,10 @@ def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
         x = columns[name]
         if x.dtype != kind or x.ndim != 1 + (name in ("observations", "masks")):
             raise ValueError(f"{name} is {x.dtype} {x.shape}, not {kind}")
-    found = columns["observations"].shape[1], columns["masks"].shape[1]
-    if found != (widths or found) or not (columns["actions"] >= 0).all() or not (columns["actions"] < found[1]).all():
+    sizes = columns["observations"].shape[1], columns["masks"].shape[1]
+    if sizes != (widths or sizes) or not (columns["actions"] >= 0).all() or not (columns["actions"] < sizes[1]).all():
         raise ValueError(
-            f"its dialogues have {found[0]} features and {found[1]} actions, or an action that there is not"
+            f"its dialogues have {sizes[0]} features and {sizes[1]} actions, or an action that there is not"
         )
     if columns["turn"].shape != columns["actions"].shape:
         raise ValueError(f"turn is {columns['turn'].dtype} {columns['turn'].shape}")
@@ -151,7 +151,7 @@ class ReplayArguments(Arguments):
     max_grad_norm: float = real(10.0, 1e-9, 1e6)
 
 
-class Counters(BaseModel):
+class ReplayCounters(BaseModel):
     """What the file of a learner has besides tensors."""
 
     num_dialogues: int
@@ -169,7 +169,7 @@ class ReplayLearner:
     args: ReplayArguments
     slow_share = 0.0
 
-    def __init__(self, setting: Setting, args: ReplayArguments):
+    def __init__(self, setting: PolicySpec, args: ReplayArguments):
         self.setting, self.args = setting, args
         self.replay = Replay(args.capacity, args.in_memory)
         self.num_dialogues = self.num_steps = 0
@@ -181,7 +181,7 @@ class ReplayLearner:
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,), and `behaviour` (N, A), all probabilities."""
         logprobs = masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))
-        actions, chosen = drawn(logprobs, deterministic, streams)
+        actions, chosen = draw_actions(logprobs, deterministic, streams)
         return actions.numpy(), {"logprobs": chosen.numpy(), "behaviour": logprobs.exp().numpy()}
 
     def observe(self, episode: Episode) -> None:
@@ -207,7 +207,7 @@ class ReplayLearner:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        counters = load_networks(self.learner, Path(folder), Counters)
+        counters = load_networks(self.learner, Path(folder), ReplayCounters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]
         self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))

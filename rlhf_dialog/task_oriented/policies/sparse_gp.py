@@ -15,7 +15,7 @@ DEPENDENT = 1e-9  # of the prior variance: what is new about a point is rounding
 STATE = ("points", "actions", "factor", "precision", "shift")
 
 
-class Block:
+class ActionBlock:
     """Q of actions that the kernel relates to each other and to no other one.
 
     L L' is the Gram matrix of the dictionary. In the basis L^-1 k the prior of the weights is N(0, I); `precision` (M, M) and
@@ -40,7 +40,7 @@ class Block:
         It joins the dictionary if more of its variance than `novelty` is left when the dictionary is known.
         """
         similarity = self.belief(features, self.points) * self.relations[action, self.actions]
-        row = _solved(self.factor, self.prior_variance * similarity.T)[:, 0]
+        row = _solve(self.factor, self.prior_variance * similarity.T)[:, 0]
         left = self.prior_variance - row @ row
         if left > max(novelty, DEPENDENT * self.prior_variance):
             self.points, self.actions = np.concatenate([self.points, features]), np.append(self.actions, action)
@@ -58,9 +58,9 @@ class Block:
         num = len(state["shift"]) if state["shift"].ndim else -1
         shapes = (num, self.points.shape[1]), (num,), (num, num), (num, num), (num,)
         for name, shape in zip(STATE, shapes, strict=True):
-            x, own = state[name], getattr(self, name).dtype
-            if x.shape != shape or x.dtype != own or not np.isfinite(x).all():
-                raise ValueError(f"{name} is {x.dtype} {x.shape}, or has NaN; {own} {shape} is wanted")
+            x, dtype = state[name], getattr(self, name).dtype
+            if x.shape != shape or x.dtype != dtype or not np.isfinite(x).all():
+                raise ValueError(f"{name} is {x.dtype} {x.shape}, or has NaN; {dtype} {shape} is wanted")
         if not np.isin(state["actions"], self.related).all():
             raise ValueError("actions has one that does not belong to its part")
         self.points, self.actions, self.factor, self.precision, self.shift = (state[name].copy() for name in STATE)
@@ -69,9 +69,9 @@ class Block:
     def refresh(self) -> None:
         """Prepare the posterior of what was learned."""
         root: Any = np.linalg.cholesky(self.precision)
-        self._known = _solved(self.factor, np.eye(len(root)))
-        self._learned = _solved(root, self._known)
-        self._coefficients = self._learned.T @ _solved(root, self.shift[:, None])[:, 0]
+        self._known = _solve(self.factor, np.eye(len(root)))
+        self._learned = _solve(root, self._known)
+        self._coefficients = self._learned.T @ _solve(root, self.shift[:, None])[:, 0]
 
     def posterior(self, similarity: Matrix) -> tuple[Matrix, Matrix]:
         """Mean and variance (N, R) of the related actions where beliefs have this similarity (N, M) with the dictionary's."""
@@ -82,7 +82,7 @@ class Block:
         return covariances @ self._coefficients, np.maximum(variance, 0.0)
 
 
-def _solved(lower: Matrix, right: Matrix) -> Matrix:
+def _solve(lower: Matrix, right: Matrix) -> Matrix:
     """The solution (M, K) of `lower` (M, M, triangular) times it = `right` (M, K)."""
     solved: Matrix = torch.linalg.solve_triangular(
         torch.from_numpy(np.ascontiguousarray(lower)), torch.from_numpy(np.ascontiguousarray(right)), upper=False

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.a2c import A2C, A2CArguments
-from rlhf_dialog.task_oriented.policies.acer import trusted
+from rlhf_dialog.task_oriented.policies.acer import project_gradient
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import masked_logprobs
 
 
@@ -31,18 +31,18 @@ class TRACER(A2C):
     has_average = True
 
     @takes(TRACERArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         super().__init__(setting, **args)
         self.slow_share = self.args.average_share
 
-    def _trusted(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
+    def _limit_objective(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
         """What has the trusted gradient: the policy's weights times that gradient."""
         with torch.no_grad():
             average = masked_logprobs(self.learner.slow(turns["observations"]), turns["masks"])
         weights = list(self.learner.policy.parameters())
         divergence = (average.exp() * (average - logprobs)).sum(dim=1).mean()
         gradient, away = (
-            torch.cat([part.flatten() for part in torch.autograd.grad(of, weights, retain_graph=True)])
-            for of in (objective, divergence)
+            torch.cat([part.flatten() for part in torch.autograd.grad(value, weights, retain_graph=True)])
+            for value in (objective, divergence)
         )
-        return torch.cat([part.flatten() for part in weights]) @ trusted(gradient, away, self.args.trust)
+        return torch.cat([part.flatten() for part in weights]) @ project_gradient(gradient, away, self.args.trust)

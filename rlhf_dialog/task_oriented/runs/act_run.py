@@ -13,7 +13,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.start import Start
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
@@ -79,7 +79,7 @@ class ActRun(ABC):
         """Scene and policy, before anything is written."""
         config = self.config
         scene = self.scene = self._open_scene()
-        self.setting = Setting(
+        self.setting = PolicySpec(
             scene.num_features,
             len(scene.names),
             seed=config.seed,

@@ -8,7 +8,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
 from rlhf_dialog.runs.verification import verify, way_back
-from rlhf_dialog.task_oriented.policies.base import Policy
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 
 AGENT = "policy_agent.json"
@@ -25,7 +25,7 @@ class Known(Protocol):
     def hash(self) -> str: ...
 
 
-def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], keep: int) -> Path:
+def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str, Any], keep: int) -> Path:
     """Write `folder`/iter_NNNNNN, point `latest` at it, and keep the newest `keep`.
 
     `state` is JSON with the key "iteration". Raises UserError when the folder cannot be written; existing files stay intact.
@@ -39,7 +39,7 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
 
 
 def load_policy_checkpoint(
-    source: Path, policy: Policy, identity: dict[str, Any], domain: Known, shape: Any = dict[str, Any]
+    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: Known, shape: Any = dict[str, Any]
 ) -> dict[str, Any]:
     """Restore the policy; returns the state, which has the types of `shape`.
 
@@ -60,7 +60,7 @@ def load_policy_checkpoint(
     return state
 
 
-def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: Known) -> None:
+def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: Known) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
     with written_whole(folder) as target:
         policy.save(target)

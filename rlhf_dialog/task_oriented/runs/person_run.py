@@ -15,7 +15,7 @@ from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.interrupts import WhileWaiting, leave
 from rlhf_dialog.runs.services.trackers import Metrics
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import Scene
@@ -81,7 +81,7 @@ class PersonRun(ActRun):
         after = self.teacher.correct()
         if self.teacher.left or after == rewards[-1]:
             return
-        episode.paid += (after or 0.0) - (rewards[-1] or 0.0)
+        episode.total_reward += (after or 0.0) - (rewards[-1] or 0.0)
         rewards[-1] = after
         episode.rewards[-1] = cost + sum_rewards(rewards[len(episode) - 1 :])
         if not (self.scene.domain and self.config.show_goal):
@@ -133,7 +133,9 @@ class PersonRun(ActRun):
     def _converse(self) -> None:
         while not (self.teacher.left or self.interrupts.asked):
             self.show(f"--- dialogue {self.num_dialogues + 1} ---")
-            (episode,) = play(self.policy, self.scene.make, self.config.seed, [self.num_dialogues], deterministic=False)
+            (episode,) = run_dialogues(
+                self.policy, self.scene.make, self.config.seed, [self.num_dialogues], deterministic=False
+            )
             if not episode.info["left"] or _is_rewarded(episode):
                 self._learn(episode)
 
@@ -156,7 +158,7 @@ class PersonRun(ActRun):
         """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
-        own = {"success": float(bool(episode.success)), "reward": episode.paid, "turns": float(len(episode))}
+        own = {"success": float(bool(episode.success)), "reward": episode.total_reward, "turns": float(len(episode))}
         counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
         row = {**counts, "rewarded": int(self._was_rewarded), **own, **learned}
         replace_text(path, "".join(f"{json.dumps(one)}\n" for one in [*earlier, row]))

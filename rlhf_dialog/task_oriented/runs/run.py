@@ -17,12 +17,12 @@ from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iterati
 from rlhf_dialog.runs.services.interrupts import Interrupts
 from rlhf_dialog.runs.services.trackers import TrackerService
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.built_in import handcrafted
+from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
-from rlhf_dialog.task_oriented.policies.sampling.reward_noise import misjudged
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
+from rlhf_dialog.task_oriented.policies.sampling.reward_noise import with_reward_noise
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.console import PolicyConsole
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
@@ -65,7 +65,7 @@ class PolicyRun(ActRun):
 
     def transcripts(self, number: int) -> list[str]:
         """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
-        episodes = play(self.policy, self.scene.make, VALIDATION_SEED, range(number))
+        episodes = run_dialogues(self.policy, self.scene.make, VALIDATION_SEED, range(number))
         return [self.scene.transcript(episode) for episode in episodes]
 
     def _open_scene(self) -> Scene:
@@ -75,12 +75,12 @@ class PolicyRun(ActRun):
         """Environment, policy and rules, before anything is written."""
         super()._build()
         has_rules = self.scene.domain or self.config.imitation_dialogues
-        self.rules: Any = handcrafted(self.setting) if has_rules else None
+        self.rules: Any = build_handcrafted(self.setting) if has_rules else None
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
         """The sampler with its counters and dialogues."""
         config = self.config
-        host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
+        host = open_host(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
         self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
         if state is not None:
             self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
@@ -148,7 +148,7 @@ class PolicyRun(ActRun):
             raise
         sampled = time.perf_counter()
         for episode in episodes:
-            self.policy.observe(misjudged(episode, config.wrong_rewards or 0.0, config.seed))
+            self.policy.observe(with_reward_noise(episode, config.wrong_rewards or 0.0, config.seed))
         learned = self.policy.update()
         seconds = {"time/sample": sampled - start, "time/update": time.perf_counter() - sampled}
         ended = [episode for episode in episodes if episode.ended]
@@ -166,7 +166,7 @@ class PolicyRun(ActRun):
 
     def _evaluated(self, policy: Any, prefix: str) -> Metrics:
         """Means over the dialogues of the validation, without exploration."""
-        episodes = play(policy, self.scene.make, VALIDATION_SEED, range(self.config.eval_dialogues))
+        episodes = run_dialogues(policy, self.scene.make, VALIDATION_SEED, range(self.config.eval_dialogues))
         return {f"eval/{prefix}{name}": value for name, value in means(episodes).items()}
 
     def _imitate(self) -> Metrics:
@@ -175,7 +175,7 @@ class PolicyRun(ActRun):
         if not isinstance(self.policy, PPO):
             raise UserError(f"imitation_dialogues: the registered policy {config.policy.id!r} is not ours; use 0")
         seed = IMITATION_SEED + config.seed
-        episodes = play(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
+        episodes = run_dialogues(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
         metrics = imitate(self.policy, episodes, config.seed)
         logger.info(
             "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",

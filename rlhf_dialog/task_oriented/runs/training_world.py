@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import own_environment, sizes_of
+from rlhf_dialog.task_oriented.policies.sampling.user_environments import user_environment, read_sizes
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
@@ -135,9 +135,9 @@ def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], 
 
 def _own_scene(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
     """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
-    make = own_environment(choice["id"], choice["args"], step_timeout_s, max_turns)
+    make = user_environment(choice["id"], choice["args"], step_timeout_s, max_turns)
     environment = make()
-    num_features, num_actions = sizes_of(environment)
+    num_features, num_actions = read_sizes(environment)
     if isinstance(environment.environment, ActLevel):
         domain: AnyDomain = environment.domain
         return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)

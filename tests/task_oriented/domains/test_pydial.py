@@ -11,7 +11,7 @@ from small_domain import DATA, small_domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
@@ -142,7 +142,9 @@ def test_the_rules_serve_the_users_of_a_data_base_with_branches(tmp_path):
     assert len(domain.entities) == len({entity["name"] for entity in domain.entities}) == 271
     entities = [entity | {"name": f"place {n}"} for n, entity in enumerate(domain.entities)]
     unique = Domain("sf", domain.type, domain.constraints, domain.requestable, entities)
-    episodes, others = (play(Handcrafted(one), partial(ActLevel, one), 3, range(100)) for one in (domain, unique))
+    episodes, others = (
+        run_dialogues(Handcrafted(one), partial(ActLevel, one), 3, range(100)) for one in (domain, unique)
+    )
     assert sum(one.success for one in episodes) >= sum(one.success for one in others) > 90
     offered = {acts[0].value for one in episodes for acts in one.info["system_acts"] if acts[0].slot == "name"}
     assert sum("(" in name for name in offered) > 3

@@ -6,8 +6,8 @@ import torch
 from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.a2c import A2C, vtrace
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 
 
 def generator(seed=0):
@@ -38,7 +38,7 @@ def test_targets_and_advantages_are_the_sums_of_their_definition():
 
 
 def filled(**args):
-    policy = A2C(Setting(3, 4), hidden_sizes=(8,), batch_size=5, **args)
+    policy = A2C(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=5, **args)
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     noise = generator(9)
@@ -85,12 +85,12 @@ def test_the_step_follows_the_gradient_of_the_textbook(weighted):
 @pytest.mark.thorough
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a2c_learns_the_right_masked_policy_of_a_toy(weighted):
-    policy = A2C(Setting(3, 4), hidden_sizes=(32,), lr=5e-3, importance_weights=weighted)
+    policy = A2C(PolicySpec(3, 4), hidden_sizes=(32,), lr=5e-3, importance_weights=weighted)
     sampler = Sampler(Colours, 0, 8)
     for _ in range(30):
         for one in sampler.sample(policy, 48):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(60))
+    episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.85

@@ -7,9 +7,9 @@ import pytest
 import torch
 from toy_environments import Colours, best
 
-from rlhf_dialog.task_oriented.policies.acer import ACER, corrected, retrace, score_gradient, trusted
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.acer import ACER, compute_weights, project_gradient, retrace, score_gradient
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 
 
 def generator(seed=0):
@@ -43,7 +43,7 @@ def test_retrace_is_the_sum_of_its_definition_and_does_not_cross_the_end_of_a_di
 def test_truncated_weights_with_bias_correction_by_hand():
     policy, behaviour = torch.tensor([[0.8, 0.2]] * 2), torch.tensor([[0.1, 0.9]] * 2)
     model, advantages, taken = torch.tensor([[3.0, -7.0]] * 2), torch.tensor([2.0, -4.0]), torch.tensor([[0], [1]])
-    found = corrected(policy / behaviour, policy, taken, advantages, model, truncation=5.0)
+    found = compute_weights(policy / behaviour, policy, taken, advantages, model, truncation=5.0)
     # rho is 8 and 2/9. Action 0: 5 of 8 remain, and .8 (1 - 5/8) of what the critic says, .3 * 3, makes up for the rest
     expected = [[5 * 2 + 0.3 * 3, 0.0], [0.3 * 3, 2 / 9 * -4]]
     torch.testing.assert_close(found, torch.tensor(expected))
@@ -54,7 +54,7 @@ def test_the_expected_weights_are_those_of_the_policy_with_every_truncation(trun
     policy, behaviour = torch.rand(2, 5, generator=generator()).softmax(dim=1)
     policy, model = (4 * policy).softmax(dim=0)[None].repeat(5, 1), torch.randn(5, generator=generator(1))
     taken = torch.arange(5)[:, None]
-    found = corrected(policy / behaviour, policy, taken, model, model[None].repeat(5, 1), truncation)
+    found = compute_weights(policy / behaviour, policy, taken, model, model[None].repeat(5, 1), truncation)
     torch.testing.assert_close(behaviour @ found, policy[0] * model)
 
 
@@ -68,14 +68,14 @@ def test_the_gradient_of_the_scores_is_that_of_autograd():
 def test_a_gradient_within_the_trust_region_stays_and_another_one_is_projected_onto_its_edge():
     gradient, away = torch.tensor([[3.0, 1.0], [3.0, 1.0], [-3.0, 1.0], [3.0, 1.0]]), torch.tensor([2.0, 0.0])
     away = torch.stack([away, away / 100, away, 0 * away])
-    found = trusted(gradient, away, trust=1.0)
+    found = project_gradient(gradient, away, trust=1.0)
     assert found.tolist() == [[0.5, 1.0], [3.0, 1.0], [-3.0, 1.0], [3.0, 1.0]]
 
 
 def test_no_other_vector_of_the_trust_region_is_nearer():
     gradient, away, trust = torch.randn(6, generator=generator()), torch.randn(6, generator=generator(1)), 0.1
     gradient = gradient if gradient @ away > trust else -gradient
-    found = trusted(gradient, away, trust)
+    found = project_gradient(gradient, away, trust)
     others = gradient + torch.randn(200_000, 6, generator=generator(2)) * (found - gradient).norm()
     allowed = others[others @ away <= trust]
     assert len(allowed) > 1000
@@ -85,7 +85,7 @@ def test_no_other_vector_of_the_trust_region_is_nearer():
 
 def filled(**args):
     """A policy that has moved away from what acted, with a replay of a few dialogues."""
-    policy = ACER(Setting(3, 4), hidden_sizes=(8,), batch_size=6, **args)
+    policy = ACER(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=6, **args)
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     noise = generator(9)
@@ -135,12 +135,12 @@ def test_the_step_follows_the_formulas_of_the_paper():
 
 @pytest.mark.thorough
 def test_acer_learns_the_right_masked_policy_of_a_toy():
-    policy = ACER(Setting(3, 4), hidden_sizes=(32,), lr=3e-3)
+    policy = ACER(PolicySpec(3, 4), hidden_sizes=(32,), lr=3e-3)
     sampler = Sampler(Colours, 0, 8)
     for _ in range(16):
         for one in sampler.sample(policy, 96):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(60))
+    episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.85

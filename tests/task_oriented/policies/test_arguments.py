@@ -6,7 +6,7 @@ from inspect import signature
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, fixed, layers, real, takes, whole
+from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Parent(Arguments):
 
 @dataclass(frozen=True)
 class Child(Parent):
-    rows: int = fixed(3)
+    rows: int = constant(3)
     share: float = real(0.1, 0.1, 2.0)
     more: int = whole(1, 0, 2)
 

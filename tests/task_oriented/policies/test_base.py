@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting, choose, stream
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec, choose, stream
 
 OBSERVATIONS, MASKS = np.zeros((2, 3), np.float32), np.array([[False, True], [True, True]])
 
@@ -43,7 +43,7 @@ def test_a_registered_class_is_built_with_its_setting_and_arguments():
             self.setting, self.size = setting, size
 
     try:
-        setting = Setting(3, 2)
+        setting = PolicySpec(3, 2)
         built = PolicyFactory.create("of a test", {"setting": setting, "size": 4})
         assert (built.setting, built.size) == (setting, 4)
         with pytest.raises(UserError, match="did you mean 'size'"):

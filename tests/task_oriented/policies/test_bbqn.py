@@ -8,10 +8,10 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from toy_environments import Colours, best
 
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.bbqn import BBQN, BayesianLayers, gaussian_kl
 from rlhf_dialog.task_oriented.policies.network import mlp
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 
 
 def layers(sigma=0.3):
@@ -64,7 +64,7 @@ def test_without_noise_the_means_act():
 
 
 def test_a_turn_draws_its_own_weights_from_its_stream_and_an_evaluation_draws_none():
-    policy = BBQN(Setting(3, 4), hidden_sizes=(8,), initial_sigma=0.5)
+    policy = BBQN(PolicySpec(3, 4), hidden_sizes=(8,), initial_sigma=0.5)
     observations, masks = np.ones((300, 3), np.float32), np.ones((300, 4), bool)
     drawn = [policy.act(observations, masks, False, [Random(n) for n in range(300)])[0] for _ in range(2)]
     assert len(set(drawn[0].tolist())) > 1
@@ -76,7 +76,7 @@ def test_a_turn_draws_its_own_weights_from_its_stream_and_an_evaluation_draws_no
 
 
 def test_the_loss_is_minus_the_log_likelihood_and_the_share_of_the_divergence():
-    policy = BBQN(Setting(3, 4), hidden_sizes=(4,), batch_size=8, noise_sigma=2.0, kl_coef=0.5)
+    policy = BBQN(PolicySpec(3, 4), hidden_sizes=(4,), batch_size=8, noise_sigma=2.0, kl_coef=0.5)
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     generator = torch.Generator().manual_seed(3)
@@ -89,12 +89,12 @@ def test_the_loss_is_minus_the_log_likelihood_and_the_share_of_the_divergence():
 
 @pytest.mark.thorough
 def test_bbqn_learns_the_right_masked_policy_of_a_toy():
-    policy = BBQN(Setting(3, 4), hidden_sizes=(32,), lr=3e-3, target_share=0.05)
+    policy = BBQN(PolicySpec(3, 4), hidden_sizes=(32,), lr=3e-3, target_share=0.05)
     sampler = Sampler(Colours, 0, 8)
     for _ in range(12):
         for one in sampler.sample(policy, 96):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(60))
+    episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.9

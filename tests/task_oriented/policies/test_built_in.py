@@ -3,7 +3,7 @@ from small_domain import small_domain
 from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
@@ -11,7 +11,7 @@ from rlhf_dialog.task_oriented.world.observations import Layout
 from rlhf_dialog.task_oriented.world.summary_actions import action_names
 
 DOMAIN = small_domain()
-SETTING = Setting(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
+SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -26,7 +26,7 @@ def test_each_policy_has_all_of_the_protocol_and_loads_what_it_saves(name, tmp_p
 def test_the_handcrafted_policy_needs_a_domain():
     assert isinstance(build_policy("handcrafted", {}, SETTING), Handcrafted)
     with pytest.raises(UserError, match="its rules need a domain"):
-        build_policy("handcrafted", {}, Setting(5, 3))
+        build_policy("handcrafted", {}, PolicySpec(5, 3))
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_mistake_is_named(name, args, said):
 
 
 def test_the_handcrafted_policy_of_several_domains():
-    assert isinstance(build_policy("handcrafted", {}, Setting(5, 3, domain=small_world())), HandcraftedMulti)
+    assert isinstance(build_policy("handcrafted", {}, PolicySpec(5, 3, domain=small_world())), HandcraftedMulti)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from toy_environments import Colours, best
 
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DQN
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 
 VALUES = torch.tensor(
     [[1.0, 5.0, 3.0], [4.0, 0.0, 2.0]]
@@ -29,7 +29,7 @@ class Table(torch.nn.Module):
 
 
 def test_the_target_is_the_slow_value_of_the_best_allowed_action_and_nothing_follows_an_end():
-    policy = DQN(Setting(1, 3), gamma=0.5)
+    policy = DQN(PolicySpec(1, 3), gamma=0.5)
     policy.learner.policy, policy.learner.slow = Table(VALUES), Table(SLOW)
     turns = {
         "rewards": torch.tensor([-1.0, -1.0, -1.0, 19.0]),
@@ -42,7 +42,7 @@ def test_the_target_is_the_slow_value_of_the_best_allowed_action_and_nothing_fol
 
 
 def test_one_step_lowers_the_squared_error_and_moves_the_target_network_by_its_share():
-    policy = DQN(Setting(3, 4), hidden_sizes=(4,), batch_size=16, target_share=0.25, max_grad_norm=1e6)
+    policy = DQN(PolicySpec(3, 4), hidden_sizes=(4,), batch_size=16, target_share=0.25, max_grad_norm=1e6)
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     slow = [weight.clone() for weight in policy.learner.slow.parameters()]
@@ -59,7 +59,7 @@ def test_one_step_lowers_the_squared_error_and_moves_the_target_network_by_its_s
 
 
 def test_exploration_falls_to_nothing_and_is_off_while_evaluating():
-    policy = DQN(Setting(1, 3), epsilon=0.4, epsilon_dialogues=100)
+    policy = DQN(PolicySpec(1, 3), epsilon=0.4, epsilon_dialogues=100)
     policy.learner.policy = Table(VALUES)
     observations, masks = np.zeros((2000, 1), np.float32), np.ones((2000, 3), bool)
     shares = {}
@@ -77,12 +77,12 @@ def test_exploration_falls_to_nothing_and_is_off_while_evaluating():
 
 @pytest.mark.thorough
 def test_dqn_learns_the_right_masked_policy_of_a_toy():
-    policy = DQN(Setting(3, 4), hidden_sizes=(32,), lr=3e-3, epsilon_dialogues=300, target_share=0.05)
+    policy = DQN(PolicySpec(3, 4), hidden_sizes=(32,), lr=3e-3, epsilon_dialogues=300, target_share=0.05)
     sampler = Sampler(Colours, 0, 8)
     for _ in range(15):
         for one in sampler.sample(policy, 96):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(60))
+    episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.9

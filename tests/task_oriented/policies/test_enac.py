@@ -5,9 +5,9 @@ import pytest
 import torch
 from toy_environments import Colours, best
 
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.enac import ENAC, least_squares
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 
 WORTH = np.array([4.0, 1.0, -2.0])  # of the arms of a bandit
 
@@ -27,7 +27,7 @@ def test_the_fit_is_that_of_numpy_with_a_constant_and_a_ridge_on_the_other_coeff
 
 def bandit(ridge=1e-9, max_kl=0.05):
     """A policy of three arms that observes nothing, each arm having been drawn once."""
-    policy = ENAC(Setting(1, 3), hidden_sizes=(), ridge=ridge, max_kl=max_kl)
+    policy = ENAC(PolicySpec(1, 3), hidden_sizes=(), ridge=ridge, max_kl=max_kl)
     for arm, worth in enumerate(WORTH):
         columns = (np.array([x], np.float32) for x in (0.0, worth, 0.0))
         seen = np.zeros((1, 1), np.float32), np.ones((1, 3), bool), np.array([arm])
@@ -37,7 +37,7 @@ def bandit(ridge=1e-9, max_kl=0.05):
 
 def test_the_natural_gradient_of_a_bandit_is_the_worth_of_its_arms():
     policy = bandit()
-    natural = least_squares(*policy.fitted(policy.replay.newest(3)), 1e-9)
+    natural = least_squares(*policy.compute_gradients(policy.replay.newest(3)), 1e-9)
     np.testing.assert_allclose(natural[-3:], WORTH - WORTH.mean(), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(natural[:-3], 0.0, atol=1e-6)
 
@@ -52,11 +52,11 @@ def test_a_step_follows_it_and_moves_the_policy_by_the_wanted_divergence():
 
 
 def test_a_dialogue_has_the_gradient_of_its_discounted_log_probability():
-    policy = ENAC(Setting(3, 4), hidden_sizes=(5,), gamma=0.8)
+    policy = ENAC(PolicySpec(3, 4), hidden_sizes=(5,), gamma=0.8)
     for one in Sampler(Colours, 0, 3).sample(policy, 45):
         policy.observe(one)
     turns = policy.replay.newest(4)
-    gradients, returns = policy.fitted(turns)
+    gradients, returns = policy.compute_gradients(turns)
     for number in range(4):
         rows = slice(3 * number, 3 * number + 3)
         scores = policy.learner.policy(turns["observations"][rows]).masked_fill(~turns["masks"][rows], -torch.inf)
@@ -68,9 +68,9 @@ def test_a_dialogue_has_the_gradient_of_its_discounted_log_probability():
 
 
 def test_a_step_learns_from_the_newest_dialogues_only():
-    episodes, moved = Sampler(Colours, 0, 1).sample(ENAC(Setting(3, 4), hidden_sizes=(5,)), 15), []
+    episodes, moved = Sampler(Colours, 0, 1).sample(ENAC(PolicySpec(3, 4), hidden_sizes=(5,)), 15), []
     for given in (episodes, episodes[-3:]):
-        policy = ENAC(Setting(3, 4), hidden_sizes=(5,), batch_size=3)
+        policy = ENAC(PolicySpec(3, 4), hidden_sizes=(5,), batch_size=3)
         for one in given:
             policy.observe(one)
         policy._step(torch.Generator())
@@ -80,12 +80,12 @@ def test_a_step_learns_from_the_newest_dialogues_only():
 
 @pytest.mark.thorough
 def test_enac_learns_the_right_masked_policy_of_a_toy():
-    policy = ENAC(Setting(3, 4), hidden_sizes=(16,), steps_per_dialogue=0.125)
+    policy = ENAC(PolicySpec(3, 4), hidden_sizes=(16,), steps_per_dialogue=0.125)
     sampler = Sampler(Colours, 0, 8)
     before = after = 0.0
     for number in range(31):
         if number in (0, 30):
-            episodes = play(policy, Colours, 99, range(60))
+            episodes = run_dialogues(policy, Colours, 99, range(60))
             right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
             before, after = after, right.mean()
         for one in sampler.sample(policy, 48):

@@ -15,18 +15,18 @@ from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.feudal import Feudal, FeudalNetwork, SlotFeatures
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.observations import Layout
 from rlhf_dialog.task_oriented.world.summary_actions import action_names
 
 DOMAIN = small_domain()
 LAYOUT, NAMES = Layout(DOMAIN), action_names(DOMAIN)
-SETTING = Setting(LAYOUT.size, len(NAMES), seed=1, domain=DOMAIN)
+SETTING = PolicySpec(LAYOUT.size, len(NAMES), seed=1, domain=DOMAIN)
 REQUEST, GIVE = range(6), range(6, 13)  # the actions of the two workers
 
 
@@ -255,10 +255,14 @@ def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "args", "said"),
     [
-        (Setting(5, 3), {}, "policy feudal: it needs the observations and actions of one domain, found none"),
-        (Setting(5, 3, domain=small_world()), {}, "policy feudal: .* of one domain, found several; choose another"),
-        (Setting(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
-        (Setting(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
+        (PolicySpec(5, 3), {}, "policy feudal: it needs the observations and actions of one domain, found none"),
+        (
+            PolicySpec(5, 3, domain=small_world()),
+            {},
+            "policy feudal: .* of one domain, found several; choose another",
+        ),
+        (PolicySpec(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
+        (PolicySpec(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
         (SETTING, {"hidden_sizes": [0]}, r"policy\.args\.hidden_sizes: found \[0\]"),
         (SETTING, {"gamma": 2}, r"policy\.args\.gamma: found 2"),
         (SETTING, {"epsilon": "no"}, r"policy\.args\.epsilon: found 'no'"),
@@ -272,9 +276,9 @@ def test_a_mistake_is_named(setting, args, said):
 
 @pytest.mark.slow
 def test_it_learns_to_serve_the_user_of_a_small_domain():
-    episodes = play(RandomPolicy(SETTING), tea, 9, range(100))
+    episodes = run_dialogues(RandomPolicy(SETTING), tea, 9, range(100))
     assert np.mean([one.success for one in episodes]) < 0.6
     policy, sampler = Feudal(SETTING, epsilon_dialogues=150), Sampler(tea, 0, 4)
     while policy.num_dialogues < 150:
         go_on(policy, sampler, 1)
-    assert np.mean([one.success for one in play(policy, tea, 9, range(100))]) > 0.85
+    assert np.mean([one.success for one in run_dialogues(policy, tea, 9, range(100))]) > 0.85

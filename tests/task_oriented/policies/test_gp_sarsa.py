@@ -12,16 +12,16 @@ from small_domain import small_domain
 from toy_environments import Colours, best
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting, stream
-from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, earlier
-from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, parts_of, relations_of
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, load_prior
+from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 DOMAIN = small_domain()
 SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)
-SETTING = Setting(*SIZES, domain=DOMAIN)
+SETTING = PolicySpec(*SIZES, domain=DOMAIN)
 EXACT = {"nu": 0.0, "relative_nu": 0.0}
 
 
@@ -86,7 +86,7 @@ def test_the_posterior_is_that_of_the_full_kernel_matrix(name, action_kernel, ga
     policy = GPSarsa(SETTING, kernel=name, action_kernel=action_kernel, similarity=0.6, **EXACT, **known)
     taught(policy, episodes[:2])
     taught(policy, episodes[2:])
-    kernel, actions = BeliefKernel(name, parts_of(SETTING)), relations_of(action_kernel, SETTING, 0.6)
+    kernel, actions = BeliefKernel(name, list_parts(SETTING)), relate_actions(action_kernel, SETTING, 0.6)
     expected = reference(episodes, asked, kernel, actions, gamma, 3.0, 10.0, 4.0)
     np.testing.assert_allclose(policy.posterior(asked), expected, rtol=1e-7, atol=1e-8)
 
@@ -187,7 +187,7 @@ def test_an_earlier_policy_is_the_prior_mean_and_travels_with_what_is_saved(tmp_
     np.testing.assert_allclose(policy.posterior(asked)[0], first.posterior(asked)[0] + 2.0)
     np.testing.assert_allclose(policy.posterior(asked)[1], 400.0)
     taught(policy, new)
-    kernel, expected = BeliefKernel("polysort", parts_of(SETTING)), np.empty((len(asked), SIZES[1]))
+    kernel, expected = BeliefKernel("polysort", list_parts(SETTING)), np.empty((len(asked), SIZES[1]))
     rows = np.concatenate([one.observations for one in new])
     its = np.concatenate([one.actions for one in new])
     returns = np.concatenate([one.rewards[::-1].cumsum()[::-1] for one in new])
@@ -202,7 +202,7 @@ def test_an_earlier_policy_is_the_prior_mean_and_travels_with_what_is_saved(tmp_
     again = GPSarsa(SETTING, prior=str(folder), prior_mean=2.0, **EXACT)
     again.load(kept)
     np.testing.assert_array_equal(again.posterior(asked), policy.posterior(asked))
-    np.testing.assert_array_equal(earlier(kept, SETTING).posterior(asked), policy.posterior(asked))
+    np.testing.assert_array_equal(load_prior(kept, SETTING).posterior(asked), policy.posterior(asked))
 
 
 def test_the_dictionary_stays_small_and_below_its_cap():
@@ -307,12 +307,15 @@ def test_a_mistake_is_named(args, said):
 
 
 def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():
-    policy, sampler = GPSarsa(Setting(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0), Sampler(Colours, 0, 4)
+    policy, sampler = (
+        GPSarsa(PolicySpec(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0),
+        Sampler(Colours, 0, 4),
+    )
     for _ in range(100):
         for one in sampler.sample(policy, 12):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(100))
+    episodes = run_dialogues(policy, Colours, 99, range(100))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.95
 
@@ -326,12 +329,12 @@ def serving(dialogues, wrong=0.0, seed=0):
                 one.rewards[-1] += -20 if one.success else 20
             policy.observe(one)
         policy.update()
-    return 100 * np.mean([one.success for one in play(policy, tea, 9, range(100))])
+    return 100 * np.mean([one.success for one in run_dialogues(policy, tea, 9, range(100))])
 
 
 @pytest.mark.slow
 def test_it_learns_to_serve_the_user_of_a_small_domain_and_with_a_fifth_of_the_rewards_wrong():
-    by_chance = 100 * np.mean([one.success for one in play(RandomPolicy(SETTING), tea, 9, range(100))])
+    by_chance = 100 * np.mean([one.success for one in run_dialogues(RandomPolicy(SETTING), tea, 9, range(100))])
     assert by_chance < 60
     assert serving(150) > 80
     assert serving(300, wrong=0.2) > 70

@@ -6,7 +6,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.summary import summarise
 from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
@@ -135,5 +135,7 @@ def test_no_order_of_actions_earns_more_than_the_rules(rate):
     domain = load_domain("restaurant")
     make = partial(ActLevel, domain, rate)
     policies = Handcrafted(domain), Scripted(make().names)
-    rules, script = (np.mean([one.paid for one in play(policy, make, 5, range(150))]) for policy in policies)
+    rules, script = (
+        np.mean([one.total_reward for one in run_dialogues(policy, make, 5, range(150))]) for policy in policies
+    )
     assert script < rules - 0.5

@@ -7,8 +7,8 @@ from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.kernels import BELIEF_KERNELS, BeliefKernel, parts_of, relations_of
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.kernels import BELIEF_KERNELS, BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 from rlhf_dialog.task_oriented.world.observations import Layout
 from rlhf_dialog.task_oriented.world.summary_actions import action_names
@@ -16,7 +16,7 @@ from rlhf_dialog.task_oriented.world.summary_actions import action_names
 DOMAIN = small_domain()
 LAYOUT = Layout(DOMAIN)
 NAMES = action_names(DOMAIN)
-SETTING = Setting(LAYOUT.size, len(NAMES), domain=DOMAIN)
+SETTING = PolicySpec(LAYOUT.size, len(NAMES), domain=DOMAIN)
 
 
 def beliefs(count, seed=0):
@@ -29,7 +29,7 @@ def beliefs(count, seed=0):
 
 
 def kernel(name, **args):
-    return BeliefKernel(name, parts_of(SETTING), **args)
+    return BeliefKernel(name, list_parts(SETTING), **args)
 
 
 def gram(found, rows, others=None):
@@ -43,18 +43,18 @@ def permuted(rows, slot, order):
 
 
 def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one_but_none():
-    parts = parts_of(SETTING)
+    parts = list_parts(SETTING)
     assert sum(size for size, _ in parts) == LAYOUT.size
     sizes = [part.stop - part.start for part in LAYOUT.slots.values()]
     assert parts[: len(sizes)] == [(size, size - 1) for size in sizes]
     # method, discourse act, four requestable slots, two flags; how many entities fit and whether they differ, for each slot
     assert parts[len(sizes) :] == [(6, 0), (6, 0), (4, 4), (1, 0), (1, 0), (4, 0), (1, 0), (4, 0), (1, 0)]
-    assert parts_of(Setting(7, 2)) == [(7, 0)]
+    assert list_parts(PolicySpec(7, 2)) == [(7, 0)]
     layout = MultiLayout(small_world())
-    assert parts_of(Setting(7, 2, domain=small_world())) == [(7, 0)]
-    several = parts_of(Setting(layout.size, len(layout.names), domain=small_world()))
+    assert list_parts(PolicySpec(7, 2, domain=small_world())) == [(7, 0)]
+    several = list_parts(PolicySpec(layout.size, len(layout.names), domain=small_world()))
     assert several == [*[(1, 0)] * (layout.size - 1 - len(layout.names)), (len(layout.names), 0), (1, 0)]
-    assert parts_of(Setting(7, 2), [4, 3]) == [(4, 4), (3, 3)]
+    assert list_parts(PolicySpec(7, 2), [4, 3]) == [(4, 4), (3, 3)]
 
 
 @pytest.mark.parametrize("name", BELIEF_KERNELS)
@@ -107,18 +107,18 @@ def slow(name, one, other, parts, degree, length_scale):
 @pytest.mark.parametrize("name", BELIEF_KERNELS)
 def test_the_kernel_is_its_definition(name):
     rows, args = beliefs(6), {"degree": 2, "length_scale": 0.3}
-    expected = [[slow(name, one, other, parts_of(SETTING), **args) for other in rows] for one in rows]
+    expected = [[slow(name, one, other, list_parts(SETTING), **args) for other in rows] for one in rows]
     np.testing.assert_allclose(gram(kernel(name, **args), rows), expected, atol=1e-12)
 
 
 def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_only():
-    found = relations_of("handcrafted", SETTING, 0.4)
+    found = relate_actions("handcrafted", SETTING, 0.4)
     at = {name: number for number, name in enumerate(NAMES)}
     assert found[at["request_tea"], at["request_area"]] == found[at["select_area"], at["select_tea"]] == 0.4
     assert found[at["request_tea"], at["confirm_tea"]] == found[at["inform"], at["inform_byname"]] == 0.0
     np.testing.assert_array_equal(found.diagonal(), 1.0)
     assert np.linalg.eigvalsh(found).min() > 0
-    np.testing.assert_array_equal(relations_of("delta", SETTING, 0.4), np.eye(len(NAMES)))
+    np.testing.assert_array_equal(relate_actions("delta", SETTING, 0.4), np.eye(len(NAMES)))
 
 
 def test_a_slot_with_the_name_of_an_act_is_a_slot():
@@ -126,7 +126,7 @@ def test_a_slot_with_the_name_of_an_act_is_a_slot():
     entity = {"name": "e", "byname": "a", "with_blanks_": "c"}
     domain = Domain("odd", "thing", slots, ["name"], [entity])
     names = action_names(domain)
-    found = relations_of("handcrafted", Setting(9, len(names), domain=domain), 0.4)
+    found = relate_actions("handcrafted", PolicySpec(9, len(names), domain=domain), 0.4)
     pairs = {(names[a], names[b]) for a, b in np.argwhere(np.triu(found, 1) > 0)}
     assert pairs == {(f"{kind}_byname", f"{kind}_with_blanks_") for kind in ("request", "confirm", "select")}
 
@@ -135,13 +135,16 @@ def test_a_slot_with_the_name_of_an_act_is_a_slot():
     ("make", "said"),
     [
         (lambda: kernel("polysorted"), "policy.args.kernel: found 'polysorted', wanted one of polysort, gausssort"),
-        (lambda: relations_of("same", SETTING, 0.5), "policy.args.action_kernel: found 'same', wanted one of delta"),
-        (lambda: relations_of("handcrafted", Setting(3, 4), 0.5), "handcrafted needs the actions of a domain"),
-        (lambda: parts_of(Setting(7, 2), [4, 4]), r"policy.args.blocks: found \[4, 4\], wanted .* 7 columns in all"),
-        (lambda: parts_of(Setting(7, 2), [8, -1]), "policy.args.blocks"),
-        (lambda: parts_of(Setting(7, 2), ["7"]), "policy.args.blocks"),
-        (lambda: parts_of(Setting(7, 2), 7), "policy.args.blocks: found 7, wanted sizes of parts"),
-        (lambda: parts_of(Setting(7, 2), {7: 1}), "policy.args.blocks"),
+        (lambda: relate_actions("same", SETTING, 0.5), "policy.args.action_kernel: found 'same', wanted one of delta"),
+        (lambda: relate_actions("handcrafted", PolicySpec(3, 4), 0.5), "handcrafted needs the actions of a domain"),
+        (
+            lambda: list_parts(PolicySpec(7, 2), [4, 4]),
+            r"policy.args.blocks: found \[4, 4\], wanted .* 7 columns in all",
+        ),
+        (lambda: list_parts(PolicySpec(7, 2), [8, -1]), "policy.args.blocks"),
+        (lambda: list_parts(PolicySpec(7, 2), ["7"]), "policy.args.blocks"),
+        (lambda: list_parts(PolicySpec(7, 2), 7), "policy.args.blocks: found 7, wanted sizes of parts"),
+        (lambda: list_parts(PolicySpec(7, 2), {7: 1}), "policy.args.blocks"),
     ],
 )
 def test_a_mistake_is_named(make, said):

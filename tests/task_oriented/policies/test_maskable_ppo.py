@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.ppo import PPO
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 TURNS = 20_480
@@ -32,7 +32,7 @@ class Oracle:
 
 def ours(make, seed):
     environment = make()
-    policy = PPO(Setting(environment.layout.size, len(environment.names), seed=seed, num_updates=TURNS // 1024))
+    policy = PPO(PolicySpec(environment.layout.size, len(environment.names), seed=seed, num_updates=TURNS // 1024))
     sampler = Sampler(make, seed, 8)
     for _ in range(TURNS // 1024):
         for episode in sampler.sample(policy, 1024):
@@ -56,7 +56,7 @@ def theirs(make, seed):
 
 def success(policy, make):
     """In percent."""
-    episodes = play(policy, make, 9, range(NUM_DIALOGUES), 32)
+    episodes = run_dialogues(policy, make, 9, range(NUM_DIALOGUES), 32)
     return 100 * statistics.mean(episode.success for episode in episodes)
 
 

@@ -7,16 +7,16 @@ from small_domain import small_domain
 from toy_environments import Colours, Counted, best
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting, stream
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.ppo import PPO
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 SMALL = {"hidden_sizes": (16,)}
 
 
 def colours(seed=0, **args):
-    return PPO(Setting(3, 4, seed), **SMALL | args)
+    return PPO(PolicySpec(3, 4, seed), **SMALL | args)
 
 
 def episode(rewards, values, terminated=False, truncated=False, last=0.0):
@@ -35,7 +35,7 @@ def slow_gae(rewards, values, after, gamma, gae_lambda):
 
 
 def test_advantages_never_leak_over_the_end_of_a_dialogue_and_only_a_cut_one_is_bootstrapped(monkeypatch):
-    policy = PPO(Setting(1, 2), gamma=0.9, gae_lambda=0.8)
+    policy = PPO(PolicySpec(1, 2), gamma=0.9, gae_lambda=0.8)
     monkeypatch.setattr(policy, "_values", lambda observations: 10 * observations[:, 0])
     rows = [([-1, -1, 19], [3, 5, 8]), ([-1, -1], [2, 4]), ([-1], [7]), ([-1, 0], [1, 6])]
     ended = [{"terminated": True}, {"truncated": True}, {}, {"terminated": True}]
@@ -93,10 +93,10 @@ def test_the_first_step_follows_the_gradient_of_the_textbook():
 
 
 def test_exploration_is_on_while_sampling_and_off_while_evaluating():
-    policy = PPO(Setting(2, 3), **SMALL)
+    policy = PPO(PolicySpec(2, 3), **SMALL)
     policy.learner.policy[2].bias.data = torch.tensor([0.0, 0.5, 0.0])
     sampled = np.concatenate([one.actions for one in Sampler(Counted, 0, 4).sample(policy, 200)])
-    evaluated = np.concatenate([one.actions for one in play(policy, Counted, 0, range(60))])
+    evaluated = np.concatenate([one.actions for one in run_dialogues(policy, Counted, 0, range(60))])
     assert set(sampled.tolist()) == {0, 1, 2}
     assert set(evaluated.tolist()) == {1}
     shares = np.bincount(sampled) / 200
@@ -117,7 +117,7 @@ def test_an_action_that_the_mask_forbids_is_never_drawn_and_has_no_gradient():
 
 
 def learned(seed):
-    policy = PPO(Setting(3, 4, seed), hidden_sizes=(32,), lr=1e-2, entropy_coef=0.0, minibatch_size=64)
+    policy = PPO(PolicySpec(3, 4, seed), hidden_sizes=(32,), lr=1e-2, entropy_coef=0.0, minibatch_size=64)
     sampler = Sampler(Colours, seed, 8)
     for _ in range(25):
         for one in sampler.sample(policy, 256):
@@ -128,7 +128,7 @@ def learned(seed):
 
 @pytest.mark.thorough
 def test_ppo_learns_the_right_masked_policy_of_a_toy():
-    episodes = play(learned(seed=0), Colours, 99, range(100))
+    episodes = run_dialogues(learned(seed=0), Colours, 99, range(100))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert len(right) == 300
     assert right.all()
@@ -164,7 +164,7 @@ def test_a_state_that_is_damaged_is_refused(tmp_path, text):
 
 
 def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():
-    policy = PPO(Setting(3, 4, num_updates=2), lr=0.01, final_lr=0.1)
+    policy = PPO(PolicySpec(3, 4, num_updates=2), lr=0.01, final_lr=0.1)
     rates = []
     for _ in range(3):
         for one in Sampler(Colours, 0, 1).sample(policy, 8):
@@ -191,12 +191,12 @@ def test_ppo_learns_to_serve_the_user_of_a_small_domain():
         return ActLevel(domain)
 
     environment = make()
-    policy = PPO(Setting(environment.layout.size, len(environment.names)), hidden_sizes=(32,), lr=3e-3)
+    policy = PPO(PolicySpec(environment.layout.size, len(environment.names)), hidden_sizes=(32,), lr=3e-3)
     sampler = Sampler(make, 0, 8)
-    before = np.mean([one.success for one in play(policy, make, 9, range(100))])
+    before = np.mean([one.success for one in run_dialogues(policy, make, 9, range(100))])
     for _ in range(12):
         for one in sampler.sample(policy, 512):
             policy.observe(one)
         policy.update()
-    after = np.mean([one.success for one in play(policy, make, 9, range(100))])
+    after = np.mean([one.success for one in run_dialogues(policy, make, 9, range(100))])
     assert after > max(0.85, before)

@@ -9,14 +9,14 @@ import torch
 from toy_environments import Colours, Counted
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
-RANDOM = RandomPolicy(Setting(2, 3))
+RANDOM = RandomPolicy(PolicySpec(2, 3))
 
 
 def seeded(seed=0):
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"num_dialogues": 1, "num_steps": null, "due": 0}'])
 def test_counters_that_are_damaged_are_refused(tmp_path, text):
-    policy = build_policy("dqn", {"hidden_sizes": [4]}, Setting(3, 4))
+    policy = build_policy("dqn", {"hidden_sizes": [4]}, PolicySpec(3, 4))
     policy.save(tmp_path)
     (tmp_path / "policy.json").write_text(text)
     with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
@@ -121,7 +121,7 @@ def test_counters_that_are_damaged_are_refused(tmp_path, text):
 
 
 def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
-    policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 0.4}, Setting(3, 4))
+    policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 0.4}, PolicySpec(3, 4))
     made = []
     for _ in range(5):
         for one in Sampler(Colours, 0, 1).sample(policy, 3):
@@ -133,7 +133,7 @@ def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
 
 
 def test_a_piece_makes_no_step_due_before_its_dialogue_has_ended():
-    policy, sampler, made = build_policy("dqn", {"hidden_sizes": [4]}, Setting(3, 4)), Sampler(Colours, 0, 1), []
+    policy, sampler, made = build_policy("dqn", {"hidden_sizes": [4]}, PolicySpec(3, 4)), Sampler(Colours, 0, 1), []
     for _ in range(6):
         for one in sampler.sample(policy, 1):
             policy.observe(one)
@@ -145,7 +145,7 @@ def test_a_piece_makes_no_step_due_before_its_dialogue_has_ended():
 def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
     drawn = []
     for seed in (0, 1, 2):
-        policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 3}, Setting(3, 4, seed=seed))
+        policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 3}, PolicySpec(3, 4, seed=seed))
         monkeypatch.setattr(policy, "_step", lambda generator: drawn.append(generator.initial_seed()) or {})
         for one in Sampler(Colours, 0, 1).sample(policy, 6):
             policy.observe(one)
@@ -155,7 +155,7 @@ def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_number_that_is_not_finite_stops_the_run(name):
-    policy = build_policy(name, {"hidden_sizes": [4], "steps_per_dialogue": 1}, Setting(3, 4))
+    policy = build_policy(name, {"hidden_sizes": [4], "steps_per_dialogue": 1}, PolicySpec(3, 4))
     for one in Sampler(Colours, 0, 1).sample(policy, 6):
         policy.observe(one)
     policy.update()
@@ -182,7 +182,7 @@ def hashes(policy, folder):
 def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8}
     args |= {} if name == "enac" else {"capacity": 60}
-    whole, stopped, resumed = (build_policy(name, args, Setting(3, 4, seed=1)) for _ in range(3))
+    whole, stopped, resumed = (build_policy(name, args, PolicySpec(3, 4, seed=1)) for _ in range(3))
     go_on(whole, Sampler(Colours, 0, 8), 8)
     first, second = Sampler(Colours, 0, 8), Sampler(Colours, 0, 8)
     go_on(stopped, first, 4)
@@ -198,8 +198,8 @@ def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
 @pytest.mark.parametrize("name", ["dqn", "acer"])
 def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name, tmp_path):
     args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
-    in_memory = build_policy(name, args, Setting(3, 4, seed=1))
-    on_disk, resumed = (build_policy(name, args | {"in_memory": 5}, Setting(3, 4, seed=1)) for _ in range(2))
+    in_memory = build_policy(name, args, PolicySpec(3, 4, seed=1))
+    on_disk, resumed = (build_policy(name, args | {"in_memory": 5}, PolicySpec(3, 4, seed=1)) for _ in range(2))
     go_on(in_memory, Sampler(Colours, 0, 8), 6)
     sampler = Sampler(Colours, 0, 8)
     go_on(on_disk, sampler, 3)
@@ -215,7 +215,7 @@ def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name,
     ("name", "key"), [("bbqn", "target_share"), ("acer", "average_share"), ("tracer", "average_share")]
 )
 def test_the_slow_network_follows_by_its_share_in_each_step(name, key):
-    policy = build_policy(name, {"hidden_sizes": [4], "batch_size": 4, key: 0.25}, Setting(3, 4))
+    policy = build_policy(name, {"hidden_sizes": [4], "batch_size": 4, key: 0.25}, PolicySpec(3, 4))
     for one in Sampler(Colours, 0, 1).sample(policy, 6):
         policy.observe(one)
     before = [weight.clone() for weight in policy.learner.slow.parameters()]
@@ -228,7 +228,7 @@ def test_the_slow_network_follows_by_its_share_in_each_step(name, key):
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_masked_actions_are_never_taken(name):
-    policy = build_policy(name, {"hidden_sizes": [8]}, Setting(3, 4))
+    policy = build_policy(name, {"hidden_sizes": [8]}, PolicySpec(3, 4))
     masks = np.tile([False, True, False, True], (200, 1))
     streams = [Random(n) for n in range(200)]
     for deterministic in (False, True):
@@ -240,10 +240,10 @@ def test_masked_actions_are_never_taken(name):
 @pytest.mark.parametrize(("key", "value"), [("gamma", 2), ("batch_size", 0), ("steps_per_dialogue", -1)])
 def test_an_argument_that_cannot_be_used_is_named(name, key, value):
     with pytest.raises(UserError, match=rf"policy\.args\.{key}: found {value}"):
-        build_policy(name, {key: value}, Setting(3, 4))
+        build_policy(name, {key: value}, PolicySpec(3, 4))
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "acer", "tracer"])
 def test_a_norm_of_0_which_would_learn_nothing_is_refused(name):
     with pytest.raises(UserError, match=r"policy\.args\.max_grad_norm: found 0, wanted a number from 1e-09"):
-        build_policy(name, {"max_grad_norm": 0}, Setting(3, 4))
+        build_policy(name, {"max_grad_norm": 0}, PolicySpec(3, 4))

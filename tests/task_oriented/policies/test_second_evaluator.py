@@ -9,10 +9,10 @@ import pytest
 from strange_domains import STRANGE, strange
 
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
@@ -57,7 +57,7 @@ def judged(rows, text):
 
 def texts(domain, rate, policy, number=60):
     environment = ActLevel(domain, rate)
-    episodes = play(policy, partial(ActLevel, domain, rate), 11, range(number))
+    episodes = run_dialogues(policy, partial(ActLevel, domain, rate), 11, range(number))
     return [transcript(domain, environment.names, episode) for episode in episodes]
 
 
@@ -73,7 +73,7 @@ def test_the_verdicts_of_two_evaluators_agree(name, rate):
     else:
         domain, rows = strange(name), STRANGE[name]["entities"]
     seen = set()
-    for policy in (Handcrafted(domain), RandomPolicy(Setting(1, 1))):
+    for policy in (Handcrafted(domain), RandomPolicy(PolicySpec(1, 1))):
         for text in texts(domain, rate, policy):
             ((verdict, length, how, reward, f1),) = END.findall(text)
             success, turns, paid, own_f1 = judged(rows, text)

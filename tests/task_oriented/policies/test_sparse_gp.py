@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel
-from rlhf_dialog.task_oriented.policies.sparse_gp import Block
+from rlhf_dialog.task_oriented.policies.sparse_gp import ActionBlock
 
 VARIANCE, NOISE = 9.0, 4.0
 KERNEL = BeliefKernel("gauss", [(2, 0), (1, 0)], length_scale=0.4)
@@ -18,7 +18,7 @@ def turns(count, seed=0):
 
 
 def block(novelty, features, actions, values):
-    found = Block(KERNEL, RELATIONS, [0, 1], VARIANCE)
+    found = ActionBlock(KERNEL, RELATIONS, [0, 1], VARIANCE)
     for row, action, value in zip(features, actions.tolist(), values, strict=True):
         found.learn(row[None], action, value, NOISE, novelty)
     found.refresh()

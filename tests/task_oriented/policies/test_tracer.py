@@ -9,9 +9,9 @@ from toy_environments import Colours, best
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.a2c import A2C
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.tracer import TRACER
 
 
@@ -21,7 +21,7 @@ def generator(seed=0):
 
 def gradients(cls, **args):
     """The gradient (P,) of the policy's loss, after it has moved away from its average, and that of its KL from the average."""
-    policy, noise = cls(Setting(3, 4), hidden_sizes=(8,), batch_size=5), generator(9)
+    policy, noise = cls(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=5), generator(9)
     policy.args = SimpleNamespace(**vars(policy.args) | args)  # a trust below 0 too, which a user cannot give
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
@@ -51,19 +51,19 @@ def test_a_step_of_a2c_within_the_trust_region_is_not_changed_and_another_one_en
 
 
 def test_the_arguments_of_a2c_are_known_and_others_are_named():
-    assert build_policy("tracer", {"gamma": 0.5}, Setting(3, 4)).args.gamma == 0.5
+    assert build_policy("tracer", {"gamma": 0.5}, PolicySpec(3, 4)).args.gamma == 0.5
     with pytest.raises(UserError, match="gama"):
-        build_policy("tracer", {"gama": 0.5}, Setting(3, 4))
+        build_policy("tracer", {"gama": 0.5}, PolicySpec(3, 4))
 
 
 @pytest.mark.thorough
 def test_tracer_learns_the_right_masked_policy_of_a_toy():
-    policy = TRACER(Setting(3, 4), hidden_sizes=(32,), lr=5e-3)
+    policy = TRACER(PolicySpec(3, 4), hidden_sizes=(32,), lr=5e-3)
     sampler = Sampler(Colours, 0, 8)
     for _ in range(30):
         for one in sampler.sample(policy, 48):
             policy.observe(one)
         policy.update()
-    episodes = play(policy, Colours, 99, range(60))
+    episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > 0.85

@@ -7,7 +7,7 @@ from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains.domain import domain_of
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.runs.checkpoint import (
     check_domain,
@@ -23,7 +23,7 @@ SETTINGS = {"domain": "tea.json", "error_rate": 0.1, "user": "friendly", "max_tu
 
 
 def policy(seed=0):
-    return PPO(Setting(3, 2, seed), hidden_sizes=(4,))
+    return PPO(PolicySpec(3, 2, seed), hidden_sizes=(4,))
 
 
 def saved(folder, iteration=1, keep=2):

@@ -12,7 +12,7 @@ from processes import ROOT, environment, run_command
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
 
@@ -82,7 +82,7 @@ def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, m
 
     def noted(policy, make, seed, dialogues, **args):
         led.append((seed, list(dialogues), args))
-        return play(policy, make, seed, dialogues, **args)
+        return run_dialogues(policy, make, seed, dialogues, **args)
 
     monkeypatch.setattr("rlhf_dialog.task_oriented.runs.person_run.play", noted)
     talked(tmp_path, TWO, seed=4)

@@ -10,9 +10,9 @@ from small_domain import small_domain
 
 from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.training_world import environment_of, scene_of, taught_scene
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
@@ -43,7 +43,7 @@ def test_a_class_of_the_users_own():
     assert (scene.name, scene.domain, scene.num_features) == ("Guess", None, 2)
     assert list(scene.names) == ["action 0", "action 1"]
     assert scene.hash != scene_of(settings(environment={"id": "Endless", "args": {}})).hash
-    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [4])
     lines = scene.transcript(episode).splitlines()
     assert lines[0] == "dialogue 4"
     assert lines[1].startswith(f"    1  action {episode.actions[0]}   [reward ")
@@ -54,7 +54,7 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
     scene = scene_of(settings(environment={"id": "Hurried", "args": {"error_rate": 0.15}}))
     assert (scene.name, scene.domain.name) == ("restaurant", "restaurant")
     assert "inform_byname" in scene.names
-    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [0])
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [0])
     assert "goal: " in scene.transcript(episode)
 
 
@@ -72,7 +72,7 @@ def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each
     monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Guess": guess})
     scene = scene_of(settings(environment=OWN))
     assert list(scene.names) == found
-    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [4])
     assert "\x1b" not in scene.transcript(episode)
 
 

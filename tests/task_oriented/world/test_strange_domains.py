@@ -9,10 +9,10 @@ from strange_domains import STRANGE, strange
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE
 from rlhf_dialog.task_oriented.domains.domain import checked, domain_of
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act
 
@@ -24,7 +24,7 @@ LEAST = {
 @cache
 def served(name, rate):
     domain = strange(name)
-    return play(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
+    return run_dialogues(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_action_is_not_taken_for_a_slot_of_that_name():
     names = ActLevel(domain).names
     informs = [
         acts
-        for one in play(RandomPolicy(Setting(1, 1)), partial(ActLevel, domain, 0.3), 1, range(30))
+        for one in run_dialogues(RandomPolicy(PolicySpec(1, 1)), partial(ActLevel, domain, 0.3), 1, range(30))
         for action, acts in zip(one.actions.tolist(), one.info["system_acts"], strict=True)
         if names[action] in ("inform_byname", "inform_alternatives")
     ]

@@ -30,26 +30,28 @@ def normalised_entropy(shares: Iterable[float]) -> float:
     >>> round(normalised_entropy([1, 1, 2]), 4)  # (0.25 log 4 + 0.25 log 4 + 0.5 log 2) / 3
     0.3466
     """
-    known = [share for share in shares if share > 0]
-    total = sum(known)
-    return -sum(share / total * log(share / total) for share in known) / max(len(known), 1)
+    positive = [share for share in shares if share > 0]
+    total = sum(positive)
+    return -sum(share / total * log(share / total) for share in positive) / max(len(positive), 1)
 
 
-def abstraction_of(domain: MultiDomain) -> Abstraction:
+def make_abstraction(domain: MultiDomain) -> Abstraction:
     """Domain -> slot -> `slot0` for the constraint of the largest entropy, `info0` for what can only be asked, `book0`.
 
     The slot that names the entities is `name`. Entities give the frequencies of values; users do where there are none.
     """
-    return {name: _named(service) for name, service in domain.services.items()}
+    return {name: _name_slots(service) for name, service in domain.services.items()}
 
 
-def _named(service: Service) -> dict[str, str]:
+def _name_slots(service: Service) -> dict[str, str]:
     constraints = [slot for slot in service.constraints if slot != service.key]
     asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
-    booking = {f"{BOOK}{slot}": normalised_entropy(own.shares.values()) for slot, own in service.booking.items()}
-    found = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
-    found |= _ranked("slot", {slot: _entropy(service, slot) for slot in constraints})
-    return found | _ranked("info", {slot: _entropy(service, slot) for slot in asked}) | _ranked("book", booking)
+    booking = {
+        f"{BOOK}{slot}": normalised_entropy(chances.shares.values()) for slot, chances in service.booking.items()
+    }
+    names = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
+    names |= _rank("slot", {slot: _entropy(service, slot) for slot in constraints})
+    return names | _rank("info", {slot: _entropy(service, slot) for slot in asked}) | _rank("book", booking)
 
 
 def _entropy(service: Service, slot: str) -> float:
@@ -59,7 +61,7 @@ def _entropy(service: Service, slot: str) -> float:
     return normalised_entropy(counts.values() or (chances.shares.values() if chances else ()))
 
 
-def _ranked(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
+def _rank(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
     ranked = sorted(entropies, key=lambda slot: -entropies[slot])
     return {slot: f"{kind}{rank}" for rank, slot in enumerate(ranked)}
 
@@ -75,21 +77,23 @@ def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
     Raises UserError for a file that is something else, an unknown domain or slot, and a name that two slots of a domain have.
     """
     begin = f"{path}: is not an abstraction, an object with the slots of each domain: "
-    given: Abstraction = read_json(Path(path), begin, shape=dict[str, dict[str, Any]])
-    for name, slots in given.items():
-        known = abstraction_of(domain.only([name]))[name]
+    abstraction: Abstraction = read_json(Path(path), begin, shape=dict[str, dict[str, Any]])
+    for name, slots in abstraction.items():
+        domain_slots = make_abstraction(domain.only([name]))[name]
         for slot, label in slots.items():
-            if slot not in known:
-                hint = nearest(slot, known) or "."
-                raise UserError(f"{path}: the domain {name} has no slot '{slot}'{hint} It has {', '.join(known)}")
+            if slot not in domain_slots:
+                hint = nearest(slot, domain_slots) or "."
+                raise UserError(
+                    f"{path}: the domain {name} has no slot '{slot}'{hint} It has {', '.join(domain_slots)}"
+                )
             if not isinstance(label, str) or list(slots.values()).count(label) > 1:
                 raise UserError(
                     f"{path}: the domain {name} has {label!r} twice, or not as a text; give each slot its own"
                 )
-    return given
+    return abstraction
 
 
-class Bridge:
+class SlotMapping:
     """How a member looks at another domain, or at its own: slots of the same name in the abstraction stand for each other.
 
     Features without a counterpart are 0. actions (P, 2): pairs of a whole action and the member's.
@@ -97,14 +101,14 @@ class Bridge:
 
     def __init__(self, abstraction: Abstraction, member: View, other: View):
         other_columns = dict(zip(_labels(abstraction, other), other.columns.tolist(), strict=True))
-        wanted = _labels(abstraction, member)
+        labels = _labels(abstraction, member)
         if member.name == other.name:
-            other_columns, wanted = dict(enumerate(other.columns.tolist())), list(range(len(other.columns)))  # type: ignore[assignment, arg-type]
-        self.columns: Rows = np.array([other_columns.get(label, -1) for label in wanted], dtype=np.int64)
+            other_columns, labels = dict(enumerate(other.columns.tolist())), list(range(len(other.columns)))  # type: ignore[assignment, arg-type]
+        self.columns: Rows = np.array([other_columns.get(label, -1) for label in labels], dtype=np.int64)
         numbers = {_intent(name, member): n for n, name in enumerate(member.layout.names)}
         pairs = zip(other.layout.names, other.actions.tolist(), strict=True)
-        found = [(n, numbers[_intent(name, other)]) for name, n in pairs if _intent(name, other) in numbers]
-        self.actions: Rows = np.array(found, dtype=np.int64)
+        pairs_found = [(n, numbers[_intent(name, other)]) for name, n in pairs if _intent(name, other) in numbers]
+        self.actions: Rows = np.array(pairs_found, dtype=np.int64)
 
     def observations(self, whole: Features) -> Features:
         """The member's observations (N, D') of whole ones (N, D)."""
@@ -121,6 +125,6 @@ def _labels(abstraction: Abstraction, view: View) -> list[str]:
     labels = []
     for feature in places:
         kind, _, slot = feature.partition(" ")
-        known = slots.get(f"{BOOK}{slot}" if kind == "booking" else slot, f"{view.name}-{slot}")
-        labels.append(f"{kind} {known}" if slot else kind)
+        label = slots.get(f"{BOOK}{slot}" if kind == "booking" else slot, f"{view.name}-{slot}")
+        labels.append(f"{kind} {label}" if slot else kind)
     return [*labels, *(f"said {_intent(name, view)}" for name in view.layout.names), "turn"]

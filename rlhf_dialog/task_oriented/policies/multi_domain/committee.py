@@ -14,33 +14,33 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.arguments import fixed, takes
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.arguments import constant, takes
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
-    Bridge,
-    abstraction_of,
+    SlotMapping,
+    make_abstraction,
     read_abstraction,
     write_abstraction,
 )
-from rlhf_dialog.task_oriented.policies.multi_domain.views import Pieces, Rows, Views, save_parts
+from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Rows, Views, save_parts
 
 ABSTRACTION = "abstraction.json"
 LEARNING = ("evidence", "reward", "own")
 Q = NDArray[np.float64]  # (M, N, A)
 
 
-def combined(means: Q, variances: Q, prior_mean: float, prior_variance: float) -> tuple[Matrix, Matrix]:
+def combine_opinions(means: Q, variances: Q, prior_mean: float, prior_variance: float) -> tuple[Matrix, Matrix]:
     """Mean and variance (N, A) of all members (M, N, A) together: their precisions are added, and the prior counts once.
 
-    >>> mean, variance = combined(np.array([[[8.0]], [[2.0]]]), np.array([[[4.0]], [[2.0]]]), 0.0, 8.0)
+    >>> mean, variance = combine_opinions(np.array([[[8.0]], [[2.0]]]), np.array([[[4.0]], [[2.0]]]), 0.0, 8.0)
     >>> float(mean[0, 0]), float(variance[0, 0])  # (8/4 + 2/2) / (1/4 + 1/2 - 1/8), 1 / (1/4 + 1/2 - 1/8)
     (4.8, 1.6)
     """
-    precisions, others = 1.0 / np.maximum(variances, 1e-9 * prior_variance), (len(means) - 1) / prior_variance
-    precision = np.maximum(precisions.sum(axis=0) - others, 1.0 / prior_variance)
-    return ((precisions * means).sum(axis=0) - others * prior_mean) / precision, 1.0 / precision
+    precisions, surplus = 1.0 / np.maximum(variances, 1e-9 * prior_variance), (len(means) - 1) / prior_variance
+    precision = np.maximum(precisions.sum(axis=0) - surplus, 1.0 / prior_variance)
+    return ((precisions * means).sum(axis=0) - surplus * prior_mean) / precision, 1.0 / precision
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class CommitteeArguments(GPSarsaArguments):
     learning: what the part of a member in an action (its share of the precision, `weights` of the episode) does when the turn is
     learned: `evidence`, the turn counts so much for it; `reward`, it gets so much of the reward; `own`: only the domain's own
     member learns
-    abstraction: JSON file of the slots that stand for each other; default: by entropy (`abstraction_of`); saved with the policy
+    abstraction: JSON file of the slots that stand for each other; default: by entropy (`make_abstraction`); saved with the policy
     The other arguments are those of the members.
     """
 
-    action_kernel: str = fixed("delta")
-    similarity: float = fixed(0.5)
-    blocks: Sequence[int] | None = fixed(None)
-    prior: str | None = fixed(None)
+    action_kernel: str = constant("delta")
+    similarity: float = constant(0.5)
+    blocks: Sequence[int] | None = constant(None)
+    prior: str | None = constant(None)
     members: Sequence[str] | None = None
     learning: str = "evidence"
     abstraction: str | None = None
@@ -67,7 +67,7 @@ class CommitteeArguments(GPSarsaArguments):
         if self.learning not in LEARNING:
             raise UserError(f"policy.args.learning: found {self.learning!r}, wanted one of {', '.join(LEARNING)}")
 
-    def of_member(self) -> dict[str, Any]:
+    def member_arguments(self) -> dict[str, Any]:
         """The arguments of each member's policy."""
         return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
 
@@ -80,7 +80,7 @@ class Committee:
     """
 
     @takes(CommitteeArguments)
-    def __init__(self, setting: Setting, **args: Any):
+    def __init__(self, setting: PolicySpec, **args: Any):
         self.args = CommitteeArguments(**args)
         self.views, members = Views(setting, "committee"), self.args.members
         names = list(self.views.of) if members is None else members
@@ -89,12 +89,12 @@ class Committee:
                 f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
             )
         self.views.check(names, "policy.args.members")
-        of_member = self.args.of_member()
-        self.members = {name: GPSarsa(self.views.of[name].setting, **of_member) for name in names}
+        member_arguments = self.args.member_arguments()
+        self.members = {name: GPSarsa(self.views.of[name].setting, **member_arguments) for name in names}
         self.prior_variance = float(self.args.prior_deviation) ** 2
         domain, path = self.views.domain, self.args.abstraction
-        self._connect(read_abstraction(path, domain) if path else abstraction_of(domain))
-        self._pieces = Pieces()
+        self._connect(read_abstraction(path, domain) if path else make_abstraction(domain))
+        self._pieces = EpisodeBuffer()
 
     @property
     def num_points(self) -> int:
@@ -109,7 +109,7 @@ class Committee:
         A stream draws a normal number for each of the A actions.
         """
         means, variances, possible = self.opinions(observations)
-        mean, variance = combined(means, variances, self.args.prior_mean, self.prior_variance)
+        mean, variance = combine_opinions(means, variances, self.args.prior_mean, self.prior_variance)
         worth, rows = mean, np.arange(len(observations))
         if not deterministic and self.args.scale > 0:
             draws = [[stream.gauss(0.0, 1.0) for _ in row] for stream, row in zip(streams, masks, strict=True)]
@@ -130,9 +130,9 @@ class Committee:
             possible[np.ix_(rows, view.actions)] = True
             for number, (name, member) in enumerate(self.members.items()):
                 bridge = self.bridges[name, view.name]
-                found = member.posterior(bridge.observations(observations[rows]))
-                for table, own in zip((means, variances), found, strict=True):
-                    table[number][np.ix_(rows, bridge.actions[:, 0])] = own[:, bridge.actions[:, 1]]
+                tables = member.posterior(bridge.observations(observations[rows]))
+                for table, values in zip((means, variances), tables, strict=True):
+                    table[number][np.ix_(rows, bridge.actions[:, 0])] = values[:, bridge.actions[:, 1]]
         return means, variances, possible
 
     def observe(self, episode: Episode) -> None:
@@ -150,8 +150,8 @@ class Committee:
 
     def update(self) -> dict[str, float]:
         """All members learn; their metrics have their names before them."""
-        found = {name: member.update() for name, member in self.members.items()}
-        return {f"{name}/{key}": value for name, own in found.items() for key, value in own.items()}
+        updates = {name: member.update() for name, member in self.members.items()}
+        return {f"{name}/{key}": value for name, metrics in updates.items() for key, value in metrics.items()}
 
     def save(self, folder: str | Path) -> None:
         """Write each member into a folder of its name, the abstraction, and the pieces that wait for their end."""
@@ -169,21 +169,25 @@ class Committee:
     def _connect(self, abstraction: dict[str, dict[str, str]]) -> None:
         self.abstraction, views = abstraction, self.views.of
         self.bridges = {
-            (name, other): Bridge(abstraction, views[name], views[other]) for name in self.members for other in views
+            (name, other): SlotMapping(abstraction, views[name], views[other])
+            for name in self.members
+            for other in views
         }
 
     def _weights(self, observations: Features, actions: Actions, variances: Q) -> NDArray[np.float32]:
         """The parts (N, M) of the members in the actions; their sum is 1, or 0 where no member knows the action."""
-        known = np.zeros((len(self.members), len(observations)), dtype=np.bool_)
+        knows_action = np.zeros((len(self.members), len(observations)), dtype=np.bool_)
         for view, rows in self.views.groups(observations):
             for number, name in enumerate(self.members):
                 is_own = name == view.name
                 knows = np.isin(actions[rows], self.bridges[name, view.name].actions[:, 0])
-                known[number, rows] = knows & (is_own or self.args.learning != "own")
-        precisions = known / np.maximum(variances[:, np.arange(len(actions)), actions], 1e-9 * self.prior_variance)
+                knows_action[number, rows] = knows & (is_own or self.args.learning != "own")
+        precisions = knows_action / np.maximum(
+            variances[:, np.arange(len(actions)), actions], 1e-9 * self.prior_variance
+        )
         return (precisions / np.maximum(precisions.sum(axis=0), 1e-300)).T.astype(np.float32)
 
-    def _seen_by(self, bridge: Bridge, part: Episode, weights: NDArray[np.float32]) -> Episode:
+    def _seen_by(self, bridge: SlotMapping, part: Episode, weights: NDArray[np.float32]) -> Episode:
         """The turns of a domain as a member learns them; an action that it does not know has the weight 0."""
         numbers: Rows = np.zeros(self.views.num_actions, dtype=np.int64)
         numbers[bridge.actions[:, 0]] = bridge.actions[:, 1]

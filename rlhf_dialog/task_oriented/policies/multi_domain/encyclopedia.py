@@ -19,7 +19,7 @@ class LookupFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Page:
+class WikiPage:
     """A page: its title, a summary in a few sentences, and its sections, heading -> text."""
 
     title: str
@@ -28,9 +28,9 @@ class Page:
 
 
 class Fetcher(Protocol):
-    """Finds pages. A fetcher of yours may have `near(title) -> list[str]` too: titles to offer where there is no page."""
+    """Finds pages. A fetcher of yours may also have `suggest_titles(title) -> list[str]`, for a title without a page."""
 
-    def fetch(self, title: str) -> Page | list[str] | None:
+    def fetch(self, title: str) -> WikiPage | list[str] | None:
         """The page; the titles that an ambiguous one may mean; None where there is nothing. Raises LookupFailed."""
 
 
@@ -51,26 +51,26 @@ class OfflineFile:
     """
 
     def __init__(self, path: str | Path | None = None):
-        own = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
-        source, where = (Path(path).expanduser(), str(path)) if path is not None else (own, "encyclopedia.json")
+        built_in = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
+        source, where = (Path(path).expanduser(), str(path)) if path is not None else (built_in, "encyclopedia.json")
         self.found, self.titles = _pages(read_json(source, f"{where}: cannot be read as JSON: "), where)
 
-    def fetch(self, title: str) -> Page | list[str] | None:
+    def fetch(self, title: str) -> WikiPage | list[str] | None:
         """The page or the candidates of the title; case, punctuation and articles do not matter."""
         return self.found.get(normal(title))
 
-    def near(self, title: str) -> list[str]:
+    def suggest_titles(self, title: str) -> list[str]:
         """The titles that are spelled alike, the nearest first."""
         alike = difflib.get_close_matches(normal(title), self.titles, n=NEAREST, cutoff=0.6)
         return [self.titles[each] for each in alike]
 
 
-def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str, str]]:
+def _pages(data: Any, where: str) -> tuple[dict[str, WikiPage | list[str]], dict[str, str]]:
     """Normal title -> page or candidates, and normal title -> title."""
     pages = data.get("pages") if isinstance(data, dict) else None
     if not isinstance(pages, list) or not pages or set(data) - {"pages", "ambiguous"}:
         raise UserError(f'{where}: expected {{"pages": [...], "ambiguous": {{...}}}} with at least one page')
-    by_title: dict[str, Page | list[str]] = {}
+    by_title: dict[str, WikiPage | list[str]] = {}
     for i, entry in enumerate(pages):
         page = _page(entry, f"{where}: page {i + 1}")
         if by_title.setdefault(normal(page.title), page) is not page:
@@ -88,7 +88,7 @@ def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str
     return by_title, titles
 
 
-def _page(entry: Any, where: str) -> Page:
+def _page(entry: Any, where: str) -> WikiPage:
     keys = ("title", "summary", "sections")
     sections: Any = entry.get("sections", {}) if isinstance(entry, dict) else None
     is_right = (
@@ -100,7 +100,7 @@ def _page(entry: Any, where: str) -> Page:
     )
     if not is_right:
         raise UserError(f"{where}: expected the texts title and summary, and sections: {{heading: text}}")
-    return Page(entry["title"], entry["summary"], sections)
+    return WikiPage(entry["title"], entry["summary"], sections)
 
 
 def _is_text(value: Any) -> bool:

@@ -21,13 +21,13 @@ class HandcraftedMulti(Rules):
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         places = self.layout.places
-        current = next((name for name, own in places.items() if row[own["current"]]), None)
+        current = next((name for name, columns in places.items() if row[columns["current"]]), None)
         if current is not None:
-            yield from self._in(current, places[current], row)
+            yield from self._domain_rules(current, places[current], row)
         yield from (f"{name}_{intent}" for name in places for intent in ("inform", "book"))
         yield "reqmore"
 
-    def _in(self, name: str, columns: dict[str, int], row: list[float]) -> Iterator[str]:
+    def _domain_rules(self, name: str, columns: dict[str, int], row: list[float]) -> Iterator[str]:
         """The rules for the domain of which the user spoke last, the first one first."""
         yield from (f"{name}_book", f"{name}_inform", f"{name}_nooffer")
         if not row[columns["ready"]] or self.layout.domain.services[name].made_from:

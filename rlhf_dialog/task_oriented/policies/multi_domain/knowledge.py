@@ -14,10 +14,15 @@ from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import (
     Fetcher,
     LookupFailed,
     OfflineFile,
-    Page,
+    WikiPage,
     normal,
 )
-from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import chosen, section, topic, wants_more
+from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import (
+    choose_title,
+    find_heading,
+    find_title,
+    wants_more,
+)
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import AGENT, WIKIPEDIA, MediaWiki
 from rlhf_dialog.terminal import visible
 
@@ -40,8 +45,8 @@ class KnowledgeConfig(Settings):
     def _fits(self) -> "KnowledgeConfig":
         if self.network and self.path is not None:
             raise ValueError("path: the file is not read with network: true; leave one of them out")
-        if not self.network and (given := sorted(self.model_fields_set - {"path", "network"})):
-            raise ValueError(f"{given[0]}: has no effect without network: true; leave it out")
+        if not self.network and (keys := sorted(self.model_fields_set - {"path", "network"})):
+            raise ValueError(f"{keys[0]}: has no effect without network: true; leave it out")
         return self
 
     def fetcher(self) -> Fetcher:
@@ -74,7 +79,7 @@ class Knowledge:
 
     def begin(self) -> None:
         """Begin a dialogue: no page is open, and no titles are offered."""
-        self.page: Page | None = None
+        self.page: WikiPage | None = None
         self.offered: list[str] = []
         self.spoke_last = False
 
@@ -86,55 +91,59 @@ class Knowledge:
 
     def _answer(self, turn: str) -> str | None:
         offered, self.offered = self.offered, []
-        if offered and (meant := chosen(turn, offered)):
+        if offered and (meant := choose_title(turn, offered)):
             return self._look_up(meant)
         if any(f" {name} " in f" {normal(turn)} " for name in self.own):
             return None
-        if self.page and (answer := self._more_of(self.page, turn)):
+        if self.page and (answer := self._answer_more(self.page, turn)):
             return answer
-        title = topic(turn)
+        title = find_title(turn)
         return None if title is None else self._look_up(title)
 
-    def _more_of(self, page: Page, turn: str) -> str | None:
+    def _answer_more(self, page: WikiPage, turn: str) -> str | None:
         """The section that is asked for, or what there is to ask for; None where the turn is about something else."""
-        asked, of_the_page = section(turn)
+        asked, of_the_page = find_heading(turn)
         names = {asked, normal(turn)} if self.spoke_last else {asked}
-        title = said(page.title, LONGEST_TITLE)
+        title = shorten(page.title, LONGEST_TITLE)
         for heading, text in page.sections.items():
             if normal(heading) in names:
-                return f"{title}, {said(heading, LONGEST_TITLE)}: {said(text, LONGEST_TEXT)}"
-        headings = [said(heading, LONGEST_TITLE) for heading in page.sections][: 2 * MOST]
+                return f"{title}, {shorten(heading, LONGEST_TITLE)}: {shorten(text, LONGEST_TEXT)}"
+        headings = [shorten(heading, LONGEST_TITLE) for heading in page.sections][: 2 * MOST]
         there_is = f"You can ask about: {', '.join(headings)}." if headings else "That is all I have on it."
         if self.spoke_last and wants_more(turn):
             return f"{title}: {there_is}"
-        return f"{title}: I have nothing on {said(asked, LONGEST_TITLE)}. {there_is}" if of_the_page else None
+        return f"{title}: I have nothing on {shorten(asked, LONGEST_TITLE)}. {there_is}" if of_the_page else None
 
     def _look_up(self, title: str) -> str:
-        shown = said(title, LONGEST_TITLE)
+        shown_title = shorten(title, LONGEST_TITLE)
         try:
             answer = self.fetcher.fetch(title)
-            near: Any = getattr(self.fetcher, "near", lambda title: [])(title) if answer is None else []
+            suggestions: Any = (
+                getattr(self.fetcher, "suggest_titles", lambda title: [])(title) if answer is None else []
+            )
         except (LookupFailed, OSError) as error:
             logger.warning("knowledge: %r was not looked up: %s", title, error)
-            return f"I am sorry, I cannot look up {shown} now: {said(str(error), LONGEST_TEXT)}."
-        if isinstance(answer, Page):
+            return f"I am sorry, I cannot look up {shown_title} now: {shorten(str(error), LONGEST_TEXT)}."
+        if isinstance(answer, WikiPage):
             self.page = answer
-            return f"{said(answer.title, LONGEST_TITLE)}: {said(answer.summary, LONGEST_TEXT)}"
-        self.offered = near if answer is None else answer
+            return f"{shorten(answer.title, LONGEST_TITLE)}: {shorten(answer.summary, LONGEST_TEXT)}"
+        self.offered = suggestions if answer is None else answer
         if not isinstance(self.offered, list) or not all(
             isinstance(each, str) and normal(each) for each in self.offered
         ):
             name = type(self.fetcher).__name__
-            raise UserError(f"{name}: found {self.offered!r} for {title!r}; return a Page, a list of titles, or None")
-        question = f" Do you mean {_listed(self.offered)}?" if self.offered else ""
+            raise UserError(
+                f"{name}: found {self.offered!r} for {title!r}; return a WikiPage, a list of titles, or None"
+            )
+        question = f" Do you mean {_join_titles(self.offered)}?" if self.offered else ""
         return (
-            f"I found nothing on {shown}.{question}"
+            f"I found nothing on {shown_title}.{question}"
             if answer is None
-            else f"{shown} can mean several things.{question}"
+            else f"{shown_title} can mean several things.{question}"
         )
 
 
-def said(text: str, longest: int) -> str:
+def shorten(text: str, longest: int) -> str:
     """A text of a page on one line, without what steers a terminal; a long one ends with a sentence, or with `...`."""
     text = visible(" ".join(text.split()))
     if len(text) <= longest:
@@ -143,6 +152,6 @@ def said(text: str, longest: int) -> str:
     return text[: end + 1] if end > 0 else f"{text[: longest - 4].rstrip()} ..."
 
 
-def _listed(titles: list[str]) -> str:
-    *others, last = [said(title, LONGEST_TITLE) for title in titles[:MOST]]
-    return f"{', '.join(others)} or {last}" if others else last
+def _join_titles(titles: list[str]) -> str:
+    *first, last = [shorten(title, LONGEST_TITLE) for title in titles[:MOST]]
+    return f"{', '.join(first)} or {last}" if first else last

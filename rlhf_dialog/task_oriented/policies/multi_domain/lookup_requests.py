@@ -17,10 +17,10 @@ PLACES = {"first": 0, "former": 0, "second": 1, "third": 2, "last": -1, "latter"
 YES, NO = {"yes", "yeah", "yep", "sure", "right"}, {"no", "not", "neither", "none"}
 
 
-def topic(turn: str) -> str | None:
+def find_title(turn: str) -> str | None:
     """The title that a turn asks for, or None.
 
-    >>> topic("What is the Moon?")
+    >>> find_title("What is the Moon?")
     'Moon'
     """
     asked = QUESTION.fullmatch(_plain(turn))
@@ -29,12 +29,12 @@ def topic(turn: str) -> str | None:
     return title if first and first[0] not in NOT_A_TITLE else None
 
 
-def section(turn: str) -> tuple[str, bool]:
+def find_heading(turn: str) -> tuple[str, bool]:
     """The heading that a question may ask for, and whether it is one of the open page: `What is its history?`."""
     asked = QUESTION.fullmatch(_plain(turn))
-    first, *rest = normal(asked[1]).split() or [""] if asked else [""]
-    of_the_page = first in OF_THE_PAGE and bool(rest)
-    return " ".join(rest if of_the_page else [first, *rest]), of_the_page
+    first, *words = normal(asked[1]).split() or [""] if asked else [""]
+    of_the_page = first in OF_THE_PAGE and bool(words)
+    return " ".join(words if of_the_page else [first, *words]), of_the_page
 
 
 def wants_more(turn: str) -> bool:
@@ -42,16 +42,16 @@ def wants_more(turn: str) -> bool:
     return MORE.fullmatch(_plain(turn)) is not None
 
 
-def chosen(turn: str, offered: list[str]) -> str | None:
+def choose_title(turn: str, offered: list[str]) -> str | None:
     """The title that a turn chooses: by its name, its place, a word that only it has, or `yes` to a single one.
 
-    >>> chosen("the planet, please", ["Mercury (element)", "Mercury (planet)"])
+    >>> choose_title("the planet, please", ["Mercury (element)", "Mercury (planet)"])
     'Mercury (planet)'
     """
     words = set(normal(turn).split())
     if exact := [title for title in offered if normal(title) == normal(turn)]:
         return exact[0]
-    if topic(turn) is not None or words & NO:
+    if find_title(turn) is not None or words & NO:
         return None
     if words & YES and len(offered) == 1:
         return offered[0]

@@ -20,10 +20,10 @@ from rlhf_dialog.task_oriented.policies.base import (
     Features,
     Masks,
     PolicyFactory,
-    Setting,
+    PolicySpec,
     choose,
 )
-from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, Pieces, View, Views, save_parts
+from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, EpisodeBuffer, View, Views, save_parts
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 
 STATE, UPDATE = "policy.json", "update"
@@ -32,7 +32,7 @@ STATE, UPDATE = "policy.json", "update"
 WITHOUT_FILES = ("ppo", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
 
 
-class State(BaseModel):
+class ManagerState(BaseModel):
     """The file of a manager; the policies of its domains have their own."""
 
     num_updates: int
@@ -43,8 +43,10 @@ def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
     """What the policies of the domains reach: those of ours that read no file nothing, all others anything."""
     policies = args.get("policies")
     named = [*(policies.values() if isinstance(policies, Mapping) else ()), args.get("others", "handcrafted")]
-    specs = [one if isinstance(one, Mapping) else {"id": one} for one in named]
-    unknown = [str(one.get("id")) for one in specs if one.get("id") not in WITHOUT_FILES and not _is_without_prior(one)]
+    specs = [spec if isinstance(spec, Mapping) else {"id": spec} for spec in named]
+    unknown = [
+        str(spec.get("id")) for spec in specs if spec.get("id") not in WITHOUT_FILES and not _is_without_prior(spec)
+    ]
     return {"args.policies": f"{unknown[0]} does not say what it reaches"} if unknown else {}
 
 
@@ -61,16 +63,17 @@ class Manager:
     Raises UserError for an unknown domain, and for a policy that cannot be built.
     """
 
-    def __init__(self, setting: Setting, policies: Mapping[str, Any] | None = None, others: Any = "handcrafted"):
-        self.views, given = Views(setting, "manager"), {} if policies is None else policies
-        if not isinstance(given, Mapping):
+    def __init__(self, setting: PolicySpec, policies: Mapping[str, Any] | None = None, others: Any = "handcrafted"):
+        specs, fallback = {} if policies is None else policies, others
+        self.views = Views(setting, "manager")
+        if not isinstance(specs, Mapping):
             raise UserError(
                 f"policy.args.policies: found {policies!r}, wanted the policy of each domain, {{domain: policy}}"
             )
-        self.views.check(given, "policy.args.policies")
-        self.policies = {name: _built(name, given.get(name, others), view) for name, view in self.views.of.items()}
-        self._blank = {key: row for view in self.views.of.values() for key, row in self._extras_of(view).items()}
-        self._pieces = Pieces()
+        self.views.check(specs, "policy.args.policies")
+        self.policies = {name: _build(name, specs.get(name, fallback), view) for name, view in self.views.of.items()}
+        self._blank = {key: row for view in self.views.of.values() for key, row in self._empty_extras(view).items()}
+        self._pieces = EpisodeBuffer()
         self._taught = set[str]()
         self.num_updates = 0
 
@@ -111,9 +114,9 @@ class Manager:
 
     def update(self) -> dict[str, float]:
         """The policies that have got dialogues learn; their metrics have the domain before them."""
-        found = {name: policy.update() for name, policy in self.policies.items() if name in self._taught}
+        updates = {name: policy.update() for name, policy in self.policies.items() if name in self._taught}
         self._taught, self.num_updates = set(), self.num_updates + 1
-        return {f"{name}/{key}": value for name, own in found.items() for key, value in own.items()}
+        return {f"{name}/{key}": value for name, metrics in updates.items() for key, value in metrics.items()}
 
     def save(self, folder: str | Path) -> None:
         """Write each policy into a folder of its domain's name, and the pieces that wait for their end."""
@@ -123,13 +126,13 @@ class Manager:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other policies."""
-        state = read_json(Path(folder) / STATE, f"{folder}: holds no manager, or is damaged: ", shape=State)
+        state = read_json(Path(folder) / STATE, f"{folder}: holds no manager, or is damaged: ", shape=ManagerState)
         self.num_updates, self._taught = state["num_updates"], set(state["taught"])
         self._pieces.load(Path(folder))
         for name, policy in self.policies.items():
             policy.load(Path(folder) / name)
 
-    def _extras_of(self, view: View) -> Extras:
+    def _empty_extras(self, view: View) -> Extras:
         """The extras of a domain's policy for one turn, all 0."""
         _, extras = choose(
             self.policies[view.name],
@@ -141,18 +144,18 @@ class Manager:
         return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in extras.items()}
 
 
-def _built(name: str, given: Any, view: View) -> base.Policy:
+def _build(name: str, spec: Any, view: View) -> base.DialoguePolicy:
     """The policy of a domain. Raises UserError, with the domain, for one that cannot be built."""
     where = f"policy.args.policies.{name}"
-    wanted: Any = {"id": given} if isinstance(given, str) else given
-    keys = wanted if isinstance(wanted, Mapping) and {*wanted} <= {"id", "args"} else {}
+    mapping: Any = {"id": spec} if isinstance(spec, str) else spec
+    keys = mapping if isinstance(mapping, Mapping) and {*mapping} <= {"id", "args"} else {}
     args = {} if keys.get("args") is None else keys["args"]
     if not isinstance(keys.get("id"), str) or not isinstance(args, Mapping):
-        raise UserError(f"{where}: found {given!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
+        raise UserError(f"{where}: found {spec!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
     if "setting" in args:
         raise UserError(f"{where}: leave 'setting' out of args; the run gives it")
     try:
-        built: base.Policy = PolicyFactory.create(keys["id"], {**args, "setting": view.setting})
+        built: base.DialoguePolicy = PolicyFactory.create(keys["id"], {**args, "setting": view.setting})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     return built

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, Page
+from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, WikiPage
 from rlhf_dialog.user_code import TimeLimit
 
 MAX_ANSWER = 1 << 21  # bytes
@@ -36,14 +36,14 @@ class MediaWiki:
         self, url: str = WIKIPEDIA, timeout_s: float = 5.0, private_hosts: Collection[str] = (), user_agent: str = AGENT
     ):
         private = {host.lower() for host in private_hosts}
-        self.parts, self.timeout_s = _checked(url, private), timeout_s
+        self.parts, self.timeout_s = _check_url(url, private), timeout_s
         self.may_be_private = self.parts.hostname in private
         if not re.fullmatch(r"[\x20-\x7e]+", user_agent):
             raise UserError(f"user_agent: {user_agent!r} must be one line of ASCII text")
         headers = {"User-Agent": user_agent, "Accept": "application/json"}
         self.client = Client(self.parts, headers, check_address=self._check_address)
 
-    def fetch(self, title: str) -> Page | list[str] | None:
+    def fetch(self, title: str) -> WikiPage | list[str] | None:
         """The page; of a disambiguation page the titles that it links to. Raises LookupFailed."""
         title = NOT_IN_TITLES.sub(" ", title).strip()
         answer = self._get(
@@ -67,7 +67,7 @@ class MediaWiki:
         except (AttributeError, KeyError, IndexError, TypeError):
             raise LookupFailed(BROKEN) from None
 
-    def near(self, title: str) -> list[str]:
+    def suggest_titles(self, title: str) -> list[str]:
         """The titles that the wiki's search finds. Raises LookupFailed."""
         answer = self._get(action="opensearch", search=NOT_IN_TITLES.sub(" ", title), limit=NEAREST)
         try:
@@ -101,17 +101,17 @@ class MediaWiki:
 
 def is_public(address: str) -> bool:
     """Whether the IP address is one of the public internet."""
-    found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in NAT64 else None
-        found = inner or found.ipv4_mapped or found.sixtofour or found
-    return found.is_global and not found.is_multicast
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
+        ip = inner or ip.ipv4_mapped or ip.sixtofour or ip
+    return ip.is_global and not ip.is_multicast
 
 
-def _page(title: str, extract: str) -> Page:
-    summary, *rest = HEADING.split(extract)
-    sections = {heading: SUBHEADING.sub("", text) for heading, text in zip(rest[::2], rest[1::2], strict=True)}
-    return Page(title, summary, {heading: text for heading, text in sections.items() if text.strip()})
+def _page(title: str, extract: str) -> WikiPage:
+    summary, *parts = HEADING.split(extract)
+    sections = {heading: SUBHEADING.sub("", text) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    return WikiPage(title, summary, {heading: text for heading, text in sections.items() if text.strip()})
 
 
 def _text(value: Any) -> str:
@@ -120,7 +120,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _checked(url: str, private_hosts: Collection[str]) -> SplitResult:
+def _check_url(url: str, private_hosts: Collection[str]) -> SplitResult:
     try:
         parts = urlsplit(url)
         is_right = parts.hostname and parts.port != 0 and parts.username is None and not parts.query + parts.fragment

@@ -36,8 +36,8 @@ class Topics:
                 )
             if isinstance(synonyms, str) or not all(isinstance(word, str) and word.strip() for word in synonyms):
                 raise UserError(f"words: found {synonyms!r} for '{name}', wanted a list of words")
-        self._named = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
-        self._meant = {name: _pattern(values) for name, values in _own_values(domain).items()}
+        self._name_patterns = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
+        self._value_patterns = {name: _pattern(values) for name, values in _unshared_values(domain).items()}
         self.begin()
 
     def begin(self) -> str:
@@ -45,33 +45,37 @@ class Topics:
         self.topic = ""
         self.is_over = False
         self.num_missed = 0
-        return f"Hello! I can help you with {self._listed(self.names)}. What are you looking for?"
+        return f"Hello! I can help you with {self._join_names(self.names)}. What are you looking for?"
 
-    def hear(self, said: str | Sequence[Act]) -> str:
+    def hear(self, turn: str | Sequence[Act]) -> str:
         """Take in the user's words, or acts; what to answer, "" where the policy of `topic` speaks.
 
         A topic stays until another one is named, or the user says goodbye.
         """
-        words = said.lower().strip() if isinstance(said, str) else " ".join(act.intent for act in said)
-        topics = self._named_in(said)
+        words = turn.lower().strip() if isinstance(turn, str) else " ".join(act.intent for act in turn)
+        topics = self._find_topics(turn)
         if len(topics) == 1:
             self.topic, self.num_missed = topics[0], 0
             return ""
         if re.search(BYE, words):
             self.topic, self.is_over = "", True
             return "Goodbye!"
-        if isinstance(said, str) and re.search(HELP, words):
+        if isinstance(turn, str) and re.search(HELP, words):
             return self._help()
         return "" if self.topic else self._ask(topics, words)
 
-    def _named_in(self, said: str | Sequence[Act]) -> list[str]:
+    def _find_topics(self, turn: str | Sequence[Act]) -> list[str]:
         """The topics that are named; where there is none yet, those that a value means."""
-        if not isinstance(said, str):
-            return list(dict.fromkeys(name for act in said if (name := act.slot.partition("-")[0]) in self.names))
-        named = [name for name in self.names if self._named[name].search(said.lower())]
+        if not isinstance(turn, str):
+            return list(dict.fromkeys(name for act in turn if (name := act.slot.partition("-")[0]) in self.names))
+        named = [name for name in self.names if self._name_patterns[name].search(turn.lower())]
         if named or self.topic:
             return [] if self.topic in named and len(named) > 1 else named
-        return [name for name in self.names if name in self._meant and self._meant[name].search(said.lower())]
+        return [
+            name
+            for name in self.names
+            if name in self._value_patterns and self._value_patterns[name].search(turn.lower())
+        ]
 
     def _ask(self, topics: Sequence[str], words: str) -> str:
         self.num_missed += 1
@@ -79,9 +83,9 @@ class Topics:
             self.is_over = True
             return "I am sorry, I could not find out what you are looking for. Goodbye!"
         if topics:
-            return f"Is it about {self._listed(topics)}? We can do one after the other."
+            return f"Is it about {self._join_names(topics)}? We can do one after the other."
         start = "Hello!" if re.search(HELLO, words) else "I am sorry, I did not understand that."
-        return f"{start} Please name one of these: {self._listed(self.names)}."
+        return f"{start} Please name one of these: {self._join_names(self.names)}."
 
     def _help(self) -> str:
         """What may be said, with slots and values of the topic, or of the first one."""
@@ -89,9 +93,10 @@ class Topics:
         slots = [slot for slot in service.asked if slot in service.constraints][:3]
         wishes = "; ".join(f"the {slot}, such as {next(iter(service.constraints[slot].shares))}" for slot in slots)
         about = f"For {service.name} you can say {wishes}." if wishes else f"You can ask about {service.name}."
-        return f"I know about {self._listed(self.names, 'and')}. {about} Say the name of a topic to begin it, and goodbye to end."
+        topics = self._join_names(self.names, "and")
+        return f"I know about {topics}. {about} Say the name of a topic to begin it, and goodbye to end."
 
-    def _listed(self, names: Sequence[str], last: str = "or") -> str:
+    def _join_names(self, names: Sequence[str], last: str = "or") -> str:
         return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
@@ -99,13 +104,16 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(re.escape(word.lower()) for word in words)})\b")
 
 
-def _own_values(domain: MultiDomain) -> dict[str, list[str]]:
+def _unshared_values(domain: MultiDomain) -> dict[str, list[str]]:
     """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
     slots = {name: service.constraints.values() for name, service in domain.services.items()}
-    known = {name: {value for chances in of for value in chances.shares} for name, of in slots.items()}
-    counts = Counter(value for values in known.values() for value in values)
+    values_by_name = {
+        name: {value for chances in chances_of_slots for value in chances.shares}
+        for name, chances_of_slots in slots.items()
+    }
+    counts = Counter(value for values in values_by_name.values() for value in values)
     unshared = {
         name: sorted(v for v in values if counts[v] == 1 and len(v) >= SHORTEST and not re.search(r"\d", v))
-        for name, values in known.items()
+        for name, values in values_by_name.items()
     }
     return {name: values for name, values in unshared.items() if values}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains import MultiDomain
-from rlhf_dialog.task_oriented.policies.base import Episode, Features, Policy, Setting
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Features, PolicySpec
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
@@ -24,7 +24,7 @@ class View:
     columns (D',): where the policy's features are in a whole observation; actions (A',): the numbers of its actions
     """
 
-    def __init__(self, setting: Setting, domain: MultiDomain, name: str):
+    def __init__(self, setting: PolicySpec, domain: MultiDomain, name: str):
         whole, layout = MultiLayout(domain), MultiLayout(domain.only([name]))
         self.name, self.layout = name, layout
         self.actions: Rows = np.array([whole.names.index(action) for action in layout.names], dtype=np.int64)
@@ -51,7 +51,7 @@ class View:
 class Views:
     """The views of all domains, by name, and which one is active."""
 
-    def __init__(self, setting: Setting, policy: str):
+    def __init__(self, setting: PolicySpec, policy: str):
         """Raises UserError, with the name of the policy, for a setting of one domain, or of none."""
         domain = setting.domain
         if not isinstance(domain, MultiDomain) or MultiLayout(domain).size != setting.num_features:
@@ -90,10 +90,10 @@ class Views:
                 name: getattr(whole, name)[rows] for name in ("observations", "masks", "actions", "logprobs", "values")
             }
             extras = {name: column[rows] for name, column in whole.extras.items()}
-            yield view, replace(whole, **taken, rewards=rewards, extras=extras, paid=float(rewards.sum()))
+            yield view, replace(whole, **taken, rewards=rewards, extras=extras, total_reward=float(rewards.sum()))
 
 
-class Pieces:
+class EpisodeBuffer:
     """Holds pieces of dialogues back until their end is there."""
 
     def __init__(self) -> None:
@@ -101,14 +101,14 @@ class Pieces:
 
     def join(self, episode: Episode) -> Episode | None:
         """The whole dialogue, once its last piece has come; one whose beginning was not seen begins with what was seen."""
-        known = replace(episode, extras=episode.extras | {"values": episode.values})
-        columns = self._replay.join(known)
+        with_values = replace(episode, extras=episode.extras | {"values": episode.values})
+        columns = self._replay.join(with_values)
         if columns is None:
             return None
         start, values = int(columns.pop("turn")[0]), columns.pop("values")
         names = "observations", "masks", "actions", "logprobs", "rewards"
-        own: dict[str, Any] = {name: columns.pop(name) for name in names}
-        return replace(episode, **own, values=values, extras=columns, start=start)
+        turns: dict[str, Any] = {name: columns.pop(name) for name in names}
+        return replace(episode, **turns, values=values, extras=columns, start=start)
 
     def save(self, folder: Path) -> None:
         """Write what is held back."""
@@ -119,7 +119,7 @@ class Pieces:
         self._replay.load(folder)
 
 
-def save_parts(folder: Path, parts: Mapping[str, Policy]) -> None:
+def save_parts(folder: Path, parts: Mapping[str, DialoguePolicy]) -> None:
     """Write each policy into a folder of its name."""
     for name, policy in parts.items():
         (folder / name).mkdir(exist_ok=True)

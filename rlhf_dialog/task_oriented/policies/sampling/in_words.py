@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Policy, Setting, choose
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, PolicySpec, choose
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.observations import Layout
@@ -14,20 +14,20 @@ from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.words import system_words
 
 
-class First(Random):
+class FirstChoice(Random):
     """Chooses the first of what there is."""
 
     def choice(self, seq: Any) -> Any:
         return seq[0]
 
 
-class Spoken:
+class PolicyInWords:
     """What `policy`, such as the handcrafted one, says to the user of a `GoalOriented` environment.
 
     varied: whether it draws among the sentences of the templates, else it says the first one
     """
 
-    def __init__(self, environment: GoalOriented, policy: Policy, varied: bool = True):
+    def __init__(self, environment: GoalOriented, policy: DialoguePolicy, varied: bool = True):
         self.environment = environment
         self.policy = policy
         self.varied = varied
@@ -54,18 +54,18 @@ class Spoken:
         chosen, _ = choose(self.policy, observation[None], mask[None], True, [stream])
         self.turn += 1
         acts = self.actions.acts(self.actions.names[int(chosen[0])], belief, summary)
-        return self.words.say(acts, stream if self.varied else First())
+        return self.words.say(acts, stream if self.varied else FirstChoice())
 
 
-def handcrafted_in_words(environment: GoalOriented, seed: int) -> Spoken:
+def handcrafted_in_words(environment: GoalOriented, seed: int) -> PolicyInWords:
     """The handcrafted policy as a baseline of the environment."""
     return _baseline("handcrafted", environment, seed)
 
 
-def random_in_words(environment: GoalOriented, seed: int) -> Spoken:
+def random_in_words(environment: GoalOriented, seed: int) -> PolicyInWords:
     """The random policy as a baseline of the environment."""
     return _baseline("random", environment, seed)
 
 
-def _baseline(policy: str, environment: GoalOriented, seed: int) -> Spoken:
-    return Spoken(environment, build_policy(policy, {}, Setting(0, 0, seed, environment.domain)))
+def _baseline(policy: str, environment: GoalOriented, seed: int) -> PolicyInWords:
+    return PolicyInWords(environment, build_policy(policy, {}, PolicySpec(0, 0, seed, environment.domain)))

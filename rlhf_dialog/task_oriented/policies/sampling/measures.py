@@ -12,12 +12,12 @@ from rlhf_dialog.task_oriented.policies.base import Episode
 VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
 
 
-def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
+def collect_numbers(episodes: Sequence[Episode]) -> dict[str, Any]:
     """For each measure the numbers (N,) of N dialogues: success (NaN where it is not said), reward, turns; where they are known,
     precision, recall and F1 of what was informed, and the book rate, NaN for a dialogue without requests or a booking."""
     numbers = {
-        "success": [float("nan") if one.success is None else float(one.success) for one in episodes],
-        "reward": [episode.paid for episode in episodes],
+        "success": [float("nan") if episode.success is None else float(episode.success) for episode in episodes],
+        "reward": [episode.total_reward for episode in episodes],
         "turns": [float(episode.start + len(episode)) for episode in episodes],
     }
     if all("inform" in episode.info for episode in episodes):
@@ -31,27 +31,27 @@ def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 def means(episodes: Sequence[Episode]) -> dict[str, float]:
     """The mean of success, reward and turns, NaN without dialogues; where some do not say it, `success_of` that do."""
-    numbers = numbers_of(episodes)
-    known = {name: numbers[name][np.isfinite(numbers[name])] for name in ("success", "reward", "turns")}
-    found = {name: float(values.mean()) if len(values) else float("nan") for name, values in known.items()}
-    return found | count_verdicts(numbers["success"])
+    numbers = collect_numbers(episodes)
+    finite = {name: numbers[name][np.isfinite(numbers[name])] for name in ("success", "reward", "turns")}
+    averages = {name: float(values.mean()) if len(values) else float("nan") for name, values in finite.items()}
+    return averages | count_verdicts(numbers["success"])
 
 
-def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
+def measure_dialogues(episodes: Sequence[Episode]) -> dict[str, Interval]:
     """Mean, low and high of each measure; with a `AnswerTest` also of the share of right answers."""
-    found = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
-    return with_count(found, numbers_of(episodes)["success"])
+    intervals = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
+    return with_count(intervals, collect_numbers(episodes)["success"])
 
 
-def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
+def compare_dialogues(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
     """The intervals of after - before on the same dialogues, which are resampled in pairs."""
     old, new = _statistics(before), _statistics(after)
     return {name: difference(old[name], new[name]) for name in old if name in new}
 
 
 def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
-    found = {name: mean_statistic(values) for name, values in numbers_of(episodes).items()}
+    statistics = {name: mean_statistic(values) for name, values in collect_numbers(episodes).items()}
     if all("right" in episode.info for episode in episodes):
         counts = [[episode.info["right"], len(episode)] for episode in episodes]
-        found["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)
-    return found
+        statistics["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)
+    return statistics

@@ -10,17 +10,17 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import (
     NOTHING,
+    EnvAnswer,
     EnvironmentFailed,
     Make,
     Order,
-    SideBySide,
-    Turn,
+    VectorEnv,
 )
 from rlhf_dialog.workers import LOST, Worker, WorkerFailed
 
 
 class Processes:
-    """`num_envs` environments in `process_num` processes, with the methods of `SideBySide`.
+    """`num_envs` environments in `process_num` processes, with the methods of `VectorEnv`.
 
     They end with `close`, and with this process, however that ends. Signals do not reach them: the run decides when to end.
     """
@@ -35,7 +35,7 @@ class Processes:
         for number in range(self.process_num):
             self._answer(number, None)
 
-    def step(self, orders: Sequence[Order]) -> list[Turn]:
+    def step(self, orders: Sequence[Order]) -> list[EnvAnswer]:
         """One order for each environment. Raises EnvironmentFailed with the traceback of the process, RunStopped when a process
         has ended or does not answer in time."""
         padded = [*orders, *[(NOTHING, NOTHING)] * (self.each * self.process_num - len(orders))]
@@ -62,7 +62,7 @@ class Processes:
                 raise RunStopped(failure.text) from None
             raise EnvironmentFailed(f"in process {number + 1} of {self.process_num}: {failure.report}") from None
         except TimeoutError:
-            raise _stopped(
+            raise _as_run_stopped(
                 f"a process that hosts dialogues has not answered within {self.timeout_s:g} seconds (step_timeout_s)"
             ) from None
         except LOST:
@@ -71,12 +71,12 @@ class Processes:
     def _lost(self, number: int) -> RunStopped:
         worker = self.workers[number]
         which = f"process {number + 1} of {self.process_num} that hosts dialogues (pid {worker.pid})"
-        return _stopped(f"{which} {worker.how_it_ended()}")
+        return _as_run_stopped(f"{which} {worker.how_it_ended()}")
 
 
 def _dialogues(make: Make, seed: int, num_envs: int) -> Any:
-    return SideBySide(make, seed, num_envs).step
+    return VectorEnv(make, seed, num_envs).step
 
 
-def _stopped(what: str) -> RunStopped:
+def _as_run_stopped(what: str) -> RunStopped:
     return RunStopped(f"{what}; the finished iterations are kept, go on with --resume")

@@ -9,11 +9,11 @@ from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.world.act_world import SUCCESS_REWARD
 
 
-def misjudged(episode: Episode, share: float, seed: int) -> Episode:
+def with_reward_noise(episode: Episode, share: float, seed: int) -> Episode:
     """What a policy learns from when a share of the dialogues of `ActLevel` is judged wrongly: then the last reward of a success
     is that of a failure, and the other way round.
 
-    Whether it is judged wrongly depends on seed and dialogue alone. `paid` and `success` stay what they were.
+    Whether it is judged wrongly depends on seed and dialogue alone. `total_reward` and `success` stay what they were.
     """
     if not episode.ended or Random(f"{seed}/{episode.dialogue}/judgement").random() >= share:
         return episode

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, Extras, Policy, choose, stream
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, Make, SideBySide, Turn
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Extras, choose, stream
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvAnswer, Make, VectorEnv
 
 logger = logging.getLogger(__name__)
 DAMAGED = "the checkpoint's trainer.json is damaged: sampler.dialogues are not those of this run"
 WAY_BACK = "; resume from another checkpoint, or begin again"
 
 
-def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
-    """`SideBySide` in this process, or `Processes`, with one line of the log that says which and why."""
+def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
+    """`VectorEnv` in this process, or `Processes`, with one line of the log that says which and why."""
     if not process_num:
         logger.info(
             "%d dialogues side by side in this process (process_num: 0): a user that computes little answers sooner than a "
             "message to another process takes",
             num_envs,
         )
-        return SideBySide(make, seed, num_envs)
+        return VectorEnv(make, seed, num_envs)
     from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 
     processes = Processes(make, seed, num_envs, process_num, timeout_s)
@@ -51,9 +51,9 @@ class _Place:
 
     def open(self, dialogue: int) -> None:
         self.dialogue = dialogue
-        self.now = Turn(None, None)
+        self.now = EnvAnswer(None, None)
         self.first = 0
-        self.paid = 0.0
+        self.total_reward = 0.0
         self.actions: list[int] = []
         self.rows: list[dict[str, Any]] = []
 
@@ -61,10 +61,10 @@ class _Place:
     def is_open(self) -> bool:
         return self.now.observation is not None
 
-    def take(self, action: int, extras: dict[str, Any], turn: Turn) -> None:
+    def take(self, action: int, extras: dict[str, Any], turn: EnvAnswer) -> None:
         """Note one turn; `turn` is what followed."""
         self.actions.append(action)
-        self.paid += turn.reward
+        self.total_reward += turn.reward
         self.rows.append(
             {"at": (self.now.observation, self.now.mask), "action": action, "reward": turn.reward, "extras": extras}
         )
@@ -72,16 +72,16 @@ class _Place:
 
     def episode(self, following: int) -> Episode | None:
         """What was noted, if anything; after the end of the dialogue, `following` is the next one."""
-        rows, turn, start, dialogue, paid = self.rows, self.now, self.first, self.dialogue, self.paid
+        rows, turn, start, dialogue, total_reward = self.rows, self.now, self.first, self.dialogue, self.total_reward
         ended = turn.terminated or turn.truncated
         last = turn.last_observation if ended else turn.observation
         self.rows, self.first = [], len(self.actions)
         if ended:
             self.open(following)
-            self.now = Turn(turn.observation, turn.mask)
+            self.now = EnvAnswer(turn.observation, turn.mask)
         if not rows or last is None:
             return None
-        extras = _stacked([row["extras"] for row in rows])
+        extras = _stack([row["extras"] for row in rows])
         zeros = np.zeros(len(rows), dtype=np.float32)
         return Episode(
             observations=np.stack([row["at"][0] for row in rows]),
@@ -97,7 +97,7 @@ class _Place:
             success=_truth(turn.info.get("success")) if ended else False,
             info=turn.info,
             start=start,
-            paid=paid,
+            total_reward=total_reward,
             extras=extras,
         )
 
@@ -106,15 +106,15 @@ class Sampler:
     """`num_envs` dialogues side by side that go on from one call to the next.
 
     make: builds an environment (Gymnasium's `reset` and `step`, `options["dialogue"]`, `info["action_mask"]`)
-    host: where the environments are, by default in this process (`hosts`)
+    host: where the environments are, by default in this process (`open_host`)
     """
 
     def __init__(self, make: Make, seed: int, num_envs: int, host: Any = None):
         self.seed, self.num_envs = seed, num_envs
-        self.host = SideBySide(make, seed, num_envs) if host is None else host
+        self.host = VectorEnv(make, seed, num_envs) if host is None else host
         self.places = [_Place(number) for number in range(num_envs)]
 
-    def sample(self, policy: Policy, num_turns: int, deterministic: bool = False) -> list[Episode]:
+    def sample(self, policy: DialoguePolicy, num_turns: int, deterministic: bool = False) -> list[Episode]:
         """Episodes of exactly `num_turns` turns together, in the order of their ends.
 
         Dialogues that have not ended are cut: they are the last episodes, and go on in the next call.
@@ -166,27 +166,34 @@ class Sampler:
             for place, turn in zip(self.places, turns, strict=True):
                 place.now = turn
 
-    def _turn(self, policy: Policy, turning: Sequence[_Place], following: Iterable[int], deterministic: bool) -> None:
+    def _turn(
+        self, policy: DialoguePolicy, turning: Sequence[_Place], following: Iterable[int], deterministic: bool
+    ) -> None:
         """One action for each of these places; the dialogue that follows is opened where one ends."""
         observations = np.stack([place.now.observation for place in turning])  # type: ignore[misc]
         masks = np.stack([place.now.mask for place in turning])  # type: ignore[misc]
         streams = [stream(self.seed, place.dialogue, len(place.actions)) for place in turning]
         actions, extras = choose(policy, observations, masks, deterministic, streams)
-        given = dict(zip(map(id, turning), zip(actions.tolist(), following, strict=True), strict=True))
-        turns = self.host.step([given.get(id(place), (NOTHING, NOTHING)) for place in self.places])
+        orders = dict(zip(map(id, turning), zip(actions.tolist(), following, strict=True), strict=True))
+        turns = self.host.step([orders.get(id(place), (NOTHING, NOTHING)) for place in self.places])
         answers = {id(place): turn for place, turn in zip(self.places, turns, strict=True)}
         for row, place in enumerate(turning):
-            own = {name: column[row] for name, column in extras.items()}
-            place.take(given[id(place)][0], own, answers[id(place)])
+            row_extras = {name: column[row] for name, column in extras.items()}
+            place.take(orders[id(place)][0], row_extras, answers[id(place)])
 
 
-def play(
-    policy: Policy, make: Make, seed: int, dialogues: Iterable[int], num_envs: int = 8, deterministic: bool = True
+def run_dialogues(
+    policy: DialoguePolicy,
+    make: Make,
+    seed: int,
+    dialogues: Iterable[int],
+    num_envs: int = 8,
+    deterministic: bool = True,
 ) -> list[Episode]:
     """These dialogues from their beginning to their end, in this order, without exploration; all in this process."""
-    wanted = list(dialogues)
-    num_envs = min(num_envs, len(wanted))
-    queues = [deque(wanted[number::num_envs]) for number in range(num_envs)]
+    numbers = list(dialogues)
+    num_envs = min(num_envs, len(numbers))
+    queues = [deque(numbers[number::num_envs]) for number in range(num_envs)]
     with closing(Sampler(make, seed, num_envs)) as sampler:
         sampler.places = [_Place(queue.popleft()) for queue in queues]
         sampler._open_all()
@@ -200,18 +207,18 @@ def play(
                     episodes[episode.dialogue] = episode
                     if then != NOTHING:
                         waiting[id(place)].popleft()
-        return [episodes[number] for number in wanted]
+        return [episodes[number] for number in numbers]
 
 
 def _truth(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _stacked(rows: list[dict[str, Any]]) -> Extras:
+def _stack(rows: list[dict[str, Any]]) -> Extras:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def _is_dialogue(one: Any) -> bool:
+def _is_dialogue(value: Any) -> bool:
     """Whether this is the number of a dialogue and the list of its actions."""
-    is_pair = isinstance(one, list) and len(one) == 2 and isinstance(one[1], list)
-    return is_pair and all(type(number) is int and 0 <= number < 2**53 for number in [one[0], *one[1]])
+    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)
+    return is_pair and all(type(number) is int and 0 <= number < 2**53 for number in [value[0], *value[1]])

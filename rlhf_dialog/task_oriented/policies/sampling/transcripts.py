@@ -5,7 +5,7 @@ from typing import Any
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, AnyDomain, MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Features
-from rlhf_dialog.task_oriented.policies.sampling.transcripts_multi import lines_of_several
+from rlhf_dialog.task_oriented.policies.sampling.transcripts_multi import describe_dialogue
 from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.observations import Layout
 
@@ -19,15 +19,15 @@ def beliefs(layout: Layout, observation: Features) -> str:
         names = (*layout.domain.constraints[slot], DONTCARE)
         scores = observation[place].tolist()[: len(names)]
         ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
-        shown = " ".join(f"{name} {score:.2f}" for name, score in ranked if score > SHOWN_ABOVE)
-        parts.append(f"{slot}: {shown or '-'}")
+        text = " ".join(f"{name} {score:.2f}" for name, score in ranked if score > SHOWN_ABOVE)
+        parts.append(f"{slot}: {text or '-'}")
     return "; ".join(parts)
 
 
 def transcript(domain: AnyDomain, names: Sequence[str], episode: Episode) -> str:
     """The lines of a whole dialogue of `ActLevel` or `MultiActLevel`; `names` are those of its actions."""
     if isinstance(domain, MultiDomain):
-        return "\n".join(lines_of_several(domain, names, episode))
+        return "\n".join(describe_dialogue(domain, names, episode))
     return "\n".join(_lines(Layout(domain), names, episode))
 
 
@@ -39,18 +39,18 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
     ]
     how = "the environment ended it" if episode.terminated else "the environment cut it off"
     verdict = {None: "no word of success", True: "success"}.get(episode.success, "no success")
-    end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.paid:g}"
+    end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.total_reward:g}"
     return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
 
 
 def answer_test_transcript(names: Sequence[str], episode: Episode) -> str:
     """The lines of a whole dialogue of a `AnswerTest`: what was said, the action, and where it was wrong the right one."""
     lines = [f"dialogue {episode.dialogue}"]
-    for (said, right), action in zip(episode.info["asked"], episode.actions, strict=True):
+    for (line, right), action in zip(episode.info["asked"], episode.actions, strict=True):
         verdict = "right" if names[action] == right else f"wrong: {right}"
-        lines += [f"  user    {said}", f"  system  {names[action]}   [{verdict}]"]
+        lines += [f"  user    {line}", f"  system  {names[action]}   [{verdict}]"]
     return "\n".join(
-        [*lines, f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.paid:g}"]
+        [*lines, f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.total_reward:g}"]
     )
 
 
@@ -69,7 +69,7 @@ def _lines(layout: Layout, names: Sequence[str], episode: Episode) -> Iterator[s
     how = "the user said goodbye" if episode.terminated else "the turn limit"
     inform = ", ".join(f"{name} {value:.2f}" for name, value in info["inform"].items())
     verdict = "success" if episode.success else "failure"
-    yield f"  {verdict} after {len(episode)} turns ({how}); reward {episode.paid:g}; inform: {inform}"
+    yield f"  {verdict} after {len(episode)} turns ({how}); reward {episode.total_reward:g}; inform: {inform}"
 
 
 def _goal(goal: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
 
-def lines_of_several(domain: MultiDomain, names: Sequence[str], episode: Episode) -> Iterator[str]:
+def describe_dialogue(domain: MultiDomain, names: Sequence[str], episode: Episode) -> Iterator[str]:
     """The lines of a whole dialogue of `MultiActLevel`; `names` are those of its actions."""
     info, state = episode.info, DialogueState(domain)
     yield f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"
@@ -20,7 +20,7 @@ def lines_of_several(domain: MultiDomain, names: Sequence[str], episode: Episode
     for action, reward, system, user in zip(
         episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
     ):
-        yield f"  state   {_known(state)}"
+        yield f"  state   {_describe_state(state)}"
         yield f"  system  {format_acts(system)}   [{names[action]}]"
         yield f"  user    {format_acts(user)}   [reward {reward:+g}]"
         state.update(system, user)
@@ -31,7 +31,7 @@ def lines_of_several(domain: MultiDomain, names: Sequence[str], episode: Episode
     shown = {**info["inform"], "book rate": info["book_rate"]}
     measures = ", ".join(f"{name} {value:.2f}" for name, value in shown.items() if value is not None)
     verdict = "success" if episode.success else "failure"
-    yield f"  {verdict} after {len(episode)} turns ({how}); reward {episode.paid:g}; {measures}"
+    yield f"  {verdict} after {len(episode)} turns ({how}); reward {episode.total_reward:g}; {measures}"
 
 
 def _goal(goal: dict[str, dict[str, Any]]) -> str:
@@ -46,13 +46,18 @@ def _wish(wish: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _known(state: DialogueState) -> str:
+def _describe_state(state: DialogueState) -> str:
     """For each domain of which the user spoke: what it wants, how many entities fit, what is open, and what is booked."""
     parts = []
-    for name, own in state.domains.items():
-        said = {**own.constraints, **{f"book {slot}": value for slot, value in own.booking.items()}}
-        fit = f"; {len(own.matches)} fit" if own.is_ready and own.service.entities else ""
-        asked = f"; asked: {', '.join(own.asked)}" if own.asked else ""
-        booked = "; booked" if own.is_booked else ""
-        parts.append(f"{name} ({', '.join(f'{s}={v}' for s, v in said.items()) or 'anything'}{fit}{asked}{booked})")
+    for name, domain_state in state.domains.items():
+        constraints = {
+            **domain_state.constraints,
+            **{f"book {slot}": value for slot, value in domain_state.booking.items()},
+        }
+        fit = f"; {len(domain_state.matches)} fit" if domain_state.is_ready and domain_state.service.entities else ""
+        asked = f"; asked: {', '.join(domain_state.asked)}" if domain_state.asked else ""
+        booked = "; booked" if domain_state.is_booked else ""
+        parts.append(
+            f"{name} ({', '.join(f'{s}={v}' for s, v in constraints.items()) or 'anything'}{fit}{asked}{booked})"
+        )
     return " ".join(parts) or "-"

@@ -22,7 +22,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True)
-class Turn:
+class EnvAnswer:
     """What an environment answers to an order.
 
     observation (D,) and mask (A,): what the policy sees next, of the dialogue that was opened where one ended; None without
@@ -43,35 +43,35 @@ class EnvironmentFailed(UserError):
     """An environment raised, or returned something that the protocol does not allow."""
 
 
-class Wrapped:
-    """An environment in place of another one, whose class is `called` so in errors."""
+class EnvWrapper:
+    """An environment in place of another one, whose class is `class_name` so in errors."""
 
-    called: str
+    class_name: str
 
 
-class SideBySide:
+class VectorEnv:
     """`num_envs` environments of this process; `make` builds one. `seed` is that of all their dialogues."""
 
     def __init__(self, make: Make, seed: int, num_envs: int):
         self.seed, self.environments = seed, [make() for _ in range(num_envs)]
 
-    def step(self, orders: Iterable[Order]) -> list[Turn]:
+    def step(self, orders: Iterable[Order]) -> list[EnvAnswer]:
         """One order for each environment. Raises EnvironmentFailed, with the class, the method and the traceback."""
         pairs = zip(self.environments, orders, strict=True)
-        return [self._obeyed(environment, *order) for environment, order in pairs]
+        return [self._execute(environment, *order) for environment, order in pairs]
 
     def close(self) -> None:
         """Close the environments that can be closed."""
         for environment in self.environments:
             getattr(environment, "close", lambda: None)()
 
-    def _obeyed(self, environment: Any, action: int, following: int) -> Turn:
+    def _execute(self, environment: Any, action: int, following: int) -> EnvAnswer:
         if action == NOTHING:
-            return Turn(None, None) if following == NOTHING else self._opened(environment, following)
-        found = _called(environment, "step", action)
-        if not isinstance(found, tuple) or len(found) != 5:
-            raise _wrong(environment, "step", found, "(observation, reward, terminated, truncated, info)")
-        observation, reward, terminated, truncated, info = found
+            return EnvAnswer(None, None) if following == NOTHING else self._open(environment, following)
+        answer = _call(environment, "step", action)
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise _wrong(environment, "step", answer, "(observation, reward, terminated, truncated, info)")
+        observation, reward, terminated, truncated, info = answer
         if not is_reward(reward):
             raise _wrong(environment, "step", reward, f"a reward that is {REWARD}")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
@@ -82,43 +82,45 @@ class SideBySide:
         if ended and not says_success(info):
             raise _wrong(environment, "step", info["success"], SUCCESS)
         if ended and following == NOTHING:
-            then = Turn(None, None)
+            then = EnvAnswer(None, None)
         elif ended:
-            then = self._opened(environment, following)
+            then = self._open(environment, following)
         else:
-            then = _seen(environment, "step", observation, info)
+            then = _read_answer(environment, "step", observation, info)
         last = _vector(environment, "step", observation) if ended else None
-        known = {key: value for key, value in info.items() if key != "action_mask"} if ended else {}
-        return Turn(then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, known)
+        final_info = {key: value for key, value in info.items() if key != "action_mask"} if ended else {}
+        return EnvAnswer(
+            then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, final_info
+        )
 
-    def _opened(self, environment: Any, dialogue: int) -> Turn:
-        found = _called(environment, "reset", seed=self.seed, options={"dialogue": dialogue})
-        if not isinstance(found, tuple) or len(found) != 2:
-            raise _wrong(environment, "reset", found, "(observation, info)")
-        return _seen(environment, "reset", *found)
+    def _open(self, environment: Any, dialogue: int) -> EnvAnswer:
+        answer = _call(environment, "reset", seed=self.seed, options={"dialogue": dialogue})
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise _wrong(environment, "reset", answer, "(observation, info)")
+        return _read_answer(environment, "reset", *answer)
 
 
-def _called(environment: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+def _call(environment: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return getattr(environment, method)(*args, **kwargs)
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        raise raised(f"{_name(environment)}.{method}", error) from error
+        raise as_environment_error(f"{_name(environment)}.{method}", error) from error
 
 
-def raised(where: str, error: BaseException) -> EnvironmentFailed:
+def as_environment_error(where: str, error: BaseException) -> EnvironmentFailed:
     """The error that an environment's exception becomes, with its traceback; `where` is class and method."""
     text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}\n{text}")
 
 
 def _name(environment: Any) -> str:
-    return environment.called if isinstance(environment, Wrapped) else type(environment).__name__
+    return environment.class_name if isinstance(environment, EnvWrapper) else type(environment).__name__
 
 
-def _wrong(environment: Any, method: str, found: Any, wanted: str) -> EnvironmentFailed:
-    return EnvironmentFailed(f"{_name(environment)}.{method} returned {found!r:.200}; return {wanted}")
+def _wrong(environment: Any, method: str, value: Any, expected: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"{_name(environment)}.{method} returned {value!r:.200}; return {expected}")
 
 
 def _check_info(environment: Any, method: str, info: Any) -> None:
@@ -135,8 +137,8 @@ def _vector(environment: Any, method: str, observation: Any) -> Features:
     except (TypeError, ValueError):
         raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
     if vector.ndim != 1 or shape not in (None, vector.shape):
-        wanted = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
-        raise _wrong(environment, method, observation, f"an observation of {wanted}; this one has {vector.shape}")
+        expected = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
+        raise _wrong(environment, method, observation, f"an observation of {expected}; this one has {vector.shape}")
     if not np.isfinite(vector).all():
         raise _wrong(environment, method, observation, "an observation of finite numbers")
     if not _lies_in(space, observation, vector):
@@ -153,22 +155,22 @@ def _lies_in(space: Any, observation: Any, vector: Features) -> bool:
     return bool(contains(exact)) and (exact.dtype.kind == "f" or bool((exact == vector).all()))
 
 
-def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
+def _read_answer(environment: Any, method: str, observation: Any, info: Any) -> EnvAnswer:
     """The observation and the mask: `info["action_mask"]`, else `action_masks()`, else every action is allowed."""
     _check_info(environment, method, info)
     mask, size = info.get("action_mask"), getattr(getattr(environment, "action_space", None), "n", None)
-    if mask is None and (own := getattr(environment, "action_masks", None)):
-        mask = _called(environment, "action_masks") if callable(own) else own
+    if mask is None and (masks := getattr(environment, "action_masks", None)):
+        mask = _call(environment, "action_masks") if callable(masks) else masks
     if mask is None and size is None:
         raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
     try:
-        given = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask)  # type: ignore[arg-type]
+        array = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        given = np.array(None)
-    if given.dtype.kind != "b" and (given.dtype.kind not in "iu" or ((given != 0) & (given != 1)).any()):
+        array = np.array(None)
+    if array.dtype.kind != "b" and (array.dtype.kind not in "iu" or ((array != 0) & (array != 1)).any()):
         raise _wrong(environment, method, mask, "a mask that is a vector of True and False, or of 1 and 0")
-    mask = given.astype(np.bool_)
+    mask = array.astype(np.bool_)
     if mask.ndim != 1 or not mask.any() or size not in (None, len(mask)):
         wanted = "" if size is None else f", and has the {size} actions of its action_space"
         raise _wrong(environment, method, mask, f"a mask that allows one action or more{wanted}")
-    return Turn(_vector(environment, method, observation), mask)
+    return EnvAnswer(_vector(environment, method, observation), mask)

@@ -10,8 +10,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import Chances, Service
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
-    Bridge,
-    abstraction_of,
+    SlotMapping,
+    make_abstraction,
     normalised_entropy,
     read_abstraction,
     write_abstraction,
@@ -49,7 +49,7 @@ def test_the_entropy_by_hand():
 
 
 def test_slots_are_ranked_by_hand():
-    found = abstraction_of(tea_and_rooms())
+    found = make_abstraction(tea_and_rooms())
     # tea: kind log 2 / 2 = .3466; size (2 / 4 log 4 + 1 / 2 log 2) / 3 = .3466: a tie, in the order of the file
     # phone log 4 / 4 = .3466, late 0; rooms: floor .3466, view .2812, bath 0; nights .2812, day .3466
     assert found["tea"] == {"name": "name", "kind": "slot0", "size": "slot1", "phone": "info0", "late": "info1"}
@@ -61,19 +61,19 @@ def test_a_value_that_is_not_known_is_none_of_the_values_and_a_name_that_is_only
     sizes, colours = ["s", "l", UNKNOWN, UNKNOWN], ["red", "red", "red", "blue"]
     entities = tuple({"name": str(n), "size": sizes[n], "colour": colours[n], "phone": str(n)} for n in range(4))
     service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0, "name": 1.0}, entities=entities)
-    found = abstraction_of(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
+    found = make_abstraction(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
     # size log 2 / 2 = .3466, colour .2812
     assert found["hat"] == {"name": "name", "size": "slot0", "colour": "slot1", "phone": "info0"}
     worse = tuple(entity | {"size": "s"} if n < 2 else entity for n, entity in enumerate(entities))
     service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0}, entities=worse)
-    found = abstraction_of(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
+    found = make_abstraction(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
     assert found["hat"] == {"colour": "slot0", "size": "slot1", "phone": "info0"}  # one value is known: entropy 0
 
 
 def test_values_that_are_not_known_do_not_count_and_without_entities_users_do():
-    hospital = abstraction_of(small_world())["hospital"]
+    hospital = make_abstraction(small_world())["hospital"]
     assert hospital == {"department": "name", "phone": "info0"}
-    taxi = abstraction_of(small_world())["taxi"]
+    taxi = make_abstraction(small_world())["taxi"]
     assert {taxi[slot] for slot in ("leaveAt", "arriveBy", "departure", "destination")} == {
         f"slot{n}" for n in range(4)
     }
@@ -81,8 +81,8 @@ def test_values_that_are_not_known_do_not_count_and_without_entities_users_do():
 
 def test_what_was_written_is_read_and_may_be_changed_by_hand(tmp_path):
     domain, path = tea_and_rooms(), tmp_path / "slots.json"
-    write_abstraction(path, abstraction_of(domain))
-    assert read_abstraction(path, domain) == abstraction_of(domain)
+    write_abstraction(path, make_abstraction(domain))
+    assert read_abstraction(path, domain) == make_abstraction(domain)
     mine = {"tea": {"kind": "style"}, "rooms": {"view": "style"}}
     path.write_text(json.dumps(mine), encoding="utf-8")
     assert read_abstraction(path, domain) == mine
@@ -109,7 +109,7 @@ def test_a_mistake_in_the_file_is_named(tmp_path, content, said):
 def bridged(abstraction, member, other, *turns, action=None):
     """The member's features that are not 0 when it looks at the other domain."""
     views = Views(setting_of(TWO), "x").of
-    bridge = Bridge(abstraction, views[member], views[other])
+    bridge = SlotMapping(abstraction, views[member], views[other])
     row = bridge.observations(seen(TWO, *turns, action=action, turn=0.5)[0][None])[0]
     layout = MultiLayout(TWO.only([member]))
     names = {**{n: f for f, n in layout.places[member].items()}, layout.turn: "turn"}
@@ -134,6 +134,6 @@ def test_a_member_sees_another_domain_as_its_own():
 def test_a_member_sees_its_own_domain_as_it_is():
     observation = seen(TWO, ("", "inform(hotel-stars=2) request(hotel-phone)"), turn=0.25)[0]
     view = Views(setting_of(TWO), "x").of["hotel"]
-    bridge = Bridge({}, view, view)
+    bridge = SlotMapping({}, view, view)
     np.testing.assert_array_equal(bridge.observations(observation[None])[0], observation[view.columns])
     assert bridge.actions[:, 0].tolist() == view.actions.tolist()

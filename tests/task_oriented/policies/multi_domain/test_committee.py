@@ -9,12 +9,12 @@ from small_domain import small_domain
 from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Setting, stream
+from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
-from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combined
+from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import means
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
@@ -36,16 +36,16 @@ def test_the_combination_by_hand():
         expected.append((total / precision, 1 / precision))
     # the first action: (5/4 + 2/2 + 4/8 - .6) / (1/4 + 1/2 + 1/8 - .2) = 2.15 / .675
     assert expected[0] == pytest.approx((2.15 / 0.675, 1 / 0.675))
-    found = combined(np.array(means_)[:, None], np.array(variances)[:, None], prior_mean, prior_variance)
+    found = combine_opinions(np.array(means_)[:, None], np.array(variances)[:, None], prior_mean, prior_variance)
     np.testing.assert_allclose(np.stack(found)[:, 0].T, expected)
 
 
 def test_members_that_know_nothing_give_the_prior_back():
     policy = Committee(setting_of(THREE), prior_mean=7.0, prior_deviation=3.0)
-    episodes = play(RandomPolicy(setting_of(THREE)), make(THREE), 0, range(4))
+    episodes = run_dialogues(RandomPolicy(setting_of(THREE)), make(THREE), 0, range(4))
     opinions = policy.opinions(np.concatenate([one.observations for one in episodes]))
     assert len(opinions[0]) == 3
-    mean, variance = combined(*opinions[:2], 7.0, 9.0)
+    mean, variance = combine_opinions(*opinions[:2], 7.0, 9.0)
     np.testing.assert_allclose(mean, 7.0)
     np.testing.assert_allclose(variance, 9.0)
 
@@ -57,7 +57,7 @@ def test_with_data_of_several_members_it_is_the_posterior_of_all_data():
     means_, variances = (np.array(x)[:, None, None] for x in zip(*((s / p, 1 / p) for p, s in members), strict=True))
     everything = [one for own in returns for one in own]
     precision = 1 / prior + len(everything) / noise
-    mean, variance = combined(means_, variances, 0.0, prior)
+    mean, variance = combine_opinions(means_, variances, 0.0, prior)
     assert mean[0, 0] == pytest.approx(sum(everything) / noise / precision)
     assert variance[0, 0] == pytest.approx(1 / precision)
 
@@ -68,10 +68,10 @@ def test_with_one_member_it_is_that_member():
     committee, member = Committee(setting, **args), GPSarsa(setting, **args)
     for policy in (committee, member):
         trained(policy, Sampler(make(domain), 5, 2), 6)
-    episodes = play(RandomPolicy(setting), make(domain), 1, range(5))
+    episodes = run_dialogues(RandomPolicy(setting), make(domain), 1, range(5))
     asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
     assert committee.num_points == member.num_points > 20
-    mean, variance = combined(*committee.opinions(asked)[:2], 4.0, committee.prior_variance)
+    mean, variance = combine_opinions(*committee.opinions(asked)[:2], 4.0, committee.prior_variance)
     np.testing.assert_allclose((mean, variance), member.posterior(asked), rtol=1e-9)
     for deterministic in (True, False):
         streams = [[stream(1, 2, row) for row in range(len(asked))] for _ in range(2)]
@@ -163,10 +163,10 @@ def test_what_hotels_taught_counts_for_restaurants_and_for_a_domain_without_a_me
 def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
     policy = Committee(setting_of(TWO), scale=scale, sigma=15.0)
     trained(policy, Sampler(make(TWO), 5, 2), 10)
-    episodes = play(RandomPolicy(setting_of(TWO)), make(TWO), 1, range(10))
+    episodes = run_dialogues(RandomPolicy(setting_of(TWO)), make(TWO), 1, range(10))
     asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
     means_, variances, possible = policy.opinions(asked)
-    mean, variance = combined(means_, variances, 0.0, 400.0)
+    mean, variance = combine_opinions(means_, variances, 0.0, 400.0)
     expected = []
     for row in range(len(asked)):
         draws = stream(1, row, 0)
@@ -211,7 +211,7 @@ def test_another_domain_gets_an_action_only_where_the_mask_allows_nothing_else()
 
 def test_a_cut_dialogue_is_learned_whole():
     setting = setting_of(TWO)
-    episodes = [one for one in play(RandomPolicy(setting), make(TWO), 2, range(8)) if len(one) > 3]
+    episodes = [one for one in run_dialogues(RandomPolicy(setting), make(TWO), 2, range(8)) if len(one) > 3]
     whole, cut = Committee(setting), Committee(setting)
     for one in episodes:
         one.extras = {}
@@ -263,7 +263,7 @@ def test_a_mistake_is_named(args, said):
 
 def test_one_domain_is_refused():
     with pytest.raises(UserError, match="policy committee: needs several domains"):
-        Committee(Setting(5, 3, domain=small_domain()))
+        Committee(PolicySpec(5, 3, domain=small_domain()))
 
 
 @pytest.mark.thorough
@@ -287,4 +287,4 @@ def _learn(policy, domain, seed, dialogues=40):
 
 
 def _reward(policy, domain):
-    return means(play(policy, lambda: MultiActLevel(domain, end_reward=(20, 0)), 2**31, range(100)))["reward"]
+    return means(run_dialogues(policy, lambda: MultiActLevel(domain, end_reward=(20, 0)), 2**31, range(100)))["reward"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import OfflineFile, Page, normal
+from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import OfflineFile, WikiPage, normal
 
 MOON = {"title": "The Moon", "summary": "A satellite.", "sections": {"Orbit": "27 days."}}
 SEA = {"title": "Moon (sea)", "summary": "An invented sea."}
@@ -18,18 +18,20 @@ def offline(tmp_path, data):
 
 def test_the_file_of_the_package():
     found = OfflineFile()
-    assert len([page for page in found.found.values() if isinstance(page, Page)]) == 12
+    assert len([page for page in found.found.values() if isinstance(page, WikiPage)]) == 12
     assert found.fetch("mercury") == ["Mercury (planet)", "Mercury (element)", "Mercury (god)"]
     assert found.fetch("the harbour of lindmouth").sections["Lighthouse"].startswith("The lighthouse has 99 steps.")
-    assert found.near("Bycicle") == ["Bicycle"]
+    assert found.suggest_titles("Bycicle") == ["Bicycle"]
 
 
 def test_case_punctuation_and_articles_do_not_matter(tmp_path):
     found = offline(tmp_path, {"pages": [MOON, SEA]})
-    assert found.fetch("moon!") == found.fetch("THE  MOON") == Page("The Moon", "A satellite.", {"Orbit": "27 days."})
+    assert (
+        found.fetch("moon!") == found.fetch("THE  MOON") == WikiPage("The Moon", "A satellite.", {"Orbit": "27 days."})
+    )
     assert found.fetch("Moon, sea").sections == {}
     assert found.fetch("Sun") is None
-    assert found.near("mo on")[0] == "The Moon"
+    assert found.suggest_titles("mo on")[0] == "The Moon"
     assert (normal("A"), normal("The"), normal("Ölfarbe_2")) == ("a", "the", "ölfarbe 2")
 
 

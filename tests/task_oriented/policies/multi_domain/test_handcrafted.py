@@ -4,8 +4,8 @@ from small_world import REAL, needs_multiwoz, small_world
 
 from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
-from rlhf_dialog.task_oriented.policies.sampling.measures import numbers_of
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.measures import collect_numbers
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
@@ -50,7 +50,7 @@ def test_its_rules(turns, action):
 
 
 def succeeds(domain, number):
-    found = numbers_of(play(HandcraftedMulti(domain), lambda: MultiActLevel(domain), 1, range(number)))
+    found = collect_numbers(run_dialogues(HandcraftedMulti(domain), lambda: MultiActLevel(domain), 1, range(number)))
     return {name: np.nanmean(values) for name, values in found.items()}
 
 

@@ -2,7 +2,12 @@
 
 import pytest
 
-from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import chosen, section, topic, wants_more
+from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import (
+    choose_title,
+    find_heading,
+    find_title,
+    wants_more,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.lookup_requests import chos
     ],
 )
 def test_the_title_that_a_turn_asks_for(turn, title):
-    assert topic(turn) == title
+    assert find_title(turn) == title
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def test_the_title_that_a_turn_asks_for(turn, title):
     ],
 )
 def test_the_section_that_a_turn_asks_for(turn, heading, of_the_page):
-    assert section(turn) == (heading, of_the_page)
+    assert find_heading(turn) == (heading, of_the_page)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +79,11 @@ PLANET, METAL, GOD = "Mercury (planet)", "Mercury (element)", "Mercury (god)"
     ],
 )
 def test_which_title_is_meant(turn, meant):
-    assert chosen(turn, [PLANET, METAL, GOD]) == meant
+    assert choose_title(turn, [PLANET, METAL, GOD]) == meant
 
 
 @pytest.mark.parametrize(
     ("turn", "meant"), [("Yes, please", "Tea"), ("tea", "Tea"), ("no", None), ("the second", None), ("not sure", None)]
 )
 def test_a_single_title_is_confirmed(turn, meant):
-    assert chosen(turn, ["Tea"]) == meant
+    assert choose_title(turn, ["Tea"]) == meant

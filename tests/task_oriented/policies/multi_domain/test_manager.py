@@ -6,13 +6,13 @@ from several_policies import THREE, TWO, dialogue, make, piece, setting_of, stra
 from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, choose, stream
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import means
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}
@@ -97,13 +97,13 @@ def test_three_domains_with_policies_of_three_kinds():
     assert policy.policies["restaurant"].num_dialogues > 5
     assert policy.policies["attraction"].num_dialogues > 5
     assert isinstance(policy.policies["hotel"], HandcraftedMulti)
-    found = means(play(policy, make(THREE), 9, range(20)))
+    found = means(run_dialogues(policy, make(THREE), 9, range(20)))
     assert 0 <= found["success"] <= 1
 
 
 def test_handcrafted_parts_are_as_good_as_the_rules_for_all():
-    found = means(play(Manager(setting_of(THREE)), make(THREE), 1, range(100)))
-    rules = means(play(HandcraftedMulti(THREE), make(THREE), 1, range(100)))
+    found = means(run_dialogues(Manager(setting_of(THREE)), make(THREE), 1, range(100)))
+    rules = means(run_dialogues(HandcraftedMulti(THREE), make(THREE), 1, range(100)))
     assert found["success"] >= rules["success"] - 0.03 > 0.9
 
 
@@ -173,7 +173,7 @@ def test_damage_and_one_domain_are_named(tmp_path):
             Manager(setting_of(TWO)).load(tmp_path)
     for name in ("manager", "committee"):
         with pytest.raises(UserError, match=f"policy {name}: needs several domains"):
-            build_policy(name, {}, Setting(5, 3, domain=small_domain()))
+            build_policy(name, {}, PolicySpec(5, 3, domain=small_domain()))
 
 
 def test_a_turn_draws_from_its_own_stream():
@@ -187,10 +187,10 @@ def test_a_turn_draws_from_its_own_stream():
 
 @pytest.mark.slow
 def test_gaussian_processes_learn_above_random():
-    random = means(play(RandomPolicy(setting_of(THREE)), make(THREE), 2**31, range(150)))["reward"]
+    random = means(run_dialogues(RandomPolicy(setting_of(THREE)), make(THREE), 2**31, range(150)))["reward"]
     rewards = []
     for seed in range(2):
         policy = Manager(setting_of(THREE, seed), others="gp_sarsa")
         trained(policy, Sampler(make(THREE), seed, 2), 200, turns=16)
-        rewards.append(means(play(policy, make(THREE), 2**31, range(150)))["reward"])
+        rewards.append(means(run_dialogues(policy, make(THREE), 2**31, range(150)))["reward"])
     assert min(rewards) > random + 1

@@ -10,7 +10,7 @@ from servers import serving
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.multi_domain import mediawiki
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import LookupFailed, Page
+from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import LookupFailed, WikiPage
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki, is_public
 
 HERE = "127.0.0.1"
@@ -53,7 +53,7 @@ def test_what_is_asked_of_the_wiki():
     with serving(answering({"title": "A", "missing": True}, ["Aa", "Ab"])) as server:
         found = wiki(server)
         assert found.fetch("A|B\x1fC#d&titles=E") is None
-        assert found.near("A") == ["Aa", "Ab"]
+        assert found.suggest_titles("A") == ["Aa", "Ab"]
     first, second = [{key: v for key, (v,) in parse_qs(urlsplit(path).query).items()} for path in server.paths]
     assert first["titles"] == "A B C d&titles=E"
     assert (first["action"], first["format"], first["formatversion"]) == ("query", "json", "2")
@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_that_of_the_api(answer):
         with pytest.raises(LookupFailed, match="the wiki gave an answer that cannot be read"):
             wiki(server).fetch("x")
         with pytest.raises(LookupFailed, match="the wiki gave an answer that cannot be read"):
-            wiki(server).near("x")
+            wiki(server).suggest_titles("x")
 
 
 def test_an_answer_that_is_too_long(monkeypatch):
@@ -180,7 +180,7 @@ def test_an_address_that_does_not_answer_is_followed_by_the_next(monkeypatch):
         asked = lambda host, *more, **keys: answers if host == "wiki.example" else ask(host, *more, **keys)  # noqa: E731
         monkeypatch.setattr(socket, "getaddrinfo", asked)
         address = server.url.replace(HERE, "wiki.example")
-        assert MediaWiki(address, private_hosts=["wiki.example"]).fetch("tea") == Page("Tea", "A drink.")
+        assert MediaWiki(address, private_hosts=["wiki.example"]).fetch("tea") == WikiPage("Tea", "A drink.")
         with pytest.raises(LookupFailed, match="has an address that is not public"):
             MediaWiki("https://wiki.example/api.php").fetch("tea")
     assert tried == ["8.8.8.8", HERE, "8.8.8.8"]
@@ -198,7 +198,7 @@ def test_https_checks_the_name_of_the_host(monkeypatch):
     monkeypatch.setattr(ssl, "create_default_context", Plain)
     with serving(answering({"title": "Tea", "extract": "A drink."})) as server:
         address = server.url.replace("http://127.0.0.1", "https://LocalHost")
-        assert MediaWiki(address, timeout_s=60, private_hosts=["LocalHost"]).fetch("tea") == Page("Tea", "A drink.")
+        assert MediaWiki(address, timeout_s=60, private_hosts=["LocalHost"]).fetch("tea") == WikiPage("Tea", "A drink.")
     assert names == ["localhost"]
 
 
@@ -258,4 +258,4 @@ def test_a_user_agent_is_one_line():
     with pytest.raises(UserError, match="user_agent"):
         MediaWiki(user_agent="me\r\nCookie: x")
     assert isinstance(MediaWiki(), MediaWiki)
-    assert Page("a", "b").sections == {}
+    assert WikiPage("a", "b").sections == {}

@@ -5,8 +5,8 @@ from small_domain import small_domain
 from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.multi_domain.views import Pieces, Views, save_parts
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views, save_parts
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
 WORLD = small_world()
@@ -50,7 +50,7 @@ def test_each_domain_gets_its_turns_and_the_outcome():
     found = {view.name: part for view, part in Views(setting_of(TWO), "x").split(whole)}
     assert found["restaurant"].rewards.tolist() == [-1, 15]
     assert found["hotel"].rewards.tolist() == [17]
-    assert (found["restaurant"].paid, len(found["hotel"])) == (14, 1)
+    assert (found["restaurant"].total_reward, len(found["hotel"])) == (14, 1)
     assert whole.rewards.tolist() == [-1, -2, 17]
     own = Views(setting_of(TWO), "x").of["hotel"].seen(found["hotel"])
     assert MultiLayout(TWO.only(["hotel"])).names[own.actions[0]] == "hotel_recommend"
@@ -70,11 +70,11 @@ def test_a_policy_sees_the_turns_from_a_given_one_on():
 def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
     extras = {"weights": np.arange(6, dtype=np.float32).reshape(3, 2)}
     whole = dialogue(TWO, ["inform(hotel-area=north)"] * 3, ["reqmore"] * 3, [-1.0, -1.0, 4.0], 7, extras)
-    pieces = Pieces()
+    pieces = EpisodeBuffer()
     assert pieces.join(piece(whole, 0, 1)) is None
     assert pieces.join(piece(whole, 1, 2)) is None
     pieces.save(tmp_path)
-    again = Pieces()
+    again = EpisodeBuffer()
     again.load(tmp_path)
     for one in (pieces, again):
         found = one.join(piece(whole, 2, 3))
@@ -85,7 +85,7 @@ def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
 
 
 def test_a_setting_of_one_domain_is_refused():
-    for setting in (Setting(5, 3), Setting(5, 3, domain=small_domain()), Setting(5, 3, domain=TWO)):
+    for setting in (PolicySpec(5, 3), PolicySpec(5, 3, domain=small_domain()), PolicySpec(5, 3, domain=TWO)):
         with pytest.raises(UserError, match="policy manager: needs several domains"):
             Views(setting, "manager")
 

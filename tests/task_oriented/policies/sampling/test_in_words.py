@@ -1,7 +1,7 @@
 """A policy of acts as the system of a dialogue in words."""
 
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
+from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
@@ -11,7 +11,7 @@ def test_it_says_what_the_policy_chooses_at_act_level():
     """The same user with the same goal, who hears the same acts: so both environments hold the same dialogue."""
     environment, acts = restaurant(), ActLevel("restaurant")
     policy = Handcrafted(environment.domain)
-    system = Spoken(environment, policy)
+    system = PolicyInWords(environment, policy)
     for seed in range(12):
         observation, info = acts.reset(seed=seed)
         system.begin(seed)
@@ -26,7 +26,7 @@ def test_it_says_what_the_policy_chooses_at_act_level():
 def test_it_can_always_say_the_first_sentence():
     """`How about` is the first of two templates for an offer; twelve dialogues have more than one offer."""
     for varied, begins in ((False, {"How"}), (True, {"How", "I"})):
-        system = Spoken(environment := restaurant(), Handcrafted(environment.domain), varied)
+        system = PolicyInWords(environment := restaurant(), Handcrafted(environment.domain), varied)
         replies = set()
         for seed in range(12):
             system.begin(seed)
@@ -41,7 +41,7 @@ def test_it_can_always_say_the_first_sentence():
 def test_the_same_seed_gives_the_same_words():
     said = []
     for _ in range(2):
-        system = Spoken(environment := restaurant(), Handcrafted(environment.domain))
+        system = PolicyInWords(environment := restaurant(), Handcrafted(environment.domain))
         said.append([system.begin(3), system.reply()])
         environment.step(said[-1][1])
         said[-1].append(system.reply())

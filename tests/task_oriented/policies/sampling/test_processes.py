@@ -13,19 +13,19 @@ from small_domain import small_domain
 from toy_environments import Broken
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 MAKE = partial(ActLevel, small_domain(), 0.3)
-POLICY = RandomPolicy(Setting(MAKE().layout.size, len(MAKE().names)))
+POLICY = RandomPolicy(PolicySpec(MAKE().layout.size, len(MAKE().names)))
 
 
 def sampled(process_num):
-    sampler = Sampler(MAKE, 3, 8, hosts(MAKE, 3, 8, process_num))
+    sampler = Sampler(MAKE, 3, 8, open_host(MAKE, 3, 8, process_num))
     try:
         return [episode for _ in range(2) for episode in sampler.sample(POLICY, 101)]
     finally:
@@ -37,7 +37,7 @@ def plain(episodes):
         (
             one.dialogue,
             one.start,
-            one.paid,
+            one.total_reward,
             one.actions.tolist(),
             one.observations.tolist(),
             one.masks.tolist(),

@@ -7,14 +7,14 @@ import pytest
 from small_domain import small_domain
 from toy_environments import Counted
 
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import SideBySide
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import VectorEnv
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
-POLICY = RandomPolicy(Setting(2, 3))
+POLICY = RandomPolicy(PolicySpec(2, 3))
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
@@ -34,7 +34,7 @@ def test_an_episode_holds_what_was_seen_done_and_paid():
     assert three.observations.tolist() == [[3, 0], [3, 1], [3, 2], [3, 3]]
     np.testing.assert_allclose(three.rewards, [3.0, 3.1, 3.2, 3.3], rtol=1e-6)
     assert (three.terminated, three.truncated, three.success) == (False, True, False)
-    assert (three.last_observation.tolist(), three.paid) == ([3, 4], pytest.approx(12.6))
+    assert (three.last_observation.tolist(), three.total_reward) == ([3, 4], pytest.approx(12.6))
     np.testing.assert_allclose(three.logprobs, np.log(1 / 3), rtol=1e-6)
     assert (three.masks.shape, three.values.tolist()) == ((4, 3), [0.0] * 4)
 
@@ -61,7 +61,7 @@ def whole_dialogues(num_envs, calls):
 
 def test_a_cut_dialogue_goes_on_in_the_next_call_and_no_dialogue_depends_on_those_beside_it():
     pieces = whole_dialogues(4, [13, 1, 2, 30, 7])
-    apart = {one.dialogue: tuple(one.actions.tolist()) for one in play(POLICY, Counted, 7, pieces, num_envs=1)}
+    apart = {one.dialogue: tuple(one.actions.tolist()) for one in run_dialogues(POLICY, Counted, 7, pieces, num_envs=1)}
     assert len(pieces) > 10
     assert pieces == apart
     together = whole_dialogues(1, [60])
@@ -98,16 +98,16 @@ def test_a_sampler_goes_on_exactly_from_its_state():
     other.load_state_dict(state)
     other.sample(POLICY, 5)
     for mine, theirs in zip(one.sample(POLICY, 40), other.sample(POLICY, 40), strict=True):
-        assert (mine.dialogue, mine.start, mine.paid) == (theirs.dialogue, theirs.start, theirs.paid)
+        assert (mine.dialogue, mine.start, mine.total_reward) == (theirs.dialogue, theirs.start, theirs.total_reward)
         assert mine.actions.tolist() == theirs.actions.tolist()
         assert mine.observations.tolist() == theirs.observations.tolist()
 
 
 def test_played_dialogues_come_in_the_order_that_was_asked_for():
-    episodes = play(POLICY, Counted, 0, [9, 4, 0, 3, 12, 5], num_envs=4)
+    episodes = run_dialogues(POLICY, Counted, 0, [9, 4, 0, 3, 12, 5], num_envs=4)
     assert [episode.dialogue for episode in episodes] == [9, 4, 0, 3, 12, 5]
     assert [len(episode) for episode in episodes] == [5, 5, 1, 4, 3, 1]
-    assert play(POLICY, Counted, 0, []) == []
+    assert run_dialogues(POLICY, Counted, 0, []) == []
 
 
 def test_dialogues_with_a_user_are_the_same_side_by_side_and_apart():
@@ -117,12 +117,12 @@ def test_dialogues_with_a_user_are_the_same_side_by_side_and_apart():
         return ActLevel(domain, error_rate=0.3)
 
     policy = Handcrafted(domain)
-    many, one = (play(policy, make, 5, range(12), num_envs) for num_envs in (5, 1))
+    many, one = (run_dialogues(policy, make, 5, range(12), num_envs) for num_envs in (5, 1))
     assert [episode.info["user_acts"] for episode in many] == [episode.info["user_acts"] for episode in one]
     assert [episode.success for episode in many] == [episode.success for episode in one]
 
 
 def test_the_log_says_where_the_dialogues_are_and_why(caplog):
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        assert isinstance(hosts(Counted, 0, 3, process_num=0), SideBySide)
+        assert isinstance(open_host(Counted, 0, 3, process_num=0), VectorEnv)
     assert "3 dialogues side by side in this process (process_num: 0): a user that computes little" in caplog.text

@@ -1,9 +1,9 @@
 from small_domain import small_domain
 
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import beliefs, transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.observations import Layout
@@ -16,7 +16,7 @@ def make():
 
 
 def test_a_transcript_has_goal_acts_beliefs_rewards_and_verdict():
-    (episode,) = play(Handcrafted(DOMAIN), make, 0, [0])
+    (episode,) = run_dialogues(Handcrafted(DOMAIN), make, 0, [0])
     lines = transcript(DOMAIN, make().names, episode).splitlines()
     wanted = episode.info["first_goal"]["constraints"]
     assert lines[0].startswith("dialogue 0, goal: ")
@@ -32,14 +32,14 @@ def test_a_transcript_has_goal_acts_beliefs_rewards_and_verdict():
 
 
 def test_a_dialogue_that_was_cut_off_says_so():
-    episodes = play(RandomPolicy(Setting(1, 1)), make, 0, range(20))
+    episodes = run_dialogues(RandomPolicy(PolicySpec(1, 1)), make, 0, range(20))
     cut = next(episode for episode in episodes if episode.truncated)
     last = transcript(DOMAIN, make().names, cut).splitlines()[-1]
     assert last.startswith("  failure after 6 turns (the turn limit); reward -6; ")
 
 
 def test_a_goal_that_changed_is_shown_twice():
-    episodes = play(RandomPolicy(Setting(1, 1)), make, 0, range(40))
+    episodes = run_dialogues(RandomPolicy(PolicySpec(1, 1)), make, 0, range(40))
     changed = next(one for one in episodes if one.info["goal"] != one.info["first_goal"])
     assert transcript(DOMAIN, make().names, changed).splitlines()[1].startswith("  at the end, goal: ")
 

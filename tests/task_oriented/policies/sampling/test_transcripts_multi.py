@@ -1,7 +1,7 @@
 from small_world import small_world
 
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
-from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 
@@ -26,7 +26,7 @@ class OneGoal(MultiActLevel):
 
 
 def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
-    (episode,) = play(HandcraftedMulti(WORLD), lambda: OneGoal(WORLD), 0, [0])
+    (episode,) = run_dialogues(HandcraftedMulti(WORLD), lambda: OneGoal(WORLD), 0, [0])
     names = OneGoal(WORLD).names
     lines = transcript(WORLD, names, episode).splitlines()
     assert lines[0] == (
@@ -59,6 +59,6 @@ def test_a_dialogue_without_requests_that_was_cut_off():
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=seed, options={**(options or {}), "goal": goal})
 
-    (episode,) = play(HandcraftedMulti(WORLD), lambda: Short(WORLD, max_turns=1), 0, [0])
+    (episode,) = run_dialogues(HandcraftedMulti(WORLD), lambda: Short(WORLD, max_turns=1), 0, [0])
     last = transcript(WORLD, environment.names, episode).splitlines()[-1]
     assert last == "  failure after 1 turns (the turn limit); reward -41; book rate 0.00"

@@ -6,28 +6,30 @@ import pytest
 from toy_environments import Counted
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import OwnEnvironment, own_environment, sizes_of
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.user_environments import UserEnvironment, read_sizes, user_environment
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed
 
-POLICY = RandomPolicy(Setting(2, 2))
+POLICY = RandomPolicy(PolicySpec(2, 2))
 
 
 def test_each_dialogue_has_a_seed_of_its_own_and_the_same_one_again():
-    make = own_environment("Guess", {}, None, 3)
-    episodes = play(POLICY, make, 7, range(40))
+    make = user_environment("Guess", {}, None, 3)
+    episodes = run_dialogues(POLICY, make, 7, range(40))
     right = [episode.observations[0, 0] for episode in episodes]
     assert 8 < sum(right) < 32
-    assert [one.observations[0, 0] for one in play(POLICY, make, 7, range(39, -1, -1), num_envs=3)] == right[::-1]
-    assert [one.observations[0, 0] for one in play(POLICY, make, 8, range(40))] != right
+    assert [one.observations[0, 0] for one in run_dialogues(POLICY, make, 7, range(39, -1, -1), num_envs=3)] == right[
+        ::-1
+    ]
+    assert [one.observations[0, 0] for one in run_dialogues(POLICY, make, 8, range(40))] != right
     assert all(one.success == one.info["success"] for one in episodes)
 
 
 def test_arguments_reach_the_class_and_everything_else_is_the_environments():
-    own = OwnEnvironment(own_environments.Guess, {"num_turns": 1})
-    assert (own.num_turns, own.called, sizes_of(own)) == (1, "Guess", (2, 2))
+    own = UserEnvironment(own_environments.Guess, {"num_turns": 1})
+    assert (own.num_turns, own.class_name, read_sizes(own)) == (1, "Guess", (2, 2))
     own.reset(seed=1, options={"dialogue": 0})
     assert own.step(1 - own.right)[2:4] == (False, True)
 
@@ -37,7 +39,7 @@ def test_a_class_that_takes_no_options_gets_none():
         def reset(self, seed=None):
             return super().reset(seed=seed, options={"dialogue": 2})
 
-    assert play(POLICY, lambda: OwnEnvironment(Plain, {}), 0, [5])[0].observations[0].tolist() == [2.0, 0.0]
+    assert run_dialogues(POLICY, lambda: UserEnvironment(Plain, {}), 0, [5])[0].observations[0].tolist() == [2.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +63,14 @@ def test_a_class_that_takes_no_options_gets_none():
 )
 def test_what_it_gets_wrong_names_class_and_method(name, said):
     with pytest.raises(UserError, match=said):
-        Sampler(own_environment(name, {}, 0.3 if name.startswith("Hangs") else None, 3), 0, 2).sample(POLICY, 20)
+        Sampler(user_environment(name, {}, 0.3 if name.startswith("Hangs") else None, 3), 0, 2).sample(POLICY, 20)
 
 
 def test_a_name_that_nobody_registered_and_arguments_that_do_not_fit():
     with pytest.raises(UserError, match="environment: unknown environment 'Gues'; did you mean 'Guess'"):
-        own_environment("Gues", {}, None, None)
+        user_environment("Gues", {}, None, None)
     with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
-        own_environment("Guess", {"number": 3}, None, None)
+        user_environment("Guess", {"number": 3}, None, None)
 
 
 def test_actions_that_do_not_begin_with_0_are_refused():
@@ -76,19 +78,19 @@ def test_actions_that_do_not_begin_with_0_are_refused():
     environment = own_environments.Guess()
     environment.action_space = gymnasium.spaces.Discrete(2, start=1)
     with pytest.raises(UserError, match="Guess: its action_space begins with 1; a policy counts actions from 0"):
-        sizes_of(environment)
+        read_sizes(environment)
 
 
 def test_an_environment_of_words_is_refused():
     with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space that is a Box"):
-        sizes_of(OwnEnvironment(own_environments.Words, {}))
+        read_sizes(UserEnvironment(own_environments.Words, {}))
 
 
 def test_an_exception_of_the_users_own_is_left_as_it_is():
     def refuse(self, **words):
         raise UserError("correct the menu")
 
-    own = OwnEnvironment(type("Odd", (Counted,), {"reset": refuse}), {})
+    own = UserEnvironment(type("Odd", (Counted,), {"reset": refuse}), {})
     with pytest.raises(UserError, match=r"^correct the menu$") as found:
         own.reset(seed=0, options={"dialogue": 0})
     assert not isinstance(found.value, EnvironmentFailed)

@@ -6,11 +6,11 @@ from gymnasium import spaces
 from toy_environments import Broken, Counted
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed, SideBySide
+from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed, VectorEnv
 
 
 def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():
-    two = SideBySide(Counted, seed=4, num_envs=2)
+    two = VectorEnv(Counted, seed=4, num_envs=2)
     opened, waiting = two.step([(NOTHING, 6), (NOTHING, NOTHING)])
     assert (opened.observation.tolist(), opened.mask.tolist(), opened.reward) == ([6, 0], [True] * 3, 0.0)
     assert (waiting.observation, waiting.mask) == (None, None)
@@ -21,7 +21,7 @@ def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():
 
 
 def test_where_a_dialogue_ends_the_next_one_is_opened_in_the_same_step():
-    one = SideBySide(Counted, seed=0, num_envs=1)
+    one = VectorEnv(Counted, seed=0, num_envs=1)
     one.step([(NOTHING, 5)])
     (turn,) = one.step([(1, 7)])
     assert (turn.terminated, turn.truncated, turn.reward) == (False, True, 5.0)
@@ -103,7 +103,7 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
 )
 def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, said):
     def two_orders():
-        odd = SideBySide(environment, seed=0, num_envs=1)
+        odd = VectorEnv(environment, seed=0, num_envs=1)
         return [odd.step([order]) for order in ((NOTHING, 2), (0, 3))]
 
     with pytest.raises(EnvironmentFailed, match=said):
@@ -111,7 +111,7 @@ def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, 
 
 
 def test_an_exception_comes_with_its_traceback():
-    broken = SideBySide(Broken, seed=0, num_envs=1)
+    broken = VectorEnv(Broken, seed=0, num_envs=1)
     broken.step([(NOTHING, 3)])
     with pytest.raises(
         UserError, match=r"Broken\.step raised ValueError: broken on purpose\nTraceback[^$]*line \d+, in step"
@@ -123,7 +123,7 @@ def test_an_error_of_the_users_is_left_as_it_is():
     def refuse(self, *args, **kwargs):
         raise UserError("correct the goal")
 
-    odd = SideBySide(type("Odd", (Counted,), {"reset": refuse}), seed=0, num_envs=1)
+    odd = VectorEnv(type("Odd", (Counted,), {"reset": refuse}), seed=0, num_envs=1)
     with pytest.raises(UserError, match=r"^correct the goal$"):
         odd.step([(NOTHING, 0)])
 
@@ -139,7 +139,7 @@ def test_without_a_mask_in_the_info_the_environments_method_is_asked_and_without
         def action_masks(self):
             return [True, False]
 
-    found = [SideBySide(cls, 0, 1).step([(NOTHING, 0)])[0].mask.tolist() for cls in (Bare, Masked)]
+    found = [VectorEnv(cls, 0, 1).step([(NOTHING, 0)])[0].mask.tolist() for cls in (Bare, Masked)]
     assert found == [[True, True], [True, False]]
 
 
@@ -157,7 +157,7 @@ def test_an_observation_lies_in_the_space_that_its_class_declares(space, inside,
     def shown(observation):
         cls = returning("reset", (observation, MASK))
         cls.observation_space = space
-        return SideBySide(cls, 0, 1).step([(NOTHING, 0)])[0].observation.tolist()
+        return VectorEnv(cls, 0, 1).step([(NOTHING, 0)])[0].observation.tolist()
 
     assert shown(inside) == pytest.approx(list(inside))
     with pytest.raises(
@@ -169,6 +169,6 @@ def test_an_observation_lies_in_the_space_that_its_class_declares(space, inside,
 def test_environments_that_can_be_closed_are():
     closed = []
     closing = type("Closing", (Counted,), {"close": lambda self: closed.append(self)})
-    SideBySide(closing, 0, 2).close()
-    SideBySide(Counted, 0, 1).close()
+    VectorEnv(closing, 0, 2).close()
+    VectorEnv(Counted, 0, 1).close()
     assert len(closed) == 2
