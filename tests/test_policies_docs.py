@@ -108,7 +108,7 @@ def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DIR").mkdir()
     write_world(tmp_path / "DIR")
-    exec(compile(program("abstraction_of(domain)"), "POLICIES.md", "exec"), {})
+    exec(compile(program("make_abstraction(domain)"), "POLICIES.md", "exec"), {})
     found = json.loads((tmp_path / "slots.json").read_text(encoding="utf-8"))
     assert set(found) == {"restaurant", "hotel"}
 

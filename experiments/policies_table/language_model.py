@@ -18,7 +18,7 @@ from rlhf_dialog.evaluation.dialogues import Played, dialogue_numbers
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     AT_ONCE,
     EvaluatePolicyOptions,
-    environment_of,
+    choose_environment,
     is_language_model,
 )
 
@@ -53,7 +53,7 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
 
     words = ["--agent", str(folder), "--domain", plan.domain, "--user", plan.user]
     options = parsed(EvaluatePolicyOptions, words)
-    source, numbers = simulated(environment_of(options), 0, "test"), range(plan.test_dialogues)
+    source, numbers = simulated(choose_environment(options), 0, "test"), range(plan.test_dialogues)
     agent = ChatAgent.load(folder)
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
     point = {"mark": 0, "training": _training(folder) | {"parameters": parameters, "metrics": {}}}

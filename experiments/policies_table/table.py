@@ -26,7 +26,7 @@ from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Pol
 from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted, build_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, collect_numbers
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
-from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_world
 
 BASELINES, LANGUAGE_MODEL = ("random", "handcrafted"), "language_model"
 IMITATION = "imitation"  # the network of ppo, fitted to dialogues of the handcrafted policy; it sees no reward
@@ -115,9 +115,9 @@ class Plan:
     test_dialogues: int = 500
     args: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def scene(self, error_rate: float) -> Scene:
+    def scene(self, error_rate: float) -> TrainingWorld:
         """The environment. Raises UserError for a domain or a user that cannot be used."""
-        found = scene_of({"domain": self.domain, "error_rate": error_rate, "max_turns": MAX_TURNS, "user": self.user})
+        found = open_world({"domain": self.domain, "error_rate": error_rate, "max_turns": MAX_TURNS, "user": self.user})
         if isinstance(found.domain, MultiDomain):
             raise UserError(f"--domain {self.domain}: has several domains; the table is for policies of one domain")
         return found
@@ -214,7 +214,7 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     return points
 
 
-def _imitated(mark: int, setting: PolicySpec, scene: Scene, plan: Plan) -> dict[str, Any]:
+def _imitated(mark: int, setting: PolicySpec, scene: TrainingWorld, plan: Plan) -> dict[str, Any]:
     """The entry after `mark` dialogues of the handcrafted policy."""
     from rlhf_dialog.task_oriented.policies.imitation import imitate
 
@@ -226,7 +226,7 @@ def _imitated(mark: int, setting: PolicySpec, scene: Scene, plan: Plan) -> dict[
     return _point(mark, training, policy, scene, plan)
 
 
-def expected_updates(scene: Scene, dialogues: int, batchsz: int) -> int:
+def expected_updates(scene: TrainingWorld, dialogues: int, batchsz: int) -> int:
     """How often a policy is updated in a training of these dialogues if they are as long as those of the handcrafted policy.
 
     It is for schedules such as PPO's learning rate. Nobody knows the true number before: a policy that learns talks longer first.
@@ -281,7 +281,7 @@ class _Training:
         return counts | seconds | {"parameters": num_parameters(policy), "metrics": self.metrics}
 
 
-def _point(mark: int, training: _Training, policy: DialoguePolicy, scene: Scene, plan: Plan) -> dict[str, Any]:
+def _point(mark: int, training: _Training, policy: DialoguePolicy, scene: TrainingWorld, plan: Plan) -> dict[str, Any]:
     """An entry of `train_cell`. The test dialogues are the same for all policies and seeds, without exploration."""
     found = collect_numbers(run_dialogues(policy, scene.make, TEST_SEED, range(plan.test_dialogues), TEST_ENVS))
     test = {name: np.round(found[name], 6).tolist() for name in ("success", "reward", "turns")}

@@ -129,7 +129,7 @@ def _halves(options: CompareUsersOptions) -> tuple[list[DialogueRecord], list[Di
 def _maker(kind: str, options: CompareUsersOptions) -> Callable[..., Talks]:
     """A function of the other half, the real half, the seed and what to call after each dialogue."""
     if kind == "corpus":
-        return user_talks.replayed
+        return user_talks.replay
     sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
     load = partial(load_speaker, device=options.device, sampling=tuple(sorted(sampling.items())))
     if kind == "language_model":

@@ -47,13 +47,13 @@ def real_talk(record: DialogueRecord, since: int = 0) -> UserTurns:
     return UserTurns(record.turns[::2][since:], acts)
 
 
-def labels(acts: Sequence[Act], known: set[str] | None = None) -> list[str]:
-    """The acts of one turn as `intent slot`; `other` without any, or without any of the `known` ones."""
-    found = dict.fromkeys(f"{act.intent} {act.slot}".strip() for act in acts)
-    return [label for label in found if known is None or label in known] or [OTHER]
+def labels(acts: Sequence[Act], allowed: set[str] | None = None) -> list[str]:
+    """The acts of one turn as `intent slot`; `other` without any, or without any of the `allowed` ones."""
+    names = dict.fromkeys(f"{act.intent} {act.slot}".strip() for act in acts)
+    return [label for label in names if allowed is None or label in allowed] or [OTHER]
 
 
-def replayed(records: Sequence[DialogueRecord], real: Sequence[DialogueRecord], seed: int, done: Done) -> Talks:
+def replay(records: Sequence[DialogueRecord], real: Sequence[DialogueRecord], seed: int, done: Done) -> Talks:
     """`CorpusUser` on other dialogues of the same data: the control, which should not be recognised."""
     user, talks = CorpusUser(records), []
     for number in range(len(user.usable)):
@@ -85,7 +85,7 @@ def agenda(
 
     environment, policy, words = ActLevel(domain, user=parameters), Handcrafted(domain), user_words(domain)
     real_talks = [real_talk(record) for record in real]
-    known = {label for talk in real_talks for acts in talk.acts or [] for label in acts}
+    known_labels = {label for talk in real_talks for acts in talk.acts or [] for label in acts}
     talks, goals = [], [_goal(domain, record) for record in records]
     for number, goal in enumerate(goals):
         options: dict[str, Any] = {"dialogue": number} | ({"goal": goal} if goal else {})
@@ -93,12 +93,14 @@ def agenda(
         while "success" not in info:
             actions, _ = policy.act(observation[None], info["action_mask"][None])
             observation, _, _, _, info = environment.step(actions[0])
-        said: list[list[Act]] = info["user_acts"]
-        rngs = [Random(f"{seed}/{number}/words/{turn}") for turn in range(len(said))]
+        user_acts: list[list[Act]] = info["user_acts"]
+        rngs = [Random(f"{seed}/{number}/words/{turn}") for turn in range(len(user_acts))]
         texts = (
-            speak.say_all(said, rngs) if speak else [words.say(acts, rng) for acts, rng in zip(said, rngs, strict=True)]
+            speak.say_all(user_acts, rngs)
+            if speak
+            else [words.say(acts, rng) for acts, rng in zip(user_acts, rngs, strict=True)]
         )
-        talks.append(UserTurns(texts, [labels(acts, known) for acts in said] if known else None))
+        talks.append(UserTurns(texts, [labels(acts, known_labels) for acts in user_acts] if known_labels else None))
         done()
     notes = [
         f"{sum(map(bool, goals))} of {len(goals)} goals are those of the data; the others are drawn from the domain."
@@ -141,8 +143,8 @@ def language_model(
     talks: list[UserTurns] = []
     for start in range(0, len(records), AT_ONCE):
         users = [LMUser(speaker, persona, (), openings, max_turns=max_turns) for _ in records[start : start + AT_ONCE]]
-        for at, user in enumerate(users, start):
-            user.reset(seed, _options(records[at], plain) | {"dialogue": at})
+        for number, user in enumerate(users, start):
+            user.reset(seed, _options(records[number], plain) | {"dialogue": number})
         _converse(users, partner, seed, start)
         for user in users:
             talks.append(UserTurns([turn for turn in user.turns[0::2] if turn][int(plain) :]))
@@ -163,7 +165,7 @@ def _converse(users: Sequence[LMUser], partner: "ChatAgent", seed: int, start: i
     """Let the dialogues, the first of which has the number `start`, go on until all have ended."""
     live = list(range(len(users)))
     while live:
-        streams = [Random(f"{seed}/{start + at}/partner/{len(users[at].turns)}") for at in live]
-        replies = write_turns(partner, [[users[at].turns] for at in live], streams)
-        steps = answer_all([users[at] for at in live], replies)
-        live = [at for at, (_, _, ended, cut, _) in zip(live, steps, strict=True) if not (ended or cut)]
+        streams = [Random(f"{seed}/{start + row}/partner/{len(users[row].turns)}") for row in live]
+        replies = write_turns(partner, [[users[row].turns] for row in live], streams)
+        steps = answer_all([users[row] for row in live], replies)
+        live = [row for row, (_, _, ended, cut, _) in zip(live, steps, strict=True) if not (ended or cut)]

@@ -36,7 +36,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
-from rlhf_dialog.task_oriented.runs.training_world import scene_of
+from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list import read_actions
 from rlhf_dialog.task_oriented.world.answer_test import read_answers
 
@@ -57,7 +57,7 @@ def policy_agent(name: str) -> Callable[[Path], None]:
 
     def make(folder: Path) -> None:
         settings = {"domain": str(domain_file(folder)), "error_rate": 0.1, "user": "friendly", "max_turns": 5}
-        scene = scene_of(settings)
+        scene = open_world(settings)
         args = SMALL_ARGS.get(name, {"hidden_sizes": [8]})
         policy = build_policy(name, args, PolicySpec(scene.num_features, len(scene.names), 0, scene.domain))
         with closing(Sampler(scene.make, 0, 2)) as sampler:

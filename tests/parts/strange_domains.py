@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
 
 
 def twelve_slots() -> dict[str, Any]:
@@ -64,4 +64,4 @@ STRANGE: dict[str, dict[str, Any]] = {
 
 
 def strange(name: str) -> Domain:
-    return checked(domain_of({"name": name, "type": "hotel"} | STRANGE[name], name), name)[0]
+    return check_usable(parse_domain({"name": name, "type": "hotel"} | STRANGE[name], name), name)[0]

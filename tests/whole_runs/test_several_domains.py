@@ -16,7 +16,7 @@ from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
-from rlhf_dialog.task_oriented.runs.training_world import environment_of
+from rlhf_dialog.task_oriented.runs.training_world import environment_factory
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 
 SMALL = {
@@ -75,7 +75,7 @@ def test_the_number_of_processes_changes_no_number(tmp_path, whole, world):
 
 @pytest.mark.thorough
 def test_transcripts_are_the_same_in_processes():
-    make = environment_of({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
+    make = environment_factory({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
     assert isinstance(make(), MultiActLevel)
     policy = RandomPolicy(PolicySpec(make().layout.size, len(make().names)))
     found = []

@@ -34,7 +34,7 @@ def test_the_real_users_turns_and_acts():
 
 def test_the_control_says_what_is_said_in_the_data():
     records, done = [CAMREST, DAILY, PLAIN], []
-    found = user_talks.replayed(records, [DAILY], 3, lambda: done.append(1))
+    found = user_talks.replay(records, [DAILY], 3, lambda: done.append(1))
     assert sorted(found.simulated, key=lambda talk: talk.turns) == sorted(
         map(real_talk, records), key=lambda talk: talk.turns
     )

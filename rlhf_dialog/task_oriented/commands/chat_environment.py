@@ -15,11 +15,11 @@ def converse_in(
     domain: str, begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen, seed: int | None
 ) -> None:
     """One dialogue about a goal of the domain; `begin` starts it. Raises UserError for an unknown domain."""
-    environment = environment_of(domain, read, screen)
+    environment = build_environment(domain, read, screen)
     converse_about_a_goal(environment, begin(), screen, seed)
 
 
-def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
+def build_environment(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
     """The environment of a domain, a name or a path, whose user types. Raises UserError for an unknown domain."""
     domain = load_domain(domain_name)
 

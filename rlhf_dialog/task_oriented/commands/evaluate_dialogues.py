@@ -81,43 +81,43 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
             )
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
-    environment = environment_of(options)
+    environment = choose_environment(options)
     if options.baseline:
         check_folder(str(options.baseline), "--agent")
     from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
     from rlhf_dialog.runs.sources import played, simulated, spoken
 
     source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
-    settings = _sampled_at(options.temperature, read_settings(options.agent))
+    settings = _with_temperature(options.temperature, read_settings(options.agent))
     trusted = options.trust_config
     agent = ChatAgent.load(options.agent, settings=settings, trust_config=trusted)
     dialogues = {"agent": played(agent, source, numbers, AT_ONCE)}
     if options.baseline:
-        own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
-        baseline = ChatAgent.load(options.baseline, settings=own, trust_config=trusted)
+        baseline_settings = _with_temperature(options.temperature, read_settings(options.baseline, settings))
+        baseline = ChatAgent.load(options.baseline, settings=baseline_settings, trust_config=trusted)
         dialogues["baseline"] = played(baseline, source, numbers, AT_ONCE)
-    known = baseline_names(source.environments[0])
-    dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
-    for one in dialogues["agent"][: options.transcripts]:
-        print("\n".join(message(line) for line in transcript(one.dialogue)), end="\n\n")
+    registered = baseline_names(source.environments[0])
+    dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in registered}
+    for episode in dialogues["agent"][: options.transcripts]:
+        print("\n".join(message(line) for line in transcript(episode.dialogue)), end="\n\n")
     result = _result(options, environment, agent.settings, dialogues)
     replace_json(output, finite(result))
     Console().print(_table(result, f"{options.dialogues} dialogues, {environment.id}"))
     logger.info("written: %s", output)
 
 
-def environment_of(options: EvaluatePolicyOptions) -> EnvironmentConfig:
+def choose_environment(options: EvaluatePolicyOptions) -> EnvironmentConfig:
     """The environment of --environment, of the run that the agent comes from, or `restaurant`; --domain and --user change it."""
     beside = options.agent.resolve().parent / "config.yaml"
     run_config = read_run_config(None, beside, options.trust_config) if beside.is_file() else None
-    found = run_config.environment() if run_config and not options.environment else None
-    found = found or EnvironmentConfig(id=options.environment or "restaurant")
-    given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
-    args = found.args | {key: value for key, value in given.items() if value is not None}
-    return found.model_copy(update={"args": args})
+    environment = run_config.environment() if run_config and not options.environment else None
+    environment = environment or EnvironmentConfig(id=options.environment or "restaurant")
+    overrides = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
+    args = environment.args | {key: value for key, value in overrides.items() if value is not None}
+    return environment.model_copy(update={"args": args})
 
 
-def _sampled_at(temperature: float | None, settings: "AgentSettings") -> "AgentSettings":
+def _with_temperature(temperature: float | None, settings: "AgentSettings") -> "AgentSettings":
     """The settings with this temperature, where there is one. Raises UserError for one that cannot be used."""
     if temperature is None:
         return settings
@@ -133,14 +133,14 @@ def _result(
     settings: "AgentSettings",
     dialogues: Mapping[str, list[Played]],
 ) -> dict[str, Any]:
-    asked: dict[str, Any] = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
-    asked |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
+    run_settings: dict[str, Any] = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
+    run_settings |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
     sampling = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
-    others = [name for name in ("baseline", "handcrafted") if name in dialogues]
+    compared_with = [name for name in ("baseline", "handcrafted") if name in dialogues]
     return {
-        "settings": asked | settings.model_dump(include=set(sampling)),
+        "settings": run_settings | settings.model_dump(include=set(sampling)),
         "policies": {name: measure_dialogues(own) for name, own in dialogues.items()},
-        **{f"difference_from_{name}": compare_dialogues(dialogues[name], dialogues["agent"]) for name in others},
+        **{f"difference_from_{name}": compare_dialogues(dialogues[name], dialogues["agent"]) for name in compared_with},
     }
 
 

@@ -33,7 +33,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_polic
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
-from rlhf_dialog.task_oriented.runs.training_world import scene_of
+from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -56,18 +56,18 @@ def run(options: EvaluatePolicyOptions) -> None:
     if not options.trust_config:
         _check_found(options.agent / AGENT, agent)
     evaluate_dialogues.check_unused(options)
-    settings = agent | _given(options, agent)
+    settings = agent | _read_overrides(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
-    scene = scene_of(settings)
-    check_domain(options.agent, agent, scene)
-    setting = PolicySpec(scene.num_features, len(scene.names), options.seed, scene.domain)
+    world = open_world(settings)
+    check_domain(options.agent, agent, world)
+    setting = PolicySpec(world.num_features, len(world.names), options.seed, world.domain)
     policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting, options.agent)}
-    policies |= {name: build_policy(name, {}, setting) for name in BASELINES if scene.domain or name == "random"}
+    policies |= {name: build_policy(name, {}, setting) for name in BASELINES if world.domain or name == "random"}
     numbers, seed = range(options.dialogues), TEST_SEED + options.seed
-    episodes = {name: run_dialogues(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}
+    episodes = {name: run_dialogues(policy, world.make, seed, numbers, NUM_ENVS) for name, policy in policies.items()}
     for episode in episodes["agent"][: options.transcripts]:
-        print(f"{scene.transcript(episode)}\n")
+        print(f"{world.transcript(episode)}\n")
     result = _result(options, settings, episodes)
     replace_json(output, finite(result))
     for table in _tables(result):
@@ -77,26 +77,28 @@ def run(options: EvaluatePolicyOptions) -> None:
 
 def _check_found(path: Path, agent: dict[str, Any]) -> None:
     """Raises UserError where the agent's file names what leads out of its folder; a domain is read by readers of data."""
-    own = agent["environment"]
-    if own:
-        refuse(path, "environment", EnvironmentFactory, own["id"], own.get("args") or {})
+    environment = agent["environment"]
+    if environment:
+        refuse(path, "environment", EnvironmentFactory, environment["id"], environment.get("args") or {})
     refuse(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
 
 
-def _given(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:
+def _read_overrides(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:
     """The settings of the command line in place of the agent's. Raises UserError for one that the agent does not read."""
-    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
-    given = {key: value for key, value in given.items() if value is not None}
-    if agent["environment"] and given:
-        raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
+    overrides = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
+    overrides = {key: value for key, value in overrides.items() if value is not None}
+    if agent["environment"] and overrides:
+        raise UserError(
+            f"--{next(iter(overrides))}: the agent's environment {agent['environment']['id']} does not read it"
+        )
     if isinstance(agent["domain"], dict):
         for key in ("data_path", "error_rate", "user"):
-            if key in given:
+            if key in overrides:
                 raise UserError(
                     f"--{key}: {options.agent} chooses from a list of actions, which has none; leave it out"
                 )
-        given["domain"] = agent["domain"] | ({"actions": given["domain"]} if "domain" in given else {})
-    return given
+        overrides["domain"] = agent["domain"] | ({"actions": overrides["domain"]} if "domain" in overrides else {})
+    return overrides
 
 
 def _check(options: EvaluatePolicyOptions) -> None:
@@ -113,7 +115,7 @@ def _result(
     asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
     return {
         "settings": asked | settings,
-        "policies": {name: measure_dialogues(own) for name, own in episodes.items()},
+        "policies": {name: measure_dialogues(played) for name, played in episodes.items()},
         f"difference_from_{other}": compare_dialogues(episodes[other], episodes["agent"]),
     }
 
@@ -130,20 +132,20 @@ def _tables(result: dict[str, Any]) -> Iterator[Table]:
 
 def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     settings = result["settings"]
-    own, answers = settings["environment"], settings.get("answers")
-    where = own["id"] if own else answers or f"{settings['error_rate']:.0%} error"
+    environment, answers = settings["environment"], settings.get("answers")
+    where = environment["id"] if environment else answers or f"{settings['error_rate']:.0%} error"
     title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval of this one run]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
-    shown = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
-    for name in shown:
+    formats = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
+    for name in formats:
         table.add_column(name.replace("_", " "), justify="right")
     differences = [name for name in result if name.startswith("difference_from_")]
     rows = result["policies"] | {
         f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
     }
     for name, metrics in rows.items():
-        table.add_row(name, *(cell(metrics[key], form) for key, form in shown.items()))
+        table.add_row(name, *(cell(metrics[key], form) for key, form in formats.items()))
     return table
 
 

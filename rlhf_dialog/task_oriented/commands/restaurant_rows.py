@@ -29,6 +29,6 @@ def _rows(system: PolicyInWords, seeds: range) -> Iterator[dict[str, object]]:
         while not ended:
             reply = system.reply()
             yield {"prompt": list(turns), "reference": reply, "dialogue": seed}
-            heard, _, terminated, truncated, _ = system.environment.step(reply)
-            turns += [reply, heard]
+            user_turn, _, terminated, truncated, _ = system.environment.step(reply)
+            turns += [reply, user_turn]
             ended = terminated or truncated

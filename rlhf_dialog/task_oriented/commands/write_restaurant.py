@@ -48,13 +48,15 @@ def run(options: WriteRestaurantOptions) -> None:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
             rows = list(replies(environment, range(first, first + count), options.varied))
-            said = f"{len(rows)} replies of {count} dialogues"
+            summary = f"{len(rows)} replies of {count} dialogues"
             if split == "train" and options.lessons:
                 first += LESSONS_AFTER
-                rows += (taught := list(lessons(environment, range(first, first + options.lessons), options.varied)))
-                said += f", and {len(taught)} that give values"
+                rows += (
+                    lesson_rows := list(lessons(environment, range(first, first + options.lessons), options.varied))
+                )
+                summary += f", and {len(lesson_rows)} that give values"
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-            print(f"{options.output / split}.jsonl: {said}")
+            print(f"{options.output / split}.jsonl: {summary}")
 
 
 main = partial(run_command, WriteRestaurantOptions, run)  # the command line; returns the exit code

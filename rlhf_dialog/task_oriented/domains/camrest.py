@@ -17,17 +17,20 @@ def read_camrest(entities: Any, goals: Any, folder: Path) -> Domain:
     """
     try:
         model, asked = goals["ind_slot_value_dist"]["info"], goals["ind_slot_dist"]["reqt"]
-        wanted = {slot: [value for value in values if value != DONTCARE] for slot, values in model.items()}
+        constraint_values = {slot: [value for value in values if value != DONTCARE] for slot, values in model.items()}
     except (KeyError, TypeError, AttributeError):
         raise UserError(
             f"{folder / GOALS}: is not CamRest676's goal model (ind_slot_dist, ind_slot_value_dist)"
         ) from None
     path = folder / DATA_BASE
-    if not isinstance(entities, list) or not all(isinstance(one, dict) and one.get(NAME) for one in entities):
+    if not isinstance(entities, list) or not all(isinstance(entity, dict) and entity.get(NAME) for entity in entities):
         raise UserError(f"{path}: is not a list of restaurants with a name each")
-    rows = [{slot: str(v) for slot, v in one.items() if slot not in WITHOUT_SLOT} for one in entities]
-    known = dict.fromkeys(slot for row in rows for slot in row)
-    check_slots(known, [NAME, *wanted, *asked], str(path))
-    check_slots([*wanted, *asked], known, f"{folder / GOALS}, of which {path.name}")
-    constraints = {slot: sorted({*wanted[slot], *(r[slot].lower() for r in rows if slot in r)}) for slot in wanted}
+    rows = [{slot: str(v) for slot, v in entity.items() if slot not in WITHOUT_SLOT} for entity in entities]
+    slots = dict.fromkeys(slot for row in rows for slot in row)
+    check_slots(slots, [NAME, *constraint_values, *asked], str(path))
+    check_slots([*constraint_values, *asked], slots, f"{folder / GOALS}, of which {path.name}")
+    constraints = {
+        slot: sorted({*constraint_values[slot], *(r[slot].lower() for r in rows if slot in r)})
+        for slot in constraint_values
+    }
     return Domain("CamRest676", "restaurant", constraints, [NAME, *asked], rows)

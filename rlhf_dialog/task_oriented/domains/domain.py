@@ -60,7 +60,7 @@ class Domain:
         """The values that the ontology has for the slot; none for a slot that can only be asked about."""
         return self.names if slot == NAME else self.constraints.get(slot, ())
 
-    def used(self, slot: str) -> set[str]:
+    def used_values(self, slot: str) -> set[str]:
         """The values that entities have for the slot."""
         return {entity[slot] for entity in self.entities}
 
@@ -84,9 +84,11 @@ class Domain:
         """
         if self._goals is None:
             counted = [
-                one for slots in combinations(self.constraints, self._num_wanted) for one in self._counted(slots)
+                goal
+                for slots in combinations(self.constraints, self._num_wanted)
+                for goal in self._count_entities(slots)
             ]
-            few = [one for one in counted if 2 <= one[2] <= 3] or counted
+            few = [goal for goal in counted if 2 <= goal[2] <= 3] or counted
             self._goals = [goal for goal, _, _ in few], list(accumulate(weight for _, weight, _ in few))
         if not self._goals[0]:
             raise UserError(f"domain {self.name}: no entity has values that the ontology knows; correct the entities")
@@ -96,18 +98,18 @@ class Domain:
     def _num_wanted(self) -> int:
         return min(MAX_CONSTRAINTS, len(self.constraints))
 
-    def _counted(self, slots: tuple[str, ...]) -> list[tuple[dict[str, str], float, int]]:
+    def _count_entities(self, slots: tuple[str, ...]) -> list[tuple[dict[str, str], float, int]]:
         """For every goal on these slots that an entity fulfils: the goal, its weight, and how many entities do."""
         weight = 1 / prod(len(self.constraints[slot]) + 1 for slot in slots)
-        known = [
+        options_of_entities = [
             [(entity[slot], DONTCARE) if entity[slot] in self.constraints[slot] else (DONTCARE,) for slot in slots]
             for entity in self.entities
         ]
-        found = Counter(values for options in known for values in product(*options))
-        return [(dict(zip(slots, values, strict=True)), weight, count) for values, count in found.items()]
+        counts = Counter(values for options in options_of_entities for values in product(*options))
+        return [(dict(zip(slots, values, strict=True)), weight, count) for values, count in counts.items()]
 
 
-def checked(domain: Domain, where: str) -> tuple[Domain, str]:
+def check_usable(domain: Domain, where: str) -> tuple[Domain, str]:
     """The domain, and one line about values without entities (empty when there are none).
 
     Raises UserError, with the file and the slot, for a domain in which no goal can be fulfilled.
@@ -122,8 +124,8 @@ def checked(domain: Domain, where: str) -> tuple[Domain, str]:
         raise UserError(f"{where}: several entities have the name '{twice[0]}'; give each one a name of its own")
     unused = {}
     for slot, values in domain.constraints.items():
-        used = domain.used(slot)
-        unused[slot] = [value for value in values if value not in used]
+        used_values = domain.used_values(slot)
+        unused[slot] = [value for value in values if value not in used_values]
         if len(unused[slot]) == len(values):
             raise UserError(
                 f"{where}: no entity has any of the values of the constraint slot '{slot}' "
@@ -145,18 +147,18 @@ def _check_words(domain: Domain, where: str) -> None:
         raise UserError(f"{where}: an entity has the name '{name}', which means something else in an act; rename it")
 
 
-def check_slots(used: Iterable[str], known: Iterable[str], where: str) -> None:
+def check_slots(slots: Iterable[str], ontology_slots: Iterable[str], where: str) -> None:
     """Raises UserError for a slot that the ontology lacks; `where` is the file and the entity or the rule."""
-    known = list(known)
-    for slot in used:
-        if slot not in known:
+    ontology_slots = list(ontology_slots)
+    for slot in slots:
+        if slot not in ontology_slots:
             raise UserError(
-                f"{where}: the ontology lacks the slot '{slot}'{nearest(slot, known) or ';'} add it to the ontology, "
-                f"or remove it here. Known: {', '.join(known)}"
+                f"{where}: the ontology lacks the slot '{slot}'{nearest(slot, ontology_slots) or ';'} add it to the ontology, "
+                f"or remove it here. Known: {', '.join(ontology_slots)}"
             )
 
 
-def domain_of(data: Any, where: str) -> Domain:
+def parse_domain(data: Any, where: str) -> Domain:
     """The domain of our own JSON format: an object with name, type, constraints, requestable and entities.
 
     Raises UserError, with the file, for anything else.
@@ -168,13 +170,13 @@ def domain_of(data: Any, where: str) -> Domain:
     for slot, values in data["constraints"].items():
         check_texts(values, f"{where}: constraint slot '{slot}'")
     check_texts(data["requestable"], f"{where}: requestable")
-    known = dict.fromkeys([NAME, *data["constraints"], *data["requestable"]])
+    slots = dict.fromkeys([NAME, *data["constraints"], *data["requestable"]])
     for number, entity in enumerate(data["entities"], 1):
         place = f"{where}, entity {number}"
         if not isinstance(entity, dict) or not entity.get(NAME):
             raise UserError(f"{place}: is not an object with a name")
         check_texts(entity.values(), place)
-        check_slots(entity, known, f"{place} ({entity[NAME]})")
+        check_slots(entity, slots, f"{place} ({entity[NAME]})")
     return Domain(data["name"], data["type"], data["constraints"], data["requestable"], data["entities"])
 
 

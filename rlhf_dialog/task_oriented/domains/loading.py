@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE, GOALS, read_camrest
-from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
 from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz
 from rlhf_dialog.task_oriented.domains.pydial import RULES, read_pydial
 from rlhf_dialog.task_oriented.domains.services import MultiDomain
@@ -39,8 +39,8 @@ def open_domain(
         raise UserError(
             f"domain {MULTIWOZ}: data_path is missing; give the folder with its db/, ontology and goal model"
         )
-    found = read_multiwoz(Path(data_path).expanduser(), _json)
-    return found if names is None else found.only(names)
+    domain = read_multiwoz(Path(data_path).expanduser(), _json)
+    return domain if names is None else domain.only(names)
 
 
 def load_domain(path_or_name: str | Path) -> Domain:
@@ -50,12 +50,12 @@ def load_domain(path_or_name: str | Path) -> Domain:
     CamRest676. Raises UserError, with the file and the slot, for a domain that cannot be read or used.
     """
     if path_or_name in OWN:
-        own = resources.files("rlhf_dialog.task_oriented.domains") / f"{path_or_name}.json"
-        domain, where = domain_of(read_json(own), str(path_or_name)), str(path_or_name)
+        file = resources.files("rlhf_dialog.task_oriented.domains") / f"{path_or_name}.json"
+        domain, where = parse_domain(read_json(file), str(path_or_name)), str(path_or_name)
     else:
         path = Path(path_or_name).expanduser()
         domain, where = _read(path), str(path)
-    domain, line = checked(domain, where)
+    domain, line = check_usable(domain, where)
     if line:
         logger.info("%s", line)
     return domain
@@ -65,8 +65,8 @@ def check_domain_path(name: str) -> None:
     """Raises UserError when the name is neither a domain of the package nor a path where something is."""
     path = Path(name).expanduser()
     if name not in OWN and not (path.is_file() or path.is_dir()):
-        known = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
-        raise UserError(f"domain '{path}': there is no such file or folder{known}")
+        hint = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
+        raise UserError(f"domain '{path}': there is no such file or folder{hint}")
 
 
 def _read(path: Path) -> Domain:
@@ -74,7 +74,7 @@ def _read(path: Path) -> Domain:
         return _read_folder(path)
     check_domain_path(str(path))
     data = _json(path)
-    return read_pydial(data, path) if path.name.endswith(RULES) else domain_of(data, str(path))
+    return read_pydial(data, path) if path.name.endswith(RULES) else parse_domain(data, str(path))
 
 
 def _read_folder(folder: Path) -> Domain:
@@ -83,9 +83,11 @@ def _read_folder(folder: Path) -> Domain:
     rules = sorted(folder.glob(f"*{RULES}"))
     if len(rules) == 1:
         return _read(rules[0])
-    found = f"{len(rules)} files of this kind: {', '.join(path.name for path in rules[:5])}" if rules else "neither"
+    candidates = (
+        f"{len(rules)} files of this kind: {', '.join(path.name for path in rules[:5])}" if rules else "neither"
+    )
     raise UserError(
-        f"domain '{folder}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {found}; name a file"
+        f"domain '{folder}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {candidates}; name a file"
     )
 
 

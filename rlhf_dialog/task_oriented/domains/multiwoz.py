@@ -66,14 +66,14 @@ def _plain(slot: str) -> str:
 
 def _shares(model: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What the goal model has of one domain; slots and values as they are in dialogues."""
-    known, values = model["ind_slot_dist"][name], model["ind_slot_value_dist"][name]
+    slot_shares, values = model["ind_slot_dist"][name], model["ind_slot_value_dist"][name]
     sets = model.get("slots_combination_dist", {}).get(name, {}).get("info", {})
     combinations = {tuple(key.split("+")): float(share) for key, share in sets.items() if key}
     return {
-        "constraints": {slot: _chances(slot, own) for slot, own in values.get("info", {}).items()},
-        "booking": {slot: _chances(slot, own) for slot, own in values.get("book", {}).items()},
-        "requests": {slot: float(share) for slot, share in known.get("reqt", {}).items()},
-        "constrained": {slot: float(share) for slot, share in known.get("info", {}).items()},
+        "constraints": {slot: _chances(slot, shares) for slot, shares in values.get("info", {}).items()},
+        "booking": {slot: _chances(slot, shares) for slot, shares in values.get("book", {}).items()},
+        "requests": {slot: float(share) for slot, share in slot_shares.get("reqt", {}).items()},
+        "constrained": {slot: float(share) for slot, share in slot_shares.get("info", {}).items()},
         "combinations": Chances(combinations) if combinations else None,
         "booked": float(model["book_dist"].get(name, 0.0)),
     }
@@ -95,13 +95,13 @@ def _value(slot: str, value: Any) -> str:
 
 
 def _check_slots(name: str, shares: dict[str, Any], slots: dict[str, set[str]], goals: Path, ontology: Path) -> None:
-    known = slots.get(name, set())
+    ontology_slots = slots.get(name, set())
     sets = shares["combinations"].shares if shares["combinations"] else ()
-    used = {slot: slot for slot in (*shares["constraints"], *(slot for one in sets for slot in one))}
+    used = {slot: slot for slot in (*shares["constraints"], *(slot for combination in sets for slot in combination))}
     used |= {f"book {slot}": slot for slot in shares["booking"]}
     for slot in used:
-        if _plain(slot) not in known:
-            hint = nearest(_plain(slot), known) or ";"
+        if _plain(slot) not in ontology_slots:
+            hint = nearest(_plain(slot), ontology_slots) or ";"
             raise UserError(
                 f"{goals}: the domain {name} has the slot '{slot}', which the ontology ({ontology}) lacks{hint} add "
                 f"'{name}-{slot}' to the ontology, or remove the slot here"
@@ -118,9 +118,9 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
     data = read(path)
     if isinstance(data, dict):
         return _made_to_order(name, shares, data, path)
-    if not isinstance(data, list) or not data or not all(isinstance(one, dict) for one in data):
+    if not isinstance(data, list) or not data or not all(isinstance(row, dict) for row in data):
         raise UserError(f"{path}: is not a list of objects, the entities of the domain {name}")
-    entities = tuple(_entity(one) for one in data)
+    entities = tuple(_entity(row) for row in data)
     slots = set.union(*map(set, entities))
     key = next((slot for slot in KEYS if slot in slots), next(iter(shares["constraints"]), ""))
     for slot in (*shares["constraints"], *shares["requests"], key):
@@ -128,12 +128,12 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
             raise UserError(
                 f"{path}: no entity has the slot '{slot}', which {goals} asks for; add it, or remove it there"
             )
-    service = Service(name, key, entities=_filled(entities, slots), **shares)
+    service = Service(name, key, entities=_fill_slots(entities, slots), **shares)
     for slot, chances in service.constraints.items():
         if not any(service.matching({slot: value}) for value in chances.shares):
-            some = ", ".join(list(chances.shares)[:5])
+            examples = ", ".join(list(chances.shares)[:5])
             raise UserError(
-                f"{path}: no entity has any of the values of the constraint slot '{slot}' ({some}); correct the entities, "
+                f"{path}: no entity has any of the values of the constraint slot '{slot}' ({examples}); correct the entities, "
                 f"or remove the slot from {goals}"
             )
     return service
@@ -144,7 +144,7 @@ def _entity(row: Mapping[str, Any]) -> Entity:
     return {slot: value for slot, value in texts.items() if value not in UNSAID}
 
 
-def _filled(entities: tuple[Entity, ...], slots: set[str]) -> tuple[Entity, ...]:
+def _fill_slots(entities: tuple[Entity, ...], slots: set[str]) -> tuple[Entity, ...]:
     return tuple({slot: entity.get(slot, UNKNOWN) for slot in sorted(slots)} for entity in entities)
 
 
@@ -157,4 +157,6 @@ def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], p
     for slot in shares["requests"]:
         if slot not in TAXI_SLOTS:
             raise UserError(f"{path}: a {name} has no slot '{slot}', only {' and '.join(TAXI_SLOTS)}")
-    return Service(name, TAXI_SLOTS[0], made_from={part: tuple(own) for part, own in parts.items() if own}, **shares)
+    return Service(
+        name, TAXI_SLOTS[0], made_from={part: tuple(values) for part, values in parts.items() if values}, **shares
+    )

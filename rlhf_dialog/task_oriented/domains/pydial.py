@@ -39,12 +39,12 @@ def read_pydial(rules: Any, path: Path) -> Domain:
     if entities:
         check_slots([NAME, *rules["system_requestable"], *requestable], columns, f"{path}, of which {data_base.name}")
     constraints = {slot: informable[slot] for slot in rules["system_requestable"]}
-    found = Domain(name, rules["type"], constraints, requestable, _numbered(entities), informable.get(NAME, ()))
+    domain = Domain(name, rules["type"], constraints, requestable, _number_names(entities), informable.get(NAME, ()))
     unnamed = [column for column in columns if column not in (NAME, *informable, *requestable)]
-    return _without_dead_slots(found, unnamed, str(data_base)) if entities else found
+    return _without_dead_slots(domain, unnamed, str(data_base)) if entities else domain
 
 
-def _numbered(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def _number_names(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """The rows with names of their own, as stable as their order: `oyster bar`, `oyster bar (2)`, `oyster bar (3)`."""
     names = [(row[NAME] or UNKNOWN).lower() for row in rows]
     taken, seen = set(names), Counter[str]()
@@ -58,14 +58,14 @@ def _numbered(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def _without_dead_slots(domain: Domain, unnamed: list[str], where: str) -> Domain:
     """The domain without constraints that no entity fulfils; users ask for such a slot where an entity says something of it."""
-    constraints = {slot: values for slot, values in domain.constraints.items() if domain.used(slot) & {*values}}
+    constraints = {slot: values for slot, values in domain.constraints.items() if domain.used_values(slot) & {*values}}
     if not constraints:
         raise UserError(
             f"{where}: no entity has any of the values of the slots that may be asked for "
             f"({', '.join(domain.constraints) or 'there are none'}); correct the values, or the rules"
         )
     dead = [slot for slot in domain.constraints if slot not in constraints]
-    requestable = [slot for slot in domain.requestable if slot not in dead or domain.used(slot) != {UNKNOWN}]
+    requestable = [slot for slot in domain.requestable if slot not in dead or domain.used_values(slot) != {UNKNOWN}]
     parts = {"columns that the rules do not name": unnamed, "slots without values": dead}
     if line := " and ".join(f"{what} ({', '.join(slots)})" for what, slots in parts.items() if slots):
         logger.info("%s: left out are %s", where, line)

@@ -33,13 +33,13 @@ class Chances:
         return rng.choices(values, cum_weights=sums)[0]
 
 
-def meets(slot: str, wanted: str, value: str) -> bool:
+def meets(slot: str, limit: str, value: str) -> bool:
     """Whether the value fulfils a constraint: `arriveBy` is the latest time, `leaveAt` the earliest one."""
-    if wanted == DONTCARE:
+    if limit == DONTCARE:
         return True
     if slot == AT_MOST:
-        return value <= wanted
-    return value >= wanted if slot == AT_LEAST else value == wanted
+        return value <= limit
+    return value >= limit if slot == AT_LEAST else value == limit
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Service:
     @cached_property
     def asked(self) -> tuple[str, ...]:
         """The constraint slots that a system may ask for: all but the name, the needed ones first."""
-        others = (slot for slot in self.constraints if slot not in self.needed and slot != NAME)
-        return (*self.needed, *others)
+        optional = (slot for slot in self.constraints if slot not in self.needed and slot != NAME)
+        return (*self.needed, *optional)
 
     @cached_property
     def is_named(self) -> bool:
@@ -90,12 +90,12 @@ class Service:
 
     def matching(self, constraints: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the entities that fulfil the constraints, in order."""
-        wanted = {slot: value for slot, value in constraints.items() if value != DONTCARE}
-        equal = tuple(sorted(item for item in wanted.items() if item[0] not in TIMES))
+        constrained = {slot: value for slot, value in constraints.items() if value != DONTCARE}
+        equal = tuple(sorted(item for item in constrained.items() if item[0] not in TIMES))
         if equal not in self._found:
-            found = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in equal))
-            self._found[equal] = tuple(found)
-        limits = [(slot, wanted[slot]) for slot in TIMES if slot in wanted]
+            numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in equal))
+            self._found[equal] = tuple(numbers)
+        limits = [(slot, constrained[slot]) for slot in TIMES if slot in constrained]
         if not limits:
             return self._found[equal]
         return tuple(
@@ -104,13 +104,13 @@ class Service:
             if all(meets(slot, limit, self.entities[n].get(slot, UNKNOWN)) for slot, limit in limits)
         )
 
-    def named(self, said: Mapping[str, str]) -> tuple[int, ...]:
+    def rows_that_have(self, values: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the entities that have all the values which were said of one, its name among them."""
-        known = tuple(sorted(item for item in said.items() if item[0] in self.constraints or item[0] == self.key))
-        if known not in self._found:
-            found = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in known))
-            self._found[known] = tuple(found)
-        return self._found[known]
+        key = tuple(sorted(item for item in values.items() if item[0] in self.constraints or item[0] == self.key))
+        if key not in self._found:
+            numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in key))
+            self._found[key] = tuple(numbers)
+        return self._found[key]
 
 
 class MultiDomain:
@@ -146,19 +146,19 @@ class MultiDomain:
         data = [
             [
                 *(
-                    one.name,
-                    one.key,
-                    one.booked,
-                    one.entities,
-                    {part: list(own) for part, own in one.made_from.items()},
+                    service.name,
+                    service.key,
+                    service.booked,
+                    service.entities,
+                    {part: list(values) for part, values in service.made_from.items()},
                 ),
-                {slot: dict(chances.shares) for slot, chances in {**one.constraints, **_booking(one)}.items()},
-                *(dict(one.requests), dict(one.constrained)),
-                sorted(("+".join(s), share) for s, share in one.combinations.shares.items())
-                if one.combinations
+                {slot: dict(chances.shares) for slot, chances in {**service.constraints, **_booking(service)}.items()},
+                *(dict(service.requests), dict(service.constrained)),
+                sorted(("+".join(s), share) for s, share in service.combinations.shares.items())
+                if service.combinations
                 else None,
             ]
-            for one in self.services.values()
+            for service in self.services.values()
         ]
         orders = sorted(("+".join(order), share) for order, share in self.orders.shares.items())
         return hashlib.sha256(json.dumps([data, orders], sort_keys=True).encode()).hexdigest()

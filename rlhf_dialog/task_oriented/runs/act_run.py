@@ -17,7 +17,7 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import Scene
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 
 
 class ActRun(ABC):
@@ -56,7 +56,7 @@ class ActRun(ABC):
         return self.config.save_interval
 
     @abstractmethod
-    def _open_scene(self) -> Scene:
+    def _open_world(self) -> TrainingWorld:
         """Where the policy acts."""
 
     @abstractmethod
@@ -78,16 +78,16 @@ class ActRun(ABC):
     def _build(self) -> None:
         """Scene and policy, before anything is written."""
         config = self.config
-        scene = self.scene = self._open_scene()
+        world = self.training_world = self._open_world()
         self.setting = PolicySpec(
-            scene.num_features,
-            len(scene.names),
+            world.num_features,
+            len(world.names),
             seed=config.seed,
-            domain=scene.domain,
+            domain=world.domain,
             num_updates=self.num_updates,
         )
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
-        self.identity = config.identity(scene.hash)
+        self.identity = config.identity(world.hash)
 
     @property
     def num_updates(self) -> int | None:
@@ -102,13 +102,17 @@ class ActRun(ABC):
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
 
     def _read(self, source: Path) -> dict[str, Any]:
-        return load_policy_checkpoint(source, self.policy, self.identity, self.scene, self.state_shape)
+        return load_policy_checkpoint(source, self.policy, self.identity, self.training_world, self.state_shape)
 
     def _save(self) -> None:
         """Write a checkpoint of the policy as it is."""
-        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
-        state = {**self._counters(), **known}
+        run_settings = {
+            "identity": self.identity,
+            "domain": self.training_world.name,
+            "settings": self.config.model_dump(),
+        }
+        state = {**self._counters(), **run_settings}
         save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
 
     def _save_agent(self) -> None:
-        save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
+        save_policy_agent(self.folder / "agent", self.policy, self.config.agent_settings(), self.training_world)

@@ -15,7 +15,7 @@ AGENT = "policy_agent.json"
 AGENT_FORMAT = 1
 
 
-class Known(Protocol):
+class TrainedOn(Protocol):
     """What a policy was trained in: a domain, or the scene of an environment of the user's own."""
 
     @property
@@ -39,7 +39,7 @@ def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str
 
 
 def load_policy_checkpoint(
-    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: Known, shape: Any = dict[str, Any]
+    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: TrainedOn, shape: Any = dict[str, Any]
 ) -> dict[str, Any]:
     """Restore the policy; returns the state, which has the types of `shape`.
 
@@ -60,12 +60,12 @@ def load_policy_checkpoint(
     return state
 
 
-def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: Known) -> None:
+def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: TrainedOn) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
     with written_whole(folder) as target:
         policy.save(target)
-        known = {"format_version": AGENT_FORMAT, "domain_name": domain.name, "domain_hash": domain.hash}
-        write_json(target / AGENT, known | settings)
+        header = {"format_version": AGENT_FORMAT, "domain_name": domain.name, "domain_hash": domain.hash}
+        write_json(target / AGENT, header | settings)
 
 
 def read_policy_agent(folder: Path) -> dict[str, Any]:
@@ -81,23 +81,23 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
             )
         keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
         later = {"domain_name": str(written.get("domain_name", "?")), "environment": written.get("environment")}
-        known = {key: written[key] for key in keys} | later
-        known |= {key: written[key] for key in ("data_path", "domains", "end_reward") if key in written}
+        settings = {key: written[key] for key in keys} | later
+        settings |= {key: written[key] for key in ("data_path", "domains", "end_reward") if key in written}
         checked = PolicyConfig(
-            **{key: value for key, value in known.items() if key in PolicyConfig.model_fields}
+            **{key: value for key, value in settings.items() if key in PolicyConfig.model_fields}
         ).model_dump()
-        return known | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+        return settings | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
 
 
-def check_domain(folder: Path, agent: dict[str, Any], domain: Known) -> None:
+def check_domain(folder: Path, agent: dict[str, Any], domain: TrainedOn) -> None:
     """Raises UserError, with both names, when the agent was trained on another domain."""
     if agent["domain_hash"] != domain.hash:
         raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
 
 
-def _another_domain(source: Path, name: str, known: Any, domain: Known) -> UserError:
+def _another_domain(source: Path, name: str, trained_hash: Any, domain: TrainedOn) -> UserError:
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
     return UserError(
-        f"{source}: was trained on {edited} (hash {str(known)[:12]}), but the domain here is {domain.name} (hash "
+        f"{source}: was trained on {edited} (hash {str(trained_hash)[:12]}), but the domain here is {domain.name} (hash "
         f"{domain.hash[:12]}); use the ontology and the entities that it was trained on, or its actions and its state"
     )

@@ -18,11 +18,11 @@ from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import Scene
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher, sum_rewards
 
 
-class Counters(BaseModel):
+class PersonCounters(BaseModel):
     """What a checkpoint holds beside the policy."""
 
     iteration: int
@@ -33,7 +33,7 @@ class Counters(BaseModel):
 class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
-    scene: where the teacher talks (`training_world.taught_scene`)
+    world: where the teacher talks (`training_world.open_person_world`)
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
     today: the date, which is kept beside the number of dialogues
 
@@ -41,12 +41,12 @@ class PersonRun(ActRun):
     The policy learns from dialogues in which something was rewarded. Each dialogue that counts is saved at once.
     """
 
-    state_shape = Counters
+    state_shape = PersonCounters
 
     def __init__(
         self,
         config: PolicyConfig,
-        scene: Scene,
+        world: TrainingWorld,
         teacher: Teacher,
         show: Callable[[str], None],
         interrupts: WhileWaiting,
@@ -54,7 +54,7 @@ class PersonRun(ActRun):
         today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
-        self.scene = scene
+        self.training_world = world
         self.teacher = teacher
         self.show = show
         self.interrupts = interrupts
@@ -84,7 +84,7 @@ class PersonRun(ActRun):
         episode.total_reward += (after or 0.0) - (rewards[-1] or 0.0)
         rewards[-1] = after
         episode.rewards[-1] = cost + sum_rewards(rewards[len(episode) - 1 :])
-        if not (self.scene.domain and self.config.show_goal):
+        if not (self.training_world.domain and self.config.show_goal):
             episode.success = sum_rewards(rewards) > 0
         self.policy.load(self._before)
         self.num_dialogues -= 1
@@ -101,8 +101,8 @@ class PersonRun(ActRun):
         """Nobody knows how long the person stays."""
         return
 
-    def _open_scene(self) -> Scene:
-        return self.scene
+    def _open_world(self) -> TrainingWorld:
+        return self.training_world
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
         """How many dialogues there were, on which days."""
@@ -121,20 +121,20 @@ class PersonRun(ActRun):
 
     def _so_far(self) -> str:
         """Which day it is, and how many dialogues there were."""
-        known = [*self.days, *([] if self.today() in self.days else [self.today()])]
+        days = [*self.days, *([] if self.today() in self.days else [self.today()])]
         counts = (
             f"{_count(self.num_dialogues)} so far, {self.num_rewarded} of them rewarded"
             if self.days
             else "no dialogue yet"
         )
-        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.scene.name})"
-        return f"day {len(known)}: {counts}; {where}"
+        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
+        return f"day {len(days)}: {counts}; {where}"
 
     def _converse(self) -> None:
         while not (self.teacher.left or self.interrupts.asked):
             self.show(f"--- dialogue {self.num_dialogues + 1} ---")
             (episode,) = run_dialogues(
-                self.policy, self.scene.make, self.config.seed, [self.num_dialogues], deterministic=False
+                self.policy, self.training_world.make, self.config.seed, [self.num_dialogues], deterministic=False
             )
             if not episode.info["left"] or _is_rewarded(episode):
                 self._learn(episode)
@@ -158,10 +158,14 @@ class PersonRun(ActRun):
         """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
-        own = {"success": float(bool(episode.success)), "reward": episode.total_reward, "turns": float(len(episode))}
+        numbers = {
+            "success": float(bool(episode.success)),
+            "reward": episode.total_reward,
+            "turns": float(len(episode)),
+        }
         counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
-        row = {**counts, "rewarded": int(self._was_rewarded), **own, **learned}
-        replace_text(path, "".join(f"{json.dumps(one)}\n" for one in [*earlier, row]))
+        row = {**counts, "rewarded": int(self._was_rewarded), **numbers, **learned}
+        replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))
 
     def _end(self) -> None:
         """Save the agent, and say how to go on."""

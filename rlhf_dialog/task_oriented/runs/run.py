@@ -26,7 +26,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_ho
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.console import PolicyConsole
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import Scene, scene_of
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_world
 from rlhf_dialog.user_code import GRACE
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
 
-class Counters(BaseModel):
+class RunCounters(BaseModel):
     """What a checkpoint holds beside the policy; the sampler checks its own part."""
 
     iteration: int
@@ -47,7 +47,7 @@ class PolicyRun(ActRun):
     """Trains the policy of a `PolicyConfig` in its run folder."""
 
     extra_files = (PLOT,)
-    state_shape = Counters
+    state_shape = RunCounters
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
         super().__init__(config, overwrite, resume)
@@ -65,23 +65,25 @@ class PolicyRun(ActRun):
 
     def transcripts(self, number: int) -> list[str]:
         """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
-        episodes = run_dialogues(self.policy, self.scene.make, VALIDATION_SEED, range(number))
-        return [self.scene.transcript(episode) for episode in episodes]
+        episodes = run_dialogues(self.policy, self.training_world.make, VALIDATION_SEED, range(number))
+        return [self.training_world.transcript(episode) for episode in episodes]
 
-    def _open_scene(self) -> Scene:
-        return scene_of(self.config.model_dump())
+    def _open_world(self) -> TrainingWorld:
+        return open_world(self.config.model_dump())
 
     def _build(self) -> None:
         """Environment, policy and rules, before anything is written."""
         super()._build()
-        has_rules = self.scene.domain or self.config.imitation_dialogues
+        has_rules = self.training_world.domain or self.config.imitation_dialogues
         self.rules: Any = build_handcrafted(self.setting) if has_rules else None
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
         """The sampler with its counters and dialogues."""
         config = self.config
-        host = open_host(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
-        self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
+        host = open_host(self.training_world.make, config.seed, config.num_envs, config.process_num, self._patience())
+        self.sampler = stack.enter_context(
+            closing(Sampler(self.training_world.make, config.seed, config.num_envs, host))
+        )
         if state is not None:
             self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
             self.imitation = state["imitation"]
@@ -98,8 +100,10 @@ class PolicyRun(ActRun):
             Interrupts(config.grace_seconds, run=self.folder, exports=False),
         )
         end_with(stack, self.services)
-        what = "domain" if self.scene.domain else "environment"
-        logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
+        what = "domain" if self.training_world.domain else "environment"
+        logger.info(
+            "run folder: %s; %s %s (hash %.12s)", self.folder, what, self.training_world.name, self.training_world.hash
+        )
         for service in self.services:
             service.begin(self)
         self.metrics = self._iterations()
@@ -128,8 +132,8 @@ class PolicyRun(ActRun):
         What raises while turns are sampled, such as a process that dies, saves first.
         """
         config, metrics = self.config, Metrics()
-        is_compared = config.eval_interval and self.scene.domain
-        self.baseline = self._evaluated(self.rules, "handcrafted_") if is_compared else {}
+        is_compared = config.eval_interval and self.training_world.domain
+        self.baseline = self._evaluate(self.rules, "handcrafted_") if is_compared else {}
         if self.iteration == 0 and config.imitation_dialogues:
             self.imitation = self._imitate()
         while not self.done:
@@ -159,14 +163,14 @@ class PolicyRun(ActRun):
         metrics = {"iteration": self.iteration, **counts, **means(ended), **learned, **seconds}
         metrics["FPS"] = config.batchsz / sum(seconds.values())
         if config.eval_interval and (self.iteration % config.eval_interval == 0 or self.iteration == config.epoch):
-            metrics |= self._evaluated(self.policy, "") | self.baseline
+            metrics |= self._evaluate(self.policy, "") | self.baseline
         if ended and config.sample_interval and self.iteration % config.sample_interval == 0:
             self._show(ended)
         return metrics
 
-    def _evaluated(self, policy: Any, prefix: str) -> Metrics:
+    def _evaluate(self, policy: Any, prefix: str) -> Metrics:
         """Means over the dialogues of the validation, without exploration."""
-        episodes = run_dialogues(policy, self.scene.make, VALIDATION_SEED, range(self.config.eval_dialogues))
+        episodes = run_dialogues(policy, self.training_world.make, VALIDATION_SEED, range(self.config.eval_dialogues))
         return {f"eval/{prefix}{name}": value for name, value in means(episodes).items()}
 
     def _imitate(self) -> Metrics:
@@ -175,7 +179,7 @@ class PolicyRun(ActRun):
         if not isinstance(self.policy, PPO):
             raise UserError(f"imitation_dialogues: the registered policy {config.policy.id!r} is not ours; use 0")
         seed = IMITATION_SEED + config.seed
-        episodes = run_dialogues(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
+        episodes = run_dialogues(self.rules, self.training_world.make, seed, range(config.imitation_dialogues))
         metrics = imitate(self.policy, episodes, config.seed)
         logger.info(
             "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
@@ -188,7 +192,7 @@ class PolicyRun(ActRun):
         """A dialogue that was sampled whole in this iteration, if there is one."""
         whole = next((episode for episode in ended if episode.start == 0), None)
         if whole is not None:
-            logger.info("sample of iteration %d\n%s", self.iteration, self.scene.transcript(whole))
+            logger.info("sample of iteration %d\n%s", self.iteration, self.training_world.transcript(whole))
 
     def _note_position(self) -> None:
         """Remember the dialogues as they are between two iterations."""
@@ -209,13 +213,13 @@ class PolicyRun(ActRun):
         """Draw the run, and say in one line what came out."""
         rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
         plot_success(rows, str(self.folder), plot)
-        measured = [row for row in rows if row.get("eval/reward") is not None]
+        evaluations = [row for row in rows if row.get("eval/reward") is not None]
         result = "no evaluation (eval_interval: 0)"
-        if measured:
+        if evaluations:
             result = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
             result += (
                 " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
             )
-            result = result.format(**{name: math.nan if x is None else x for name, x in measured[-1].items()})
+            result = result.format(**{name: math.nan if x is None else x for name, x in evaluations[-1].items()})
         counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
         logger.info("done after %s: %s; plot: %s", counts, result, plot)

@@ -188,7 +188,7 @@ class PolicyConfig(Settings):
         """What must not change when a run goes on."""
         return {**self.model_dump(mode="json", exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
 
-    def of_agent(self) -> dict[str, Any]:
+    def agent_settings(self) -> dict[str, Any]:
         """What is kept beside a trained policy, so that it can be built again."""
         return self.model_dump(include=set(OF_AGENT))
 
@@ -196,7 +196,7 @@ class PolicyConfig(Settings):
 def _with_numbers(value: Any) -> Any:
     """The arguments, those of a manager's policies among them, with `3e-4` as a number; PyYAML reads it as text."""
     if isinstance(value, dict):
-        return {key: _with_numbers(own) for key, own in value.items()}
+        return {key: _with_numbers(item) for key, item in value.items()}
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 

@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import user_environment, read_sizes
+from rlhf_dialog.task_oriented.policies.sampling.user_environments import read_sizes, user_environment
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
@@ -26,7 +26,7 @@ from rlhf_dialog.terminal import visible
 
 
 @dataclass(frozen=True)
-class Scene:
+class TrainingWorld:
     """make: builds an environment, and can be sent to another process; names: of its actions
     name, hash: of the domain, or of the class of the user's own; domain: None where that one has none
     num_features: of an observation
@@ -48,71 +48,73 @@ class Scene:
         return visible(lines)
 
 
-def scene_of(settings: dict[str, Any]) -> Scene:
-    """The scene of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
+def open_world(settings: dict[str, Any]) -> TrainingWorld:
+    """The world of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
 
     Where the domain is a list of actions, a scripted person asks what is in the file `answers`. Raises UserError for a domain, an
     environment or a file that cannot be used.
     """
-    own, answers = settings.get("environment"), settings.get("answers")
+    environment_choice, answers = settings.get("environment"), settings.get("answers")
     if answers and not isinstance(settings["domain"], dict):
         raise UserError("--answers: only agents that choose from a list of actions are asked them; leave it out")
-    if own:
-        return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
+    if environment_choice:
+        return _user_world(environment_choice, settings.get("step_timeout_s"), settings["max_turns"])
     if isinstance(settings["domain"], dict):
-        return _answer_test_scene(settings["domain"], settings["max_turns"], answers)
+        return _answer_test_world(settings["domain"], settings["max_turns"], answers)
     domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
-    make = environment_of(settings, domain)
+    make = environment_factory(settings, domain)
     environment = make()
-    return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+    return TrainingWorld(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
-def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
-    """The scene of the settings' domain where a teacher, such as a person, talks and gives the rewards.
+def open_person_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWorld:
+    """The world of the settings' domain where a teacher, such as a person, talks and gives the rewards.
 
     Raises UserError for a domain that cannot be used.
     """
     if isinstance(settings["domain"], dict):
         limit = settings["max_turns"]
-        return _scene_of_actions(
+        return _action_list_world(
             settings["domain"], lambda actions, state: partial(ActionListWorld, actions, teacher, state, limit)
         )
     domain = open_domain(settings["domain"], settings.get("data_path"))
     if isinstance(domain, MultiDomain):
         raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
     environment = PersonWorld(domain, teacher, settings["max_turns"], settings["show_goal"])
-    return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+    return TrainingWorld(
+        lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain
+    )
 
 
-def _answer_test_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> Scene:
+def _answer_test_world(action_settings: dict[str, Any], max_turns: int, answers: str | None) -> TrainingWorld:
     if not answers:
         raise UserError(
             "domain: only people talk about a list of actions; to measure the agent, write what they say before each action, and "
             "give the file with --answers, for example --answers answers.json"
         )
     path, turns = find_config(answers), min(max_turns, TURNS)
-    return _scene_of_actions(
-        given, lambda actions, state: partial(AnswerTest, actions, read_answers(path, actions), state, turns)
+    return _action_list_world(
+        action_settings, lambda actions, state: partial(AnswerTest, actions, read_answers(path, actions), state, turns)
     )
 
 
-def _scene_of_actions(
-    given: dict[str, Any], make_of: Callable[[ActionList, StateFunction], Callable[[], Any]]
-) -> Scene:
+def _action_list_world(
+    action_settings: dict[str, Any], make_world: Callable[[ActionList, StateFunction], Callable[[], Any]]
+) -> TrainingWorld:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
     try:
-        path = find_config(given["actions"])
+        path = find_config(action_settings["actions"])
     except UserError:
         raise UserError(
-            f"domain.actions: there is no file '{given['actions']}', neither here nor in configs/; correct the path"
+            f"domain.actions: there is no file '{action_settings['actions']}', neither here nor in configs/; correct the path"
         ) from None
-    actions, state = read_actions(path), StateFunction(given["state"]["id"], given["state"]["args"])
-    known = json.dumps([actions.hash, given["state"], state.size])
-    found = hashlib.sha256(known.encode()).hexdigest()
-    return Scene(make_of(actions, state), actions.names, state.size, path.stem, found, None)
+    actions, state = read_actions(path), StateFunction(action_settings["state"]["id"], action_settings["state"]["args"])
+    identity = json.dumps([actions.hash, action_settings["state"], state.size])
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return TrainingWorld(make_world(actions, state), actions.names, state.size, path.stem, digest, None)
 
 
-def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
+def environment_factory(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
     """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
 
     Raises UserError for settings that the domain has no use for.
@@ -133,16 +135,16 @@ def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], 
     return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
 
 
-def _own_scene(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
+def _user_world(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> TrainingWorld:
     """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
     make = user_environment(choice["id"], choice["args"], step_timeout_s, max_turns)
     environment = make()
     num_features, num_actions = read_sizes(environment)
     if isinstance(environment.environment, ActLevel):
         domain: AnyDomain = environment.domain
-        return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)
+        return TrainingWorld(make, environment.names, num_features, domain.name, domain.hash, domain)
     names = getattr(environment.environment, "names", None)
     if not isinstance(names, list | tuple) or len(names) != num_actions or not all(isinstance(x, str) for x in names):
         names = [f"action {number}" for number in range(num_actions)]
-    known = json.dumps([choice["id"], num_features, num_actions])
-    return Scene(make, names, num_features, choice["id"], hashlib.sha256(known.encode()).hexdigest(), None)
+    identity = json.dumps([choice["id"], num_features, num_actions])
+    return TrainingWorld(make, names, num_features, choice["id"], hashlib.sha256(identity.encode()).hexdigest(), None)

@@ -9,7 +9,7 @@ from small_domain import DATA
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.commands.chat_environment import converse_about_a_goal, environment_of
+from rlhf_dialog.task_oriented.commands.chat_environment import build_environment, converse_about_a_goal
 
 
 class Waiter:
@@ -38,7 +38,7 @@ def talked(tmp_path, lines, waiter):
     path.write_text(json.dumps(DATA))
     shown, typed = [], iter(lines)
     screen = Screen(shown.append)
-    environment = environment_of(str(path), lambda prompt: next(typed), screen)
+    environment = build_environment(str(path), lambda prompt: next(typed), screen)
     return converse_about_a_goal(environment, waiter, screen, seed=0), shown
 
 
@@ -71,7 +71,7 @@ def test_words_with_a_slash_are_not_said(tmp_path):
 
 def test_a_domain_that_is_not_there():
     with pytest.raises(UserError, match="did you mean 'restaurant'"):
-        environment_of("resturant", input, Screen(print))
+        build_environment("resturant", input, Screen(print))
 
 
 def test_the_command(agent_folder, monkeypatch, capsys):

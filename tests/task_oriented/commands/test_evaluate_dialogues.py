@@ -13,7 +13,7 @@ from rlhf_dialog.evaluation.dialogues import means
 from rlhf_dialog.runs.sources import simulated, spoken
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     EvaluatePolicyOptions,
-    environment_of,
+    choose_environment,
     is_language_model,
 )
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main
@@ -60,8 +60,8 @@ def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often(
 
 
 def test_which_environment(agent):
-    assert environment_of(EvaluatePolicyOptions(agent=agent, trust_config=True)).id == "Letters"
-    other = environment_of(EvaluatePolicyOptions(agent=agent, environment="restaurant", user="fixed"))
+    assert choose_environment(EvaluatePolicyOptions(agent=agent, trust_config=True)).id == "Letters"
+    other = choose_environment(EvaluatePolicyOptions(agent=agent, environment="restaurant", user="fixed"))
     assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
 
 

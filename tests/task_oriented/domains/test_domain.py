@@ -7,7 +7,7 @@ from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE, UNKNOWN
-from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
 
 
 def names(entities) -> list[str]:
@@ -80,18 +80,18 @@ def test_the_hash_knows_content_and_nothing_else():
     assert pickle.loads(pickle.dumps(first)).hash == first.hash  # as a worker gets it
     other = copy.deepcopy(DATA)
     other["entities"][0]["phone"] = "12"
-    assert domain_of(other, "f").hash != first.hash
+    assert parse_domain(other, "f").hash != first.hash
     other = copy.deepcopy(DATA)
     other["constraints"]["tea"].append("red")
-    assert domain_of(other, "f").hash != first.hash
+    assert parse_domain(other, "f").hash != first.hash
 
 
 def test_values_without_entities_are_one_line():
-    _, line = checked(small_domain(), "f.json")
+    _, line = check_usable(small_domain(), "f.json")
     assert line == "f.json: without entities are 1 of 3 values of tea"
     data = copy.deepcopy(DATA)
     data["constraints"]["tea"].remove("white")
-    assert checked(domain_of(data, "f"), "f")[1] == ""
+    assert check_usable(parse_domain(data, "f"), "f")[1] == ""
 
 
 def broken(**changes):
@@ -121,9 +121,9 @@ def with_entity(**values):
 )
 def test_what_cannot_be_used_names_file_and_slot(data, message):
     with pytest.raises(UserError, match=message):
-        checked(domain_of(data, "f.json"), "f.json")
+        check_usable(parse_domain(data, "f.json"), "f.json")
 
 
 def test_without_constraints():
     with pytest.raises(UserError, match="no slot is a constraint"):
-        checked(Domain("x", "y", {}, [], [{"name": "n"}]), "f.json")
+        check_usable(Domain("x", "y", {}, [], [{"name": "n"}]), "f.json")

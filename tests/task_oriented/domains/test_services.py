@@ -48,11 +48,18 @@ def test_what_matches_is_what_a_slow_search_finds():
 
 def test_names_of_several_entities():
     hospital, train = SERVICES["hospital"], SERVICES["train"]
-    assert (hospital.key, hospital.is_named, hospital.named({"department": "bones"})) == ("department", False, (1, 2))
+    assert (hospital.key, hospital.is_named, hospital.rows_that_have({"department": "bones"})) == (
+        "department",
+        False,
+        (1, 2),
+    )
     assert SERVICES["hotel"].is_named
     first = train.entities[0]
-    assert train.named({"trainID": first["trainID"], "price": "free"} | {"destination": first["destination"]})[0] == 0
-    assert len(train.named({"trainID": "tr0"})) == 6  # 36 journeys share seven names
+    assert (
+        train.rows_that_have({"trainID": first["trainID"], "price": "free"} | {"destination": first["destination"]})[0]
+        == 0
+    )
+    assert len(train.rows_that_have({"trainID": "tr0"})) == 6  # 36 journeys share seven names
 
 
 def test_what_is_needed_follows_from_the_shares():

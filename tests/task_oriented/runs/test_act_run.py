@@ -32,4 +32,4 @@ def test_a_checkpoint_says_whose_it_is(tmp_path):
     (path,) = run.checkpoints.glob("iter_*/trainer.json")
     state = json.loads(path.read_text(encoding="utf-8"))
     assert state["identity"] == run.identity
-    assert (state["domain"], state["iteration"]) == (run.scene.name, 1)
+    assert (state["domain"], state["iteration"]) == (run.training_world.name, 1)

@@ -6,7 +6,7 @@ import pytest
 from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.domain import domain_of
+from rlhf_dialog.task_oriented.domains.domain import parse_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.runs.checkpoint import (
@@ -34,7 +34,7 @@ def saved(folder, iteration=1, keep=2):
 def edited():
     """The domain with another telephone number."""
     first, *others = DATA["entities"]
-    return domain_of(DATA | {"entities": [first | {"phone": "12"}, *others]}, "tea")
+    return parse_domain(DATA | {"entities": [first | {"phone": "12"}, *others]}, "tea")
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -56,8 +56,8 @@ def test_another_domain_is_refused_by_name(tmp_path):
     source, other = saved(tmp_path), edited()
     with pytest.raises(UserError, match=r"trained on an earlier state of it \(hash .*the domain here is tea \(hash"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
-    cups = domain_of(DATA | {"name": "cups"}, "cups")
-    other = domain_of(DATA | {"name": "cups", "type": "bar"}, "cups")
+    cups = parse_domain(DATA | {"name": "cups"}, "cups")
+    other = parse_domain(DATA | {"name": "cups", "type": "bar"}, "cups")
     assert cups.hash == DOMAIN.hash
     with pytest.raises(UserError, match=r"trained on the domain tea \(hash .*the domain here is cups"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)

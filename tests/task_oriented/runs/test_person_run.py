@@ -84,7 +84,7 @@ def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, m
         led.append((seed, list(dialogues), args))
         return run_dialogues(policy, make, seed, dialogues, **args)
 
-    monkeypatch.setattr("rlhf_dialog.task_oriented.runs.person_run.play", noted)
+    monkeypatch.setattr("rlhf_dialog.task_oriented.runs.person_run.run_dialogues", noted)
     talked(tmp_path, TWO, seed=4)
     talked(tmp_path, BAD, seed=4)  # the third dialogue was left before its first words
     assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]

@@ -13,7 +13,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
-from rlhf_dialog.task_oriented.runs.training_world import environment_of, scene_of, taught_scene
+from rlhf_dialog.task_oriented.runs.training_world import environment_factory, open_person_world, open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 OWN = {"id": "Guess", "args": {}}
@@ -30,32 +30,32 @@ def settings(**changes):
 
 
 def test_a_domain_and_its_user(tmp_path):
-    scene = scene_of(settings(domain=str(domain_file(tmp_path))))
-    environment = scene.make()
-    assert (scene.name, scene.hash, scene.domain.hash) == ("tea", small_domain().hash, small_domain().hash)
-    assert (len(scene.names), scene.num_features) == (environment.action_space.n, environment.layout.size)
+    world = open_world(settings(domain=str(domain_file(tmp_path))))
+    environment = world.make()
+    assert (world.name, world.hash, world.domain.hash) == ("tea", small_domain().hash, small_domain().hash)
+    assert (len(world.names), world.num_features) == (environment.action_space.n, environment.layout.size)
     assert (environment.max_turns, environment.channel.error_rate) == (7, 0.3)
-    assert isinstance(environment_of(settings(), small_domain())(), ActLevel)
+    assert isinstance(environment_factory(settings(), small_domain())(), ActLevel)
 
 
 def test_a_class_of_the_users_own():
-    scene = scene_of(settings(environment=OWN))
-    assert (scene.name, scene.domain, scene.num_features) == ("Guess", None, 2)
-    assert list(scene.names) == ["action 0", "action 1"]
-    assert scene.hash != scene_of(settings(environment={"id": "Endless", "args": {}})).hash
-    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [4])
-    lines = scene.transcript(episode).splitlines()
+    world = open_world(settings(environment=OWN))
+    assert (world.name, world.domain, world.num_features) == ("Guess", None, 2)
+    assert list(world.names) == ["action 0", "action 1"]
+    assert world.hash != open_world(settings(environment={"id": "Endless", "args": {}})).hash
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), world.make, 0, [4])
+    lines = world.transcript(episode).splitlines()
     assert lines[0] == "dialogue 4"
     assert lines[1].startswith(f"    1  action {episode.actions[0]}   [reward ")
     assert lines[-1].startswith(f"  {'success' if episode.success else 'no success'} after {len(episode)} turns")
 
 
 def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
-    scene = scene_of(settings(environment={"id": "Hurried", "args": {"error_rate": 0.15}}))
-    assert (scene.name, scene.domain.name) == ("restaurant", "restaurant")
-    assert "inform_byname" in scene.names
-    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [0])
-    assert "goal: " in scene.transcript(episode)
+    world = open_world(settings(environment={"id": "Hurried", "args": {"error_rate": 0.15}}))
+    assert (world.name, world.domain.name) == ("restaurant", "restaurant")
+    assert "inform_byname" in world.names
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), world.make, 0, [0])
+    assert "goal: " in world.transcript(episode)
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,18 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
 def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each(monkeypatch, names, found):
     guess = type("Guess", (own_environments.Guess,), {"names": names})
     monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Guess": guess})
-    scene = scene_of(settings(environment=OWN))
-    assert list(scene.names) == found
-    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), scene.make, 0, [4])
-    assert "\x1b" not in scene.transcript(episode)
+    world = open_world(settings(environment=OWN))
+    assert list(world.names) == found
+    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), world.make, 0, [4])
+    assert "\x1b" not in world.transcript(episode)
 
 
 def test_what_cannot_be_trained_in():
     assert own_environments.Words
     with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
-        scene_of(settings(environment={"id": "Words", "args": {}}))
+        open_world(settings(environment={"id": "Words", "args": {}}))
     with pytest.raises(UserError, match="there is no such file or folder"):
-        scene_of(settings(domain="nowhere"))
+        open_world(settings(domain="nowhere"))
 
 
 def test_a_list_of_actions_that_is_not_there():
@@ -89,4 +89,4 @@ def test_a_list_of_actions_that_is_not_there():
     with pytest.raises(
         UserError, match=r"domain\.actions: there is no file 'nowhere\.json', neither here nor in configs/"
     ):
-        taught_scene(settings(domain=domain), ScriptedTeacher({}, Random(0)))
+        open_person_world(settings(domain=domain), ScriptedTeacher({}, Random(0)))

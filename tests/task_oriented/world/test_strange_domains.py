@@ -8,7 +8,7 @@ from strange_domains import STRANGE, strange
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE
-from rlhf_dialog.task_oriented.domains.domain import checked, domain_of
+from rlhf_dialog.task_oriented.domains.domain import check_usable, parse_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
@@ -92,4 +92,4 @@ def test_an_action_is_not_taken_for_a_slot_of_that_name():
 def test_a_word_that_means_something_else_is_named(changes, message):
     data = {"name": "x", "type": "book"} | STRANGE["one value, one entity"] | changes
     with pytest.raises(UserError, match=rf"^books\.json: {message}"):
-        checked(domain_of(data, "books.json"), "books.json")
+        check_usable(parse_domain(data, "books.json"), "books.json")

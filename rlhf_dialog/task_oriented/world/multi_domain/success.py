@@ -88,8 +88,8 @@ def _collect_claims(service: Service, system_turns: Sequence[Sequence[Act]]) -> 
             continue
         if service.key in turn and service.entities:
             claims.venue = turn[service.key]
-            numbers = claims.rows.get(claims.venue) or service.named({service.key: claims.venue})
-            meant = set(service.named(turn))  # none where something was wrong
+            numbers = claims.rows.get(claims.venue) or service.rows_that_have({service.key: claims.venue})
+            meant = set(service.rows_that_have(turn))  # none where something was wrong
             claims.rows[claims.venue] = tuple(n for n in numbers if n in meant) or numbers
         claims.values.setdefault(claims.venue, {}).update(turn)
         claims.slots |= {slot for slot, value in turn.items() if value}
