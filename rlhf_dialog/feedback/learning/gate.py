@@ -29,11 +29,11 @@ ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded
 ROUNDED = 4  # decimals of a log-ratio: what batches of other shapes change lies below
-Scores = Mapping[str, float]  # the log-ratio of each row, by the names of `tokenized_examples.keys_of`
+Scores = Mapping[str, float]  # the log-ratio of each row, by the names of `tokenized_examples.row_names`
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledKind:
     """The n answers of one kind: `scores` (2, n) of champion and candidate, `liked`, `weights` and `units` (n,)."""
 
     scores: Array
@@ -64,7 +64,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedKind:
     """The n edits or choices: `margins` (2, n), the log-ratio of the better answer less that of the other one."""
 
     margins: Array
@@ -77,11 +77,11 @@ class Paired:
         return ((np.sign(self.margins) + 1) / 2) @ weights.T, weights.sum(axis=1)
 
 
-Kind = Labelled | Paired
+Kind = LabelledKind | PairedKind
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GateComparison:
     """Champion and candidate on the same held-out feedback; concordances from 0 to 1, `standard_error` of their difference."""
 
     num_events: int
@@ -92,9 +92,9 @@ class Comparison:
     num_people: int = 0  # who gave the held-out feedback
 
     @property
-    def of_whom(self) -> str:
+    def people_note(self) -> str:
         """What the interval speaks of, where it is not people in general; empty else."""
-        return of_whom(self.num_people)
+        return describe_people(self.num_people)
 
     @property
     def difference(self) -> float:
@@ -106,15 +106,15 @@ class Comparison:
         return self.difference >= 0 and self.low > -max(MARGIN, self.standard_error)
 
 
-def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> Comparison:
+def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> GateComparison:
     """The paired comparison. NaN where nothing can be compared."""
-    kinds, num_units = kinds_of(heldout, champion, candidate)
+    kinds, num_units = group_by_kind(heldout, champion, candidate)
     people = num_people(heldout)
     if not kinds:
-        return Comparison(len(heldout), math.nan, math.nan, math.nan, math.nan, people)
+        return GateComparison(len(heldout), math.nan, math.nan, math.nan, math.nan, people)
     before, after = (float(one) for one in _concordances(kinds, np.ones((1, num_units)))[:, 0])
     found = bootstrap_bounds(after - before, lambda counts: _differences(kinds, counts), num_units, seed)
-    return Comparison(len(heldout), before, after, found.low, found.standard_error, people)
+    return GateComparison(len(heldout), before, after, found.low, found.standard_error, people)
 
 
 def num_people(heldout: HeldOut) -> int:
@@ -122,7 +122,7 @@ def num_people(heldout: HeldOut) -> int:
     return len({one.person for one in heldout.all} - {SAMPLES})
 
 
-def of_whom(num_people: int) -> str:
+def describe_people(num_people: int) -> str:
     """` of these 3 people`: an interval that draws their dialogues says nothing of others."""
     if num_people >= ENOUGH_PEOPLE:
         return ""
@@ -135,34 +135,36 @@ def is_comparable(heldout: HeldOut) -> bool:
     return bool(heldout.pairs or liked & disliked)
 
 
-def kinds_of(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:
+def group_by_kind(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:
     """The held-out feedback by kind, and the number of units that are drawn: its people, or its dialogues."""
     by_person = num_people(heldout) >= ENOUGH_PEOPLE
-    units = {name: i for i, name in enumerate(dict.fromkeys(_unit_of(one, by_person) for one in heldout.all))}
+    units = {name: i for i, name in enumerate(dict.fromkeys(_unit_name(example, by_person) for example in heldout.all))}
     systems = (champion, candidate)
     kinds: list[Kind] = []
-    for kind in sorted({one.kind for one in heldout.answers}):
-        some = [one for one in heldout.answers if one.kind == kind]
-        scores = _rounded([[system[str(one.event)] for one in some] for system in systems])
-        liked = np.asarray([one.liked for one in some])
-        weights = np.asarray([heldout.weights[one.event] for one in some])
-        kinds.append(Labelled(scores, liked, weights, _numbers(some, units, by_person)))
+    for kind in sorted({example.kind for example in heldout.answers}):
+        answers = [example for example in heldout.answers if example.kind == kind]
+        scores = _round_scores([[system[str(example.event)] for example in answers] for system in systems])
+        liked = np.asarray([example.liked for example in answers])
+        weights = np.asarray([heldout.weights[example.event] for example in answers])
+        kinds.append(LabelledKind(scores, liked, weights, _numbers(answers, units, by_person)))
     if pairs := heldout.pairs:
-        margins = [[system[f"{one.event}+"] - system[f"{one.event}-"] for one in pairs] for system in systems]
-        weights = np.asarray([heldout.weights[one.event] for one in pairs])
-        kinds.append(Paired(_rounded(margins), weights, _numbers(pairs, units, by_person)))
+        margins = [
+            [system[f"{example.event}+"] - system[f"{example.event}-"] for example in pairs] for system in systems
+        ]
+        weights = np.asarray([heldout.weights[example.event] for example in pairs])
+        kinds.append(PairedKind(_round_scores(margins), weights, _numbers(pairs, units, by_person)))
     return kinds, len(units)
 
 
-def _unit_of(one: Example, by_person: bool) -> str:
+def _unit_name(one: Example, by_person: bool) -> str:
     return one.person if by_person else one.dialogue
 
 
 def _numbers(some: Sequence[Example], units: dict[str, int], by_person: bool) -> Numbers:
-    return np.asarray([units[_unit_of(one, by_person)] for one in some], dtype=np.int64)
+    return np.asarray([units[_unit_name(one, by_person)] for one in some], dtype=np.int64)
 
 
-def _rounded(values: list[list[float]]) -> Array:
+def _round_scores(values: list[list[float]]) -> Array:
     rounded: Array = np.asarray(values, dtype=np.float64).round(ROUNDED)
     return rounded
 
@@ -194,15 +196,15 @@ def smallest_gain(standard_error: float, num_units: int) -> float:
 
     num_units: the people, or the dialogues, that the interval draws
     """
-    return _needed(standard_error, num_units) + NormalDist().inv_cdf(OFTEN) * standard_error
+    return _smallest_difference(standard_error, num_units) + NormalDist().inv_cdf(OFTEN) * standard_error
 
 
 def chance(gain: float, standard_error: float, num_units: int) -> float:
     """How often a true gain is promoted."""
-    return 1 - NormalDist(gain, standard_error).cdf(_needed(standard_error, num_units))
+    return 1 - NormalDist(gain, standard_error).cdf(_smallest_difference(standard_error, num_units))
 
 
-def _needed(standard_error: float, num_units: int) -> float:
+def _smallest_difference(standard_error: float, num_units: int) -> float:
     """The smallest difference that the rule promotes."""
     return max(0.0, half_width(num_units) * standard_error - max(MARGIN, standard_error))
 
@@ -230,18 +232,20 @@ def power_line(bot: Bot) -> str:
     finally:
         store.close()
     heldout = heldout_set(examples, settings)
-    return power_of(heldout, len(examples), settings, last_gate(bot))
+    return describe_power(heldout, len(examples), settings, last_gate(bot))
 
 
-def power_of(heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
+def describe_power(
+    heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None
+) -> str:
     """`power_line` of this held-out feedback, and of the number of all ratings, after the `gate` of the last night."""
     num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
         return describe_progress(num_ratings, num_events, settings)
     gain = smallest_gain(expected_error(num_events, gate), people if people >= ENOUGH_PEOPLE else num_events)
     return (
-        f"{num_events} held-out events{of_whom(people)}: the gate can see +{100 * gain:.0f} points today (a true gain of that "
-        "size is promoted on four nights of five)"
+        f"{num_events} held-out events{describe_people(people)}: the gate can see +{100 * gain:.0f} points today (a true "
+        "gain of that size is promoted on four nights of five)"
     )
 
 

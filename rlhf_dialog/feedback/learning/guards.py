@@ -11,7 +11,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import perplexity
 from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.tokenized_examples import Row, measured, sft_prompts
+from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
 from rlhf_dialog.feedback.store.examples import HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
@@ -74,15 +74,15 @@ def _replies(speaker: Speaker, prompts: Sequence[Dialogue], seed: int) -> list[R
 def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:
     """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
     rows = [
-        Row(learner.encoder.row(prompt.prompt_turns, reply.text, reply.ids).prompt, reply.ids)
+        TokenizedExample(learner.encoder.encode_answer(prompt.prompt_turns, reply.text, reply.ids).prompt, reply.ids)
         for prompt, reply in zip(prompts, replies, strict=True)
         if reply.ids
     ]
     if not rows:
         return math.nan
-    ratios = measured(learner.policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE) - measured(
-        learner.reference_policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE
-    )
+    ratios = compute_logprobs_in_batches(
+        learner.policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE
+    ) - compute_logprobs_in_batches(learner.reference_policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE)
     return ratios.sum().item() / sum(len(row.response) for row in rows)
 
 

@@ -25,8 +25,21 @@ from rlhf_dialog.distributed.random_states import (
     seed_everything,
 )
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.learning.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
-from rlhf_dialog.feedback.learning.tokenized_examples import Reference, Row, RowEncoder, keys_of, logprobs_of, measured
+from rlhf_dialog.feedback.learning.losses import (
+    balance_weights,
+    dpo_losses,
+    kl_baseline,
+    kto_losses,
+    pair_with_previous,
+)
+from rlhf_dialog.feedback.learning.tokenized_examples import (
+    ExampleEncoder,
+    ReferenceLogprobs,
+    TokenizedExample,
+    compute_logprobs,
+    compute_logprobs_in_batches,
+    row_names,
+)
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -77,10 +90,10 @@ class Learner:
         else:
             self.agent = load_version(bot, self.version, settings)
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
-        self.encoder = RowEncoder.of(self.agent)
+        self.encoder = ExampleEncoder.from_agent(self.agent)
         size = settings.per_device_microbatch_size
         setting = f"{bot.first()}, {device_of(settings.device)}, use_amp {settings.use_amp}"
-        self.reference = Reference(
+        self.reference = ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
         self.parameters = list(trained(self.policy).values())
@@ -158,14 +171,14 @@ class Learner:
         wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()} | {"sft": sft}
         with random_states_kept():
             restore_random_states(*self.random)
-            parts = {kind: _shuffled(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
+            parts = {kind: _shuffle(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
             self.random = random_states()
         return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(num_steps)]
 
     def train(
         self,
         training: TrainingSet,
-        sft: Sequence[Row],
+        sft: Sequence[TokenizedExample],
         plan: list[Step],
         watch: Watch,
         save: Save,
@@ -218,14 +231,14 @@ KINDS = {"kto": "answers", "dpo": "pairs", "nll": "sft"}
 class Batches:
     """The losses of the examples of a night. `baseline`: KTO's z_ref in the newest step."""
 
-    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Row]):
+    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[TokenizedExample]):
         self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
         self.pad_id, self.sft, self.baseline = learner.encoder.encoder.pad_id, sft, 0.0
-        self.answers = [(keys_of(one), learner.encoder.rows(one)) for one in training.answers]
-        self.pairs = [(keys_of(one), learner.encoder.rows(one)) for one in training.pairs]
+        self.answers = [(row_names(one), learner.encoder.encode_example(one)) for one in training.answers]
+        self.pairs = [(row_names(one), learner.encoder.encode_example(one)) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
         liked = int(self.liked.sum())
-        self.weights = balanced_weights(
+        self.weights = balance_weights(
             liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
         )
         learner.reference.add(
@@ -256,24 +269,29 @@ class Batches:
         for part in _cut(step["sft"], size):
             rows = [self.sft[i] for i in part]
             lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
-            yield "nll", -logprobs_of(self.policy, rows, self.pad_id) / lengths, 1.0
+            yield "nll", -compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 
-    def _log_ratios(self, some: Sequence[tuple[list[str], list[Row]]], *sides: int) -> Tensor:
+    def _log_ratios(self, some: Sequence[tuple[list[str], list[TokenizedExample]]], *sides: int) -> Tensor:
         """The log-ratios of these sides of the examples, one side after the other."""
         rows = [rows[side] for side in sides for _, rows in some]
-        known = self.reference.of([names[side] for side in sides for names, _ in some])
-        own = logprobs_of(self.policy, rows, self.pad_id)
+        known = self.reference.get([names[side] for side in sides for names, _ in some])
+        own = compute_logprobs(self.policy, rows, self.pad_id)
         return own - known.to(own)
 
     def _baseline(self, numbers: list[int]) -> float:
         """KTO's z_ref of one step: of each of its prompts with the answer to another one."""
         rows = [self.answers[i][1][0] for i in numbers]
-        mixed = [Row(row.prompt, rows[other].response) for row, other in zip(rows, mismatched(len(rows)), strict=False)]
+        mixed = [
+            TokenizedExample(row.prompt, rows[other].response)
+            for row, other in zip(rows, pair_with_previous(len(rows)), strict=False)
+        ]
         if not mixed:
             return 0.0
         return kl_baseline(
-            measured(self.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
-            - measured(self.reference.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+            compute_logprobs_in_batches(self.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+            - compute_logprobs_in_batches(
+                self.reference.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size
+            )
         ).item()
 
 
@@ -304,7 +322,7 @@ def _other_kind(folder: Path, settings: BotSettings) -> UserError:
     )
 
 
-def _shuffled(size: int, count: int) -> Tensor:
+def _shuffle(size: int, count: int) -> Tensor:
     """`count` numbers below `size` in shuffled passes, from torch's random state; none of nothing."""
     passes = [torch.randperm(size) for _ in range(math.ceil(count / size) if size else 0)]
     return torch.cat([torch.empty(0, dtype=torch.long), *passes])[:count]

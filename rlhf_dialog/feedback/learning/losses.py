@@ -28,12 +28,12 @@ def kl_baseline(mismatched_log_ratios: Tensor) -> Tensor:
     return mismatched_log_ratios.detach().mean().clamp(min=0)
 
 
-def mismatched(count: int) -> list[int]:
+def pair_with_previous(count: int) -> list[int]:
     """For each of the batch's prompts, whose answer it is paired with for the baseline: that of the one before it, as in TRL.
 
     A single prompt has no other, so nothing is paired.
 
-    >>> mismatched(4)
+    >>> pair_with_previous(4)
     [3, 0, 1, 2]
     """
     return [(i - 1) % count for i in range(count)] if count > 1 else []
@@ -44,7 +44,7 @@ def dpo_losses(chosen_log_ratios: Tensor, rejected_log_ratios: Tensor, beta: flo
     return -logsigmoid(beta * (chosen_log_ratios - rejected_log_ratios))
 
 
-def balanced_weights(
+def balance_weights(
     num_liked: int, num_disliked: int, desirable: float | None, undesirable: float | None
 ) -> tuple[float, float]:
     """KTO's weights of liked and disliked answers; one that is None lets both kinds weigh the same in sum, within 1/4 and 4.
@@ -54,15 +54,15 @@ def balanced_weights(
     total = num_liked + num_disliked
     if desirable is None and undesirable is None:
         both = num_liked and num_disliked
-        return (_bounded(total, 2 * num_liked), _bounded(total, 2 * num_disliked)) if both else (1.0, 1.0)
+        return (_bound_ratio(total, 2 * num_liked), _bound_ratio(total, 2 * num_disliked)) if both else (1.0, 1.0)
     if desirable is None:
         assert undesirable is not None
-        return undesirable * _bounded(num_disliked, num_liked), undesirable
+        return undesirable * _bound_ratio(num_disliked, num_liked), undesirable
     if undesirable is None:
-        return desirable, desirable * _bounded(num_liked, num_disliked)
+        return desirable, desirable * _bound_ratio(num_liked, num_disliked)
     return desirable, undesirable
 
 
-def _bounded(top: int, bottom: int) -> float:
+def _bound_ratio(top: int, bottom: int) -> float:
     """The ratio, within 1/4 and 4; 1 where one of the numbers is 0."""
     return min(4.0, max(0.25, top / bottom)) if top and bottom else 1.0

@@ -14,12 +14,18 @@ from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.found_config import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
-from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.learning.report import NightReport
 from rlhf_dialog.feedback.learning.run import Night, Snapshot
-from rlhf_dialog.feedback.learning.tokenized_examples import RowEncoder, SFTRows, keys_of, measured, sft_prompts
+from rlhf_dialog.feedback.learning.tokenized_examples import (
+    ExampleEncoder,
+    SFTExamples,
+    compute_logprobs_in_batches,
+    row_names,
+    sft_prompts,
+)
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.examples import (
     Examples,
@@ -57,17 +63,17 @@ def learn(
         return _report(
             bot, settings, snapshot, _obstacle(bot, settings, snapshot) or "dry run: nothing was changed", True
         )
-    with _alone(bot), random_states_kept():
+    with _lock_bot(bot), random_states_kept():
         return _learn(bot, settings, watch)
 
 
 def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     start = time.perf_counter()
     mend_swaps(bot.folder, (NIGHT, "reference.json"))
-    _promote_left(bot)
-    state = _unfinished(bot)
+    _promote_passed(bot)
+    state = _read_unfinished(bot)
     snapshot = take_snapshot(bot, settings, None if state is None else state["last_event"])
-    if state is not None and not _goes_on(bot, state, snapshot):
+    if state is not None and not _can_continue(bot, state, snapshot):
         state, snapshot = None, take_snapshot(bot, settings)
     if (obstacle := _obstacle(bot, settings, snapshot)) is not None:
         return _report(bot, settings, snapshot, obstacle)
@@ -89,7 +95,7 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
 
 
 @contextmanager
-def _alone(bot: Bot) -> Iterator[None]:
+def _lock_bot(bot: Bot) -> Iterator[None]:
     """Raises UserError when another process learns in this folder, or when it cannot be written."""
     lock = locked(bot.folder)
     try:
@@ -118,12 +124,12 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
         store.close()
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = training_set(examples, settings, state["consumed"], draw)
-    texts = [[one.event, one.person, *keys_of(one), *one.prompt_turns, repr(one)] for one in training.all]
+    texts = [[one.event, one.person, *row_names(one), *one.prompt_turns, repr(one)] for one in training.all]
     fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
     return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
 
 
-def _promote_left(bot: Bot) -> None:
+def _promote_passed(bot: Bot) -> None:
     """Promote the newest version, which passed the gate, if a kill came between it and its promotion."""
     records = bot.lineage()["versions"]
     name = max(records)
@@ -133,7 +139,7 @@ def _promote_left(bot: Bot) -> None:
         logger.info("%s: version %s, which a night had left unpromoted, is the champion", bot.folder, name)
 
 
-def _unfinished(bot: Bot) -> dict[str, Any] | None:
+def _read_unfinished(bot: Bot) -> dict[str, Any] | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
         if (bot.folder / WORK).is_dir():  # a kill came before the night was written
@@ -149,9 +155,9 @@ def _unfinished(bot: Bot) -> dict[str, Any] | None:
     return dict(state)
 
 
-def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
+def _can_continue(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
     """Whether the interrupted night goes on: it has not ended meanwhile, and all that decides it is as it was."""
-    if _version_of(bot, state["fingerprint"]) is not None:  # the kill came between the new version and the end
+    if _find_version(bot, state["fingerprint"]) is not None:  # the kill came between the new version and the end
         logger.info("%s: the night that was interrupted had made its version", bot.folder)
     elif state["fingerprint"] == snapshot.fingerprint:
         logger.info("%s: the night that was interrupted goes on after step %d", bot.folder, state["done"])
@@ -164,7 +170,7 @@ def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
     return False
 
 
-def _version_of(bot: Bot, fingerprint: str) -> str | None:
+def _find_version(bot: Bot, fingerprint: str) -> str | None:
     """The version that a night of this fingerprint has made."""
     versions = bot.lineage()["versions"]
     return next((name for name in sorted(versions, reverse=True) if versions[name].get("night") == fingerprint), None)
@@ -179,7 +185,7 @@ def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None
         return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
     if not gate.is_comparable(snapshot.heldout):
         return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
-    if (made := _version_of(bot, snapshot.fingerprint)) is not None:
+    if (made := _find_version(bot, snapshot.fingerprint)) is not None:
         status = bot.lineage()["versions"][made]["status"]
         return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
     return None
@@ -200,7 +206,7 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
     agent = learner.agent.settings
     path = settings.sft_data_path
     found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator)
-    sft = SFTRows(learner.encoder, found if settings.sft_share else [])
+    sft = SFTExamples(learner.encoder, found if settings.sft_share else [])
     if state is None:
         state = {
             "start": learner.state_hash(),
@@ -213,12 +219,16 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
         learner.load(bot.folder / NIGHT)
     rows = dict(_rows(learner.encoder, snapshot.training), **_rows(learner.encoder, snapshot.heldout))
     learner.reference.add(rows)
-    learner.reference.save({name for one in snapshot.examples.all for name in keys_of(one)})
+    learner.reference.save({name for one in snapshot.examples.all for name in row_names(one)})
     return Night(bot, settings, snapshot, learner, sft, state)
 
 
-def _rows(encoder: RowEncoder, examples: Examples) -> dict[str, Any]:
-    pairs = ((name, row) for one in examples.all for name, row in zip(keys_of(one), encoder.rows(one), strict=True))
+def _rows(encoder: ExampleEncoder, examples: Examples) -> dict[str, Any]:
+    pairs = (
+        (name, row)
+        for one in examples.all
+        for name, row in zip(row_names(one), encoder.encode_example(one), strict=True)
+    )
     return dict(pairs)
 
 
@@ -244,7 +254,7 @@ METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
 }
 
 
-def _measure(night: Night) -> tuple[Comparison, list[Limit]]:
+def _measure(night: Night) -> tuple[GateComparison, list[Limit]]:
     """The gate's comparison with the champion, and the guards."""
     learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
@@ -260,14 +270,14 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
     rows = _rows(learner.encoder, examples)
     learner.reference.add(rows)
     size = learner.settings.per_device_microbatch_size
-    own = measured(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
-    return dict(zip(rows, (own - learner.reference.of(list(rows))).tolist(), strict=True))
+    own = compute_logprobs_in_batches(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
+    return dict(zip(rows, (own - learner.reference.get(list(rows))).tolist(), strict=True))
 
 
-def _decision(comparison: Comparison, guards: list[Limit]) -> tuple[bool, str]:
+def _decision(comparison: GateComparison, guards: list[Limit]) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
-    points = f"{100 * comparison.difference:+.1f} points{comparison.of_whom}"
+    points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"
     bound = -100 * max(gate.MARGIN, comparison.standard_error)
     low = f"the lower bound {100 * comparison.low:+.1f} is"
     if failed:
@@ -316,7 +326,7 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
 
 def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
     training = snapshot.training
-    power = gate.power_of(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
+    power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {

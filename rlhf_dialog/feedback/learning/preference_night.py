@@ -48,7 +48,7 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     """Train the learner's policy; returns the metrics of the night. Raises UserError for settings that do not fit, RunStopped."""
     if night.settings.use_lora:
         raise UserError("use_lora: true, but method: reward_model_ppo trains all weights; set one of them otherwise")
-    night.snapshot.training = everything(night)
+    night.snapshot.training = select_all_feedback(night)
     if "ppo" in night.state:  # a kill came after the training
         return dict(night.state["ppo"])
     folder = _work_folder(night)
@@ -66,7 +66,7 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     return metrics
 
 
-def everything(night: Night) -> TrainingSet:
+def select_all_feedback(night: Night) -> TrainingSet:
     """All feedback of the snapshot that may be trained on, by the filters and the cap."""
     draw = random.Random(f"{night.settings.seed} {night.learner.num_nights}")
     whole = training_set(night.snapshot.examples, night.settings, (), draw)
@@ -93,19 +93,19 @@ def preference_rows(examples: Sequence[Example], context_size: int, draw: random
     """
     rows = []
     labelled: dict[str, dict[bool, list[list[str]]]] = defaultdict(lambda: {True: [], False: []})
-    for one in examples:
-        prompt = list(one.prompt_turns[-context_size:])
-        if isinstance(one, RatedAnswer):
-            labelled[one.kind][one.liked].append([*prompt, one.response])
+    for example in examples:
+        prompt = list(example.prompt_turns[-context_size:])
+        if isinstance(example, RatedAnswer):
+            labelled[example.kind][example.liked].append([*prompt, example.response])
         else:
-            rows.append(([*prompt, one.chosen], [*prompt, one.rejected]))
+            rows.append(([*prompt, example.chosen], [*prompt, example.rejected]))
     for kind in sorted(labelled):
-        rows += _compared(labelled[kind][True], labelled[kind][False], draw)
+        rows += _compare_answers(labelled[kind][True], labelled[kind][False], draw)
     different = dict.fromkeys((tuple(chosen), tuple(rejected)) for chosen, rejected in rows if chosen != rejected)
     return [{"chosen": list(chosen), "rejected": list(rejected)} for chosen, rejected in different]
 
 
-def _compared(
+def _compare_answers(
     liked: list[list[str]], disliked: list[list[str]], draw: random.Random
 ) -> list[tuple[list[str], list[str]]]:
     """Pairs of one kind: all of the same prompt, and `RIVALS` shuffled passes over the longer list against the shorter one."""
@@ -130,7 +130,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         return target
     pairs = folder / "pairs.jsonl"
     context_size = night.learner.agent.settings.context_size
-    rows = preference_rows(night.snapshot.training.all, context_size, random.Random(seed_of(night)))
+    rows = preference_rows(night.snapshot.training.all, context_size, random.Random(night_seed(night)))
     if not rows:
         raise UserError(
             "method: reward_model_ppo needs an edit, a choice, or a liked and a disliked answer of one kind"
@@ -144,7 +144,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         epochs=settings.reward_epochs,
         batch_size=settings.batch_size,
         num_samples=0,
-        seed=(seed_of(night) + number) % 2**32,
+        seed=(night_seed(night) + number) % 2**32,
         device=settings.device,
         use_amp=settings.use_amp,
     )
@@ -154,7 +154,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
     return target
 
 
-def seed_of(night: Night) -> int:
+def night_seed(night: Night) -> int:
     """A seed that follows from the state in which the night began."""
     return int(night.state["start"][:8], 16)
 
@@ -231,7 +231,7 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         report=False,
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
-        seed=seed_of(night),
+        seed=night_seed(night),
         device=device_of(settings.device),
         use_amp=settings.use_amp,
     )

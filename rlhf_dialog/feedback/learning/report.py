@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.store.examples import format_counts
 from rlhf_dialog.runs.services.guard import Limit
 
@@ -25,7 +25,7 @@ class NightReport:
     people: list[str] = field(default_factory=list)  # what is said of few people
     version: str | None = None
     promoted: bool = False
-    comparison: Comparison | None = None
+    comparison: GateComparison | None = None
     guards: list[Limit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class NightReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
+        texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used_line()]
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
         texts += self.people
@@ -44,7 +44,7 @@ class NightReport:
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:
-            texts.append(_shown(self.comparison))
+            texts.append(_gate_line(self.comparison))
         if self.removed:
             texts.append(f"removed (keep_last): {', '.join(self.removed)}")
         return [*texts, self.why]
@@ -61,7 +61,7 @@ class NightReport:
             "why": self.why,
         }
 
-    def _used(self) -> str:
+    def _used_line(self) -> str:
         used = self.used
         return (
             f"to learn from: {used['new']} new and {used['replayed']} older examples of {used['people']} people: "
@@ -70,9 +70,10 @@ class NightReport:
         )
 
 
-def _shown(found: Comparison) -> str:
-    points = [100 * value for value in (found.difference, found.low, found.standard_error)]
+def _gate_line(comparison: GateComparison) -> str:
+    points = [100 * value for value in (comparison.difference, comparison.low, comparison.standard_error)]
     return (
-        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points{found.of_whom}, "
-        f"95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
+        f"gate: concordance {comparison.candidate:.3f}, champion {comparison.champion:.3f}: "
+        f"{points[0]:+.1f} points{comparison.people_note}, 95 % interval from {points[1]:+.1f}, "
+        f"standard error {points[2]:.1f}, {comparison.num_events} held-out events"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import written_whole
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.tokenized_examples import SFTRows
+from rlhf_dialog.feedback.learning.tokenized_examples import SFTExamples
 from rlhf_dialog.feedback.store.bot import NIGHT, Bot
 from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -31,7 +31,7 @@ class Night:
     settings: BotSettings
     snapshot: Snapshot
     learner: Learner
-    sft: SFTRows
+    sft: SFTExamples
     state: dict[str, Any]
 
     def save(self, progress: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from rlhf_dialog.models.sizes import num_embeddings, num_positions
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenizedExample:
     """One answer after its prompt, as ids."""
 
     prompt: list[int]
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class RowEncoder:
+class ExampleEncoder:
     """How an agent reads dialogues and answers."""
 
     encoder: TurnEncoder
@@ -48,12 +48,14 @@ class RowEncoder:
     vocabulary: int
 
     @classmethod
-    def of(cls, agent: ChatAgent) -> "RowEncoder":
+    def from_agent(cls, agent: ChatAgent) -> "ExampleEncoder":
         """The encoder of an agent."""
         lm = agent.policy.lm
         return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy.lm), num_embeddings(lm))
 
-    def row(self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None) -> Row:
+    def encode_answer(
+        self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None
+    ) -> TokenizedExample:
         """The ids of an answer, which are those that were sampled where they still read as the response.
 
         Where both do not fit into the model's positions, the response loses tokens at its end, then the prompt at its beginning.
@@ -61,29 +63,29 @@ class RowEncoder:
         reply = list(ids) if ids is not None and self._reads(ids, response) else self.encoder.encode_reply(response)
         reply = reply[: self.positions and self.positions - 1]
         prompt = self.encoder.encode_prompt(prompt_turns[-self.context_size :])
-        return Row(prompt[-(self.positions - len(reply)) :] if self.positions else prompt, reply)
+        return TokenizedExample(prompt[-(self.positions - len(reply)) :] if self.positions else prompt, reply)
 
     def _reads(self, ids: Sequence[int], response: str) -> bool:
         known = all(0 <= one < self.vocabulary for one in ids)
         return known and self.encoder.reply_text(list(ids)) == response.strip()
 
-    def rows(self, example: Example) -> list[Row]:
+    def encode_example(self, example: Example) -> list[TokenizedExample]:
         """One row of an answer; two of a pair, the chosen one first."""
         prompt = example.prompt_turns
         if isinstance(example, RatedAnswer):
-            return [self.row(prompt, example.response, example.ids)]
+            return [self.encode_answer(prompt, example.response, example.ids)]
         return [
-            self.row(prompt, example.chosen, example.chosen_ids),
-            self.row(prompt, example.rejected, example.rejected_ids),
+            self.encode_answer(prompt, example.chosen, example.chosen_ids),
+            self.encode_answer(prompt, example.rejected, example.rejected_ids),
         ]
 
 
-def keys_of(example: Example) -> list[str]:
+def row_names(example: Example) -> list[str]:
     """The names of the rows of an example: its event, and which side of a pair."""
     return [str(example.event)] if isinstance(example, RatedAnswer) else [f"{example.event}+", f"{example.event}-"]
 
 
-def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
+def compute_logprobs(policy: Policy, rows: Sequence[TokenizedExample], pad_id: int) -> Tensor:
     """The log-probability of each response (B,), summed over its tokens."""
     prompt_ids, prompt_mask = collate([row.prompt for row in rows], pad_id)
     lengths = torch.tensor([len(row.response) for row in rows])
@@ -104,18 +106,20 @@ def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
 
 
 @torch.no_grad()
-def measured(policy: Policy, rows: Sequence[Row], pad_id: int, batch_size: int) -> Tensor:
-    """`logprobs_of` without a gradient (B,), on the host; rows of similar length are computed together."""
+def compute_logprobs_in_batches(
+    policy: Policy, rows: Sequence[TokenizedExample], pad_id: int, batch_size: int
+) -> Tensor:
+    """`compute_logprobs` without a gradient (B,), on the host; rows of similar length are computed together."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt) + len(rows[i].response))
-    found = torch.zeros(len(rows), dtype=torch.float64)
+    logprobs = torch.zeros(len(rows), dtype=torch.float64)
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        found[part] = logprobs_of(policy, [rows[i] for i in part], pad_id).double().cpu()
-    return found
+        logprobs[part] = compute_logprobs(policy, [rows[i] for i in part], pad_id).double().cpu()
+    return logprobs
 
 
 @dataclass
-class Reference:
+class ReferenceLogprobs:
     """The log-probabilities of the bot's examples under the first version, which are computed once and kept in a file.
 
     `setting` says what they were computed with; a file of another setting is not used, nor what it holds of other token ids.
@@ -126,7 +130,7 @@ class Reference:
     batch_size: int
     path: Path
     setting: str
-    known: dict[str, float] = field(default_factory=dict)
+    logprobs: dict[str, float] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)  # of the token ids
     is_new: bool = False
 
@@ -134,12 +138,12 @@ class Reference:
         try:
             found = load_json(self.path)
             if found["setting"] == self.setting:
-                self.known = {str(key): float(value) for key, value in found["logprobs"].items()}
-                self.digests = {key: str(found["rows"][key]) for key in self.known}
+                self.logprobs = {str(key): float(value) for key, value in found["logprobs"].items()}
+                self.digests = {key: str(found["rows"][key]) for key in self.logprobs}
         except FAULTS:  # it is computed again
-            self.known = {}
+            self.logprobs = {}
 
-    def add(self, rows: dict[str, Row]) -> None:
+    def add(self, rows: dict[str, TokenizedExample]) -> None:
         """Compute the rows of these names that are not known yet."""
         digests = {
             name: sha256(json.dumps([row.prompt, row.response]).encode()).hexdigest()[:16] for name, row in rows.items()
@@ -147,27 +151,27 @@ class Reference:
         missing = {name: row for name, row in rows.items() if self.digests.get(name) != digests[name]}
         self.digests |= digests
         if missing:
-            values = measured(self.policy, list(missing.values()), self.pad_id, self.batch_size)
-            self.known |= dict(zip(missing, values.tolist(), strict=True))
+            values = compute_logprobs_in_batches(self.policy, list(missing.values()), self.pad_id, self.batch_size)
+            self.logprobs |= dict(zip(missing, values.tolist(), strict=True))
             self.is_new = True
 
-    def of(self, names: Sequence[str]) -> Tensor:
+    def get(self, names: Sequence[str]) -> Tensor:
         """The log-probabilities (B,) of rows that were added, on the host."""
-        return torch.tensor([self.known[name] for name in names], dtype=torch.float64)
+        return torch.tensor([self.logprobs[name] for name in names], dtype=torch.float64)
 
     def save(self, names: set[str]) -> None:
         """Write those of these names into the file, unless it holds them. Raises UserError when it cannot be written."""
-        if self.is_new or set(self.known) - names:
-            self.known = {name: value for name, value in self.known.items() if name in names}
-            self.digests = {name: self.digests[name] for name in self.known}
-            replace_json(self.path, {"setting": self.setting, "logprobs": self.known, "rows": self.digests})
+        if self.is_new or set(self.logprobs) - names:
+            self.logprobs = {name: value for name, value in self.logprobs.items() if name in names}
+            self.digests = {name: self.digests[name] for name in self.logprobs}
+            replace_json(self.path, {"setting": self.setting, "logprobs": self.logprobs, "rows": self.digests})
             self.is_new = False
 
 
-class SFTRows(Sequence[Row]):
+class SFTExamples(Sequence[TokenizedExample]):
     """The replies of the SFT data as rows, which are encoded when they are asked for."""
 
-    def __init__(self, encoder: RowEncoder, prompts: Sequence[Dialogue]):
+    def __init__(self, encoder: ExampleEncoder, prompts: Sequence[Dialogue]):
         self.encoder, self.prompts = encoder, prompts
 
     def __len__(self) -> int:
@@ -175,7 +179,7 @@ class SFTRows(Sequence[Row]):
 
     def __getitem__(self, number: Any) -> Any:
         prompt = self.prompts[number]
-        return self.encoder.row(prompt.prompt_turns, prompt.reference or "")
+        return self.encoder.encode_answer(prompt.prompt_turns, prompt.reference or "")
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from taught_bots import new_bot, talk_to
 
 from rlhf_dialog.feedback.learning import gate
-from rlhf_dialog.feedback.learning.gate import Comparison, chance, compare, expected_error, power_of, smallest_gain
+from rlhf_dialog.feedback.learning.gate import (
+    GateComparison,
+    chance,
+    compare,
+    describe_power,
+    expected_error,
+    smallest_gain,
+)
 from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
 
@@ -138,7 +145,7 @@ def test_large_held_out_sets_are_resampled_in_parts(monkeypatch):
     ],
 )
 def test_the_rule_of_promotion(difference, low, error, enough):
-    assert Comparison(30, 0.5, 0.5 + difference, low, error).is_enough is enough
+    assert GateComparison(30, 0.5, 0.5 + difference, low, error).is_enough is enough
 
 
 @pytest.mark.thorough
@@ -175,10 +182,12 @@ def test_the_expected_error():
 def test_the_line_of_power(tmp_path):
     settings = BotSettings(min_heldout=30)
     some, many = (held_out([("thumb", True, 1.0)] * count) for count in (12, 150))
-    assert power_of(some, 60, settings).startswith("60 of about 150 ratings: ")
-    assert "150 held-out events of this one person: the gate can see +8 points today" in power_of(many, 700, settings)
+    assert describe_power(some, 60, settings).startswith("60 of about 150 ratings: ")
+    assert "150 held-out events of this one person: the gate can see +8 points today" in describe_power(
+        many, 700, settings
+    )
     people = held_out([("thumb", True, 1.0)] * 150, people=6)
-    assert power_of(people, 700, settings).startswith("150 held-out events: the gate can see +11 points today")
+    assert describe_power(people, 700, settings).startswith("150 held-out events: the gate can see +11 points today")
     bot = new_bot(tmp_path, min_heldout=1)
     talk_to(bot, 30)
     store = bot.store()
@@ -215,5 +224,5 @@ def test_fewer_than_five_people_speak_for_themselves():
     rows = [("thumb", i % 3 > 0, 1.0) for i in range(40)]
     scores = [scores_of(np.random.default_rng(i).standard_normal(40).tolist()) for i in range(2)]
     of = {count: compare(held_out(rows, people=count), *scores) for count in (1, 4, 5)}
-    assert [one.of_whom for one in of.values()] == [" of this one person", " of these 4 people", ""]
+    assert [one.people_note for one in of.values()] == [" of this one person", " of these 4 people", ""]
     assert of[1].low == of[4].low != of[5].low

@@ -12,13 +12,13 @@ from taught_bots import new_bot, set_keys
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning.learner import Learner, night_sizes
-from rlhf_dialog.feedback.learning.tokenized_examples import Row, keys_of, measured
+from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import load_causal_lm
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
-SFT = [Row([5, 6], [30, 31, 32, 257]), Row([7], [40, 257])]
+SFT = [TokenizedExample([5, 6], [30, 31, 32, 257]), TokenizedExample([7], [40, 257])]
 
 
 def examples(num_answers=5, num_pairs=2):
@@ -45,7 +45,9 @@ def learner_of(bot, **keys):
 def train(learner, training=None, sft=(), plan=None, watch=lambda *_: None, save=lambda _: None, night=None):
     training = training or examples()
     plan = plan or learner.plan(training, len(sft))
-    rows = [pair for one in training.all for pair in zip(keys_of(one), learner.encoder.rows(one), strict=True)]
+    rows = [
+        pair for one in training.all for pair in zip(row_names(one), learner.encoder.encode_example(one), strict=True)
+    ]
     learner.reference.add(dict(rows))
     return learner.train(training, sft, plan, watch, save, night or {})
 
@@ -116,9 +118,9 @@ def test_a_step_is_that_of_a_plain_loop(bot):
         return plain_log_probability(model, row) - known
 
     for number in range(3):
-        rows = [(encoder.rows(training.answers[i])[0], training.answers[i].liked) for i in plan[0]["answers"]]
+        rows = [(encoder.encode_example(training.answers[i])[0], training.answers[i].liked) for i in plan[0]["answers"]]
         with torch.no_grad():
-            mixed = [ratio(Row(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
+            mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
         baseline = max(0.0, sum(mixed).item() / 5)
         kto = [
             1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
@@ -126,7 +128,7 @@ def test_a_step_is_that_of_a_plain_loop(bot):
             else 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
             for row, liked in rows
         ]
-        pairs = [encoder.rows(training.pairs[i]) for i in plan[0]["pairs"]]
+        pairs = [encoder.encode_example(training.pairs[i]) for i in plan[0]["pairs"]]
         dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
         nll = [-plain_log_probability(lm, row) / len(row.response) for row in SFT]
         loss = (sum(kto) + 0.7 * sum(dpo) + sum(nll)) / 9
@@ -252,11 +254,13 @@ def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
     pytest.importorskip("peft")
     learner = learner_of(bot, use_lora=True, lora_r=2)
     before = load_file(bot.agent_folder("0001") / "model.safetensors")
-    row = learner.encoder.row(["Hi ."], "Why ?")
-    first = measured(learner.reference_policy, [row], 256, 1)
-    assert torch.equal(measured(learner.policy, [row], 256, 1), first)
+    row = learner.encoder.encode_answer(["Hi ."], "Why ?")
+    first = compute_logprobs_in_batches(learner.reference_policy, [row], 256, 1)
+    assert torch.equal(compute_logprobs_in_batches(learner.policy, [row], 256, 1), first)
     train(learner)
-    assert torch.equal(measured(learner.reference_policy, [row], 256, 1), first)  # the base is as it was
+    assert torch.equal(
+        compute_logprobs_in_batches(learner.reference_policy, [row], 256, 1), first
+    )  # the base is as it was
     learner.save(tmp_path)
     assert all(".lora_" in name for name in load_file(tmp_path / "adapter.safetensors"))
     assert not (tmp_path / "weights.safetensors").exists()

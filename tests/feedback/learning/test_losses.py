@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import tensor
 
-from rlhf_dialog.feedback.learning.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
+from rlhf_dialog.feedback.learning.losses import (
+    balance_weights,
+    dpo_losses,
+    kl_baseline,
+    kto_losses,
+    pair_with_previous,
+)
 
 
 def drawn(*shape, seed=0):
@@ -118,10 +124,10 @@ def test_the_baseline_is_at_least_zero_and_takes_no_gradient():
 
 def test_every_prompt_gets_the_answer_of_another_one():
     for count in range(2, 9):
-        found = mismatched(count)
+        found = pair_with_previous(count)
         assert sorted(found) == list(range(count))
         assert all(i != other for i, other in enumerate(found))
-    assert mismatched(1) == mismatched(0) == []
+    assert pair_with_previous(1) == pair_with_previous(0) == []
 
 
 def test_liked_answers_become_likelier_and_disliked_ones_less():
@@ -142,4 +148,4 @@ def test_liked_answers_become_likelier_and_disliked_ones_less():
     ],
 )
 def test_weights_that_balance(counts, given, weights):
-    assert balanced_weights(*counts, *given) == pytest.approx(weights)
+    assert balance_weights(*counts, *given) == pytest.approx(weights)

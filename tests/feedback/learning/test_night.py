@@ -20,7 +20,7 @@ from tiny import write_data
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
-from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.bot import Bot
@@ -81,7 +81,7 @@ def made_of(bot, version):
 
 
 def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,)):
-    found = Comparison(40, 0.5, 0.5 + difference, low, 0.03)
+    found = GateComparison(40, 0.5, 0.5 + difference, low, 0.03)
     monkeypatch.setattr(night_module, "_measure", lambda night: (found, list(guards)))
 
 

@@ -13,7 +13,7 @@ from taught_bots import new_bot, set_keys, talk_to
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning import preference_night
-from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
@@ -114,7 +114,7 @@ def after_a_night(talked_to, tmp_path_factory):
 
 
 def promote_all(patched):
-    found = Comparison(40, 0.5, 0.6, 0.05, 0.03)
+    found = GateComparison(40, 0.5, 0.6, 0.05, 0.03)
     patched.setattr(night_module, "_measure", lambda night: (found, []))
 
 

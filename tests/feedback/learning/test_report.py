@@ -3,7 +3,7 @@
 import json
 import math
 
-from rlhf_dialog.feedback.learning.gate import Comparison
+from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.report import NightReport
 from rlhf_dialog.runs.services.guard import Limit
 
@@ -31,7 +31,7 @@ def test_a_night_that_made_a_version():
         metrics={"loss": 0.5},
         seconds=12.4,
         guards=[Limit("KL", 2.0, 1.0, True)],
-        comparison=Comparison(45, 0.55, 0.61, -0.021, 0.041, 7),
+        comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         removed=["0001", "0002"],
     )
     assert found.lines()[4:] == [
@@ -44,9 +44,9 @@ def test_a_night_that_made_a_version():
 
 
 def test_the_record_of_the_gate_is_json():
-    found = report(comparison=Comparison(45, 0.5, 0.6, -0.02, 0.04), guards=[Limit("KL", math.nan, 1.0, True)])
+    found = report(comparison=GateComparison(45, 0.5, 0.6, -0.02, 0.04), guards=[Limit("KL", math.nan, 1.0, True)])
     record = found.gate_record()
     assert (record["concordance"], record["num_events"], record["promoted"]) == (0.6, 45, False)
     assert json.loads(json.dumps(record, allow_nan=False)) == record
-    unknown = report(comparison=Comparison(45, 0.5, 0.6, math.nan, math.nan)).gate_record()
+    unknown = report(comparison=GateComparison(45, 0.5, 0.6, math.nan, math.nan)).gate_record()
     assert (unknown["low"], unknown["standard_error"]) == (None, None)

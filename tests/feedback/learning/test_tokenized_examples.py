@@ -9,19 +9,23 @@ from tiny import chat_tokenizer, gpt2, write_data
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, prompt_encoder
 from rlhf_dialog.feedback.learning.tokenized_examples import (
-    Reference,
-    Row,
-    RowEncoder,
-    SFTRows,
-    keys_of,
-    measured,
+    ExampleEncoder,
+    ReferenceLogprobs,
+    SFTExamples,
+    TokenizedExample,
+    compute_logprobs_in_batches,
+    row_names,
     sft_prompts,
 )
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, read_examples
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import Policy
 
-ROWS = [Row([5, 6, 7], [20, 21, 257]), Row([8], [30]), Row([9, 10, 11, 12], [40, 41, 42, 43, 257])]
+ROWS = [
+    TokenizedExample([5, 6, 7], [20, 21, 257]),
+    TokenizedExample([8], [30]),
+    TokenizedExample([9, 10, 11, 12], [40, 41, 42, 43, 257]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,7 @@ def agent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(agent):
-    return RowEncoder.of(agent)
+    return ExampleEncoder.from_agent(agent)
 
 
 def ids(agent, text):
@@ -40,49 +44,51 @@ def ids(agent, text):
 
 
 def test_a_row_is_what_supervised_fine_tuning_teaches(agent, encoder):
-    row = encoder.row(["Hi .", "Hello ."], "Why ?")
+    row = encoder.encode_answer(["Hi .", "Hello ."], "Why ?")
     assert row.prompt == ids(agent, "Hi . <EOU> Hello . <EOU>")
     assert row.response == ids(agent, " Why ? <EOU>")
 
 
 def test_the_sampled_ids_are_taken_where_they_read_as_the_answer(agent, encoder):
     whole, cut = ids(agent, "  Why ? <EOU>"), ids(agent, " Why ?")
-    assert encoder.row(["Hi ."], "Why ?", whole).response == whole
-    assert encoder.row(["Hi ."], "Why ?", cut).response == cut  # ended by the limit, so no end is taught
+    assert encoder.encode_answer(["Hi ."], "Why ?", whole).response == whole
+    assert encoder.encode_answer(["Hi ."], "Why ?", cut).response == cut  # ended by the limit, so no end is taught
     for others in (ids(agent, " Who ? <EOU>"), [9999], [-1]):
-        assert encoder.row(["Hi ."], "Why ?", others).response == ids(agent, " Why ? <EOU>")
+        assert encoder.encode_answer(["Hi ."], "Why ?", others).response == ids(agent, " Why ? <EOU>")
 
 
 def test_a_prompt_holds_the_newest_turns(agent, encoder):
     turns = [f"{i} ." for i in range(9)]
-    assert encoder.row(turns, "a").prompt == agent.encoder.encode_prompt(turns[-agent.settings.context_size :])
+    assert encoder.encode_answer(turns, "a").prompt == agent.encoder.encode_prompt(
+        turns[-agent.settings.context_size :]
+    )
 
 
 def test_what_does_not_fit_into_the_positions_is_cut(encoder):
-    row = encoder.row(["Hi ."] * 5, "a " * 300)
+    row = encoder.encode_answer(["Hi ."] * 5, "a " * 300)
     assert (len(row.prompt), len(row.response)) == (1, 127)
-    row = encoder.row(["Hello there ."] * 5, "a " * 50)
+    row = encoder.encode_answer(["Hello there ."] * 5, "a " * 50)
     assert len(row.prompt) + len(row.response) == 128
 
 
 def test_with_a_chat_template_a_response_ends_with_its_end_of_turn():
     tokenizer = chat_tokenizer()
-    encoder = RowEncoder(prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), 5, 128, len(tokenizer))
-    assert tokenizer.decode(encoder.row(["Hi ."], "Why ?").response).endswith("Why ?<|im_end|>")
+    encoder = ExampleEncoder(prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), 5, 128, len(tokenizer))
+    assert tokenizer.decode(encoder.encode_answer(["Hi ."], "Why ?").response).endswith("Why ?<|im_end|>")
 
 
 def test_a_pair_has_two_rows_with_names_of_their_own(agent, encoder):
     pair = AnswerPair(("Hi .",), "Why ?", "No .", "choice", "p", "d", 7, None, tuple(ids(agent, " No .")))
-    assert keys_of(pair) == ["7+", "7-"]
-    assert [row.response for row in encoder.rows(pair)] == [ids(agent, " Why ? <EOU>"), ids(agent, " No .")]
+    assert row_names(pair) == ["7+", "7-"]
+    assert [row.response for row in encoder.encode_example(pair)] == [ids(agent, " Why ? <EOU>"), ids(agent, " No .")]
     answer = RatedAnswer(("Hi .",), "No .", True, "thumb", "p", "d", 8)
-    assert (keys_of(answer), len(encoder.rows(answer))) == (["8"], 1)
+    assert (row_names(answer), len(encoder.encode_example(answer))) == (["8"], 1)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
 def test_log_probabilities_are_those_of_each_row_alone(batch_size):
     lm = gpt2().eval()
-    found = measured(Policy(lm), ROWS, 256, batch_size)
+    found = compute_logprobs_in_batches(Policy(lm), ROWS, 256, batch_size)
     for row, value in zip(ROWS, found.tolist(), strict=True):
         logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
         start = len(row.prompt) - 1
@@ -93,45 +99,45 @@ def test_log_probabilities_are_those_of_each_row_alone(batch_size):
 def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     policy, asked = Policy(gpt2().eval()), []
     monkeypatch.setattr(
-        "rlhf_dialog.feedback.learning.tokenized_examples.measured",
-        lambda *args: asked.append(len(args[1])) or measured(*args),
+        "rlhf_dialog.feedback.learning.tokenized_examples.compute_logprobs_in_batches",
+        lambda *args: asked.append(len(args[1])) or compute_logprobs_in_batches(*args),
     )
     path = tmp_path / "reference.json"
     rows = dict(zip("abc", ROWS, strict=True))
-    reference = Reference(policy, 256, 8, path, "first")
+    reference = ReferenceLogprobs(policy, 256, 8, path, "first")
     reference.add({"a": rows["a"], "b": rows["b"]})
     reference.save({"a", "b"})
-    again = Reference(policy, 256, 8, path, "first")
+    again = ReferenceLogprobs(policy, 256, 8, path, "first")
     again.add(rows)
     assert asked == [2, 1]
-    assert torch.equal(again.of(["a", "b"]), reference.of(["a", "b"]))  # bit for bit through the file
+    assert torch.equal(again.get(["a", "b"]), reference.get(["a", "b"]))  # bit for bit through the file
     again.save({"b", "c"})  # a is forgotten
     assert sorted(json.loads(path.read_text())["logprobs"]) == ["b", "c"]
-    assert Reference(policy, 256, 8, path, "another model").known == {}
+    assert ReferenceLogprobs(policy, 256, 8, path, "another model").logprobs == {}
 
 
 def test_other_tokens_under_a_known_name_are_computed(tmp_path):
     """A restored store may have given an event's number again."""
-    reference = Reference(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
+    reference = ReferenceLogprobs(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
     reference.add({"7": ROWS[0]})
     reference.save({"7"})
-    again = Reference(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
+    again = ReferenceLogprobs(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
     again.add({"7": ROWS[1]})
-    assert again.of(["7"]).tolist() == measured(again.policy, [ROWS[1]], 256, 8).tolist()
+    assert again.get(["7"]).tolist() == compute_logprobs_in_batches(again.policy, [ROWS[1]], 256, 8).tolist()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"setting": "first", "logprobs": {"a": "x"}}'])
 def test_a_damaged_file_is_computed_again(tmp_path, text):
     (tmp_path / "reference.json").write_text(text)
-    assert Reference(Policy(gpt2()), 256, 8, tmp_path / "reference.json", "first").known == {}
+    assert ReferenceLogprobs(Policy(gpt2()), 256, 8, tmp_path / "reference.json", "first").logprobs == {}
 
 
 def test_replies_of_the_sft_data(tmp_path, agent, encoder):
     data = write_data(tmp_path / "data", 6)
     prompts = sft_prompts(str(data), "train", 5, "<EOU>")
-    rows = SFTRows(encoder, prompts)
+    rows = SFTExamples(encoder, prompts)
     assert len(rows) == len(prompts) > 6
-    assert rows[2] == encoder.row(prompts[2].prompt_turns, prompts[2].reference)
+    assert rows[2] == encoder.encode_answer(prompts[2].prompt_turns, prompts[2].reference)
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hi .", "Hello ."]}\n' * 2)
     assert sft_prompts(str(tmp_path / "train.jsonl"), "validation", 5, "<EOU>") == []
 
