@@ -5,9 +5,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from forked_pytest import PytestRun, forked_pytest
-from line_operators import with_line
-from places import Place, files_of_tests, place_now
+from experiments.line_changes.forked_pytest import PytestRun, forked_pytest
+from experiments.line_changes.line_operators import with_line
+from experiments.line_changes.places import Place, files_of_tests, place_now
 
 
 @dataclass

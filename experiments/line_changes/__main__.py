@@ -5,7 +5,7 @@
     report --file FILE [--again]                counts, survivors, and what was noticed at first and is not again
 
 `run` writes after each change, leaves out those that have a result, and finds a function that was moved by its name.
-Run it from the root of the checkout: `python tests/oracles/line_changes.py report --file tests/oracles/line_changes.json`.
+Run it from the root of the checkout: `python -m experiments.line_changes report --file experiments/line_changes/line_changes.json`.
 """
 
 import argparse
@@ -18,10 +18,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from changed_tree import ChangedTree, Request, copy_of
-from forked_pytest import load_heavy_libraries
-from line_operators import changes
-from places import OUTSIDE, functions_of_lines, same_lines
+from experiments.line_changes.changed_tree import ChangedTree, Request, copy_of
+from experiments.line_changes.forked_pytest import load_heavy_libraries
+from experiments.line_changes.line_operators import changes
+from experiments.line_changes.places import OUTSIDE, functions_of_lines, same_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, AGAIN = "first", "again"
