@@ -5,7 +5,7 @@
     report --file FILE [--again]                counts, survivors, and what was noticed at first and is not again
 
 `run` writes after each change, leaves out those that have a result, and finds a function that was moved by its name.
-Run it from the root of the checkout: `python -m experiments.line_changes report --file experiments/line_changes/line_changes.json`.
+Run it from the root of the checkout: `python -m experiments.line_changes report --file FILE`.
 """
 
 import argparse

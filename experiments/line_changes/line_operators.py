@@ -143,7 +143,7 @@ class _Line:
             yield from self._replaced(node.lineno, node.col_offset, node.end_col_offset, (text, new), operator)
 
     def _replaced(
-        self, line: int, start: int, end: int | None, texts: tuple[str, str], operator: str
+        self, line: int, start: int | None, end: int | None, texts: tuple[str, str], operator: str
     ) -> Iterator[LineChange]:
         old_line = self.lines[line - 1].encode()
         inside = old_line[start:end].decode()
