@@ -43,7 +43,7 @@ TASK_ORIENTED = Wing(
         ),
         "evaluate-policy": Command(
             "rlhf_dialog.task_oriented.commands.evaluate_policy",
-            "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
+            "evaluate a dialogue policy next to the handcrafted one",
             ACTS,
         ),
     },
@@ -78,7 +78,7 @@ TASK_ORIENTED = Wing(
 FEEDBACK = Wing(
     commands={
         "feedback": Command(
-            "rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers", TEACH
+            "rlhf_dialog.feedback.commands.feedback", "collect feedback for a bot and train on it", TEACH
         )
     },
     registered={},

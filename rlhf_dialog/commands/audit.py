@@ -1,13 +1,13 @@
-"""Find the holes of a reward before training: replies that nobody wants and that it pays more than true ones.
+"""Audit a reward before training: find bad replies that score higher than true ones.
 
 python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json
 
-The YAML is that of a training; its validation prompts, its training replies and its reward are used, and nothing is trained.
-Copies, constants, word lists and marks are tried, then a search looks for replies that are paid more. Only a judge or a
-language model that the reward does not use can say whether these are bad: name one with --judge or --likelihood.
+The audit uses the reward, validation prompts and training replies of a training YAML, and trains nothing. It scores copies,
+constants, word lists and marks, and searches for replies with a higher score. Whether those are bad can only be decided by a
+judge or a language model that the reward does not use: --judge or --likelihood.
 
-Exit code 1: a fixed probe is paid more than the true replies, what the search found is paid more while a judge puts it below
-them, or a score depends on the batch. 0: no such hole was found. 2: something cannot be used as it is.
+Exit code 1: a fixed probe scores higher than true replies, the search found replies with a higher score that a judge rates
+lower, or a score depends on the batch. 0: none of these. 2: wrong input.
 """
 
 import sys
@@ -64,7 +64,7 @@ class AuditOptions(Options):
         metavar="MODEL",
     )
     register: str | None = option(REGISTER)
-    data_path: str | None = option("data to use in place of the configuration's")
+    data_path: str | None = option("data to use instead of those of the configuration")
     max_prompts: int = option(f"validation prompts, drawn with --seed (default: 100, at least {LEAST_PROMPTS})", 100)
     search_prompts: int = option("prompts of the search (default: 25, at least 10)", 25)
     search_replies: int = option("training replies that are tried for each of them (default: 1000, at least 100)", 1000)

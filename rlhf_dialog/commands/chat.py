@@ -90,8 +90,8 @@ class ChatOptions(Options):
         "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs"
     )
     environment: str | None = option(
-        "be the user of a goal-oriented environment: a goal is shown, and in the end whether it was reached; a domain's "
-        "name (restaurant) or path",
+        "play the user of an environment, which shows a goal and in the end whether it was reached; name (restaurant) "
+        "or path of a domain",
         metavar="DOMAIN",
     )
     tokenizer: str | None = option("folder of another tokenizer; default: the agent's own")
@@ -99,7 +99,7 @@ class ChatOptions(Options):
     device: str = option("cpu or cuda (default: cpu)", "cpu")
     seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)")
     temperature: float | None = option(
-        "below 1 the replies are surer and more alike; 0: always the most likely token (default: chat_temperature of the "
+        "sampling temperature; 0: always the most likely token (default: chat_temperature of the "
         "agent, else its temperature)",
         metavar="T",
     )

@@ -18,7 +18,7 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     ),
     "doctor": Command(
         "rlhf_dialog.commands.doctor",
-        "measure this machine, and say what runs on it and about how long it takes",
+        "measure this machine and show which runs fit",
         START,
     ),
     "train": Command("rlhf_dialog.commands.train", "train a dialog model with PPO", START),
@@ -29,10 +29,8 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         MEASURE,
     ),
     "plot-run": Command("rlhf_dialog.commands.plot_run", "plot the metrics of a run", MEASURE),
-    "report": Command(
-        "rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies", MEASURE
-    ),
-    "audit": Command("rlhf_dialog.commands.audit", "find the holes of a reward before training", MEASURE),
+    "report": Command("rlhf_dialog.commands.report", "write the HTML report of a run", MEASURE),
+    "audit": Command("rlhf_dialog.commands.audit", "find bad replies that a reward overrates", MEASURE),
     "train-sft": Command(
         "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
     ),
@@ -41,25 +39,21 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     ),
     "train-preference-model": Command(
         "rlhf_dialog.commands.supervised.preference_model",
-        "train a reward model on pairs of replies, and report what it is worth",
+        "train a reward model on pairs of replies",
         TEACH,
     ),
     "train-relevance-model": Command(
         "rlhf_dialog.commands.supervised.relevance_model",
-        "train the model of a reward that judges which reply fits its prompt",
+        "train a model that scores how well a reply fits its prompt",
         TEACH,
     ),
     **wings.commands(),
-    "export": Command(
-        "rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run", PUBLISH
-    ),
+    "export": Command("rlhf_dialog.commands.export", "export a checkpoint as an agent", PUBLISH),
     "push-to-hub": Command(
         "rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub", PUBLISH
     ),
     "benchmark": Command("rlhf_dialog.commands.benchmark", "measure the speed and memory of training", DEVELOP),
-    "schema": Command(
-        "rlhf_dialog.commands.schema", "print the JSON schema of a YAML, for editors that complete its keys", DEVELOP
-    ),
+    "schema": Command("rlhf_dialog.commands.schema", "print the JSON schema of a YAML for editors", DEVELOP),
     "write-dialogues": Command(
         "rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart", DEVELOP
     ),

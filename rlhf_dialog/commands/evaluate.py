@@ -5,10 +5,9 @@ python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickst
 The split is validation; read test once, at the end, for a row to publish. With --judge FOLDER the acts are also judged by a
 classifier that the reward never saw; --relevance_model FOLDER judges whether replies fit their prompts.
 
-Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
-agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
-it opens a connection, reads an environment variable or a pickle, or runs a reward of your own, unless --trust_config or
---config says that it may. Without that a reward that would do so is left out.
+An agent is any folder of a causal LM. Data and reward are those of its run (config.yaml beside agent/), or of --config; with
+--data_path neither is needed. A config.yaml that was found beside the agent is read as data: a reward that opens a connection,
+reads an environment variable or a pickle, or is a class of your own is left out, unless --trust_config or --config allows it.
 """
 
 import logging

@@ -35,9 +35,8 @@ class ExportOptions(Options):
     description = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
 value head and rlhf_dialog.json, for `rlhf-dialog chat` and for transformers. Adapters (use_lora) are merged into the model.
 
-The model that the run started from is read from the config.yaml of the checkpoint. That file may come from somebody else, so it
-is not trusted: the model and its tokenizer must be local folders, pickles are not read and their code is not run. --trust_config
-allows what the configuration allows."""
+The config.yaml of the checkpoint names the model that the run started from. The file may come from someone else, so model and
+tokenizer must be local folders, and no pickles are read and no code is run. --trust_config allows what the file asks for."""
 
     run: Path = option("run folder, e.g. run_results/first")
     checkpoint: str | None = option("checkpoint to export, e.g. iter_000004 or 4; default: the newest")

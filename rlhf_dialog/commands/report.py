@@ -1,9 +1,9 @@
-"""A page about a run: whether its curve is right and what to do, its curves, and replies side by side.
+"""Write the HTML report of a run: what its metrics mean and what to do, its curves, and replies side by side.
 
 python scripts/report.py runs/quickstart [runs/another ...] [--output FILE]
 
-The page is one HTML file that is opened from disk and loads nothing. Several runs are drawn over each other, with the settings
-in which they differ. docs/READING_A_RUN.md has the rules.
+The report is one HTML file that loads nothing else. Several runs share the plots, and the settings in which they differ are
+shown. docs/READING_A_RUN.md has the rules.
 """
 
 from functools import partial
