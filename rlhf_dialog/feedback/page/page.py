@@ -4,7 +4,7 @@ What a bot or a person wrote is shown as text: no markup of it is read. Gradio i
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -80,7 +80,14 @@ class FeedbackPage:
             **LOOKS,
         )
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
-        self.app = RequestFilter(parent, store.bot, self.limits, hosts, secret=secret)
+        self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
+        is_logged_in = (lambda cookies: True) if login is None else self._is_logged_in
+        self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret)
+
+    def _is_logged_in(self, cookies: Mapping[str, str]) -> bool:
+        """Whether the cookies of a request hold a token that Gradio gave for a password."""
+        names = (f"access-token-{self._gradio.cookie_id}", f"access-token-unsecure-{self._gradio.cookie_id}")
+        return any(cookies.get(name) in self._gradio.tokens for name in names)
 
     def say(self, text: str, place: str, request: gr.Request) -> Iterator[View]:
         """Answer a message, as the answer grows; the first output is what the box of the message holds."""

@@ -27,6 +27,9 @@ OPEN_PATHS = re.compile(
     r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
     r"|gradio_api/(queue/(join|data)|heartbeat/\w+|reset|cancel|startup-events|login_check|app_id|user|theme\.css))/?"
 )
+# The paths that the form for the password needs. `config` tells strangers only that there is a password.
+BEFORE_LOGIN = re.compile(r"/(|config|login|theme\.css|favicon\.ico|(assets|static|svelte)/.*|gradio_api/theme\.css)/?")
+SAME_SITE = re.compile(rb";\s*SameSite=\w+", re.IGNORECASE)
 # A browser loads nothing from elsewhere, whatever a bot or a person writes. Gradio's page contains inline scripts.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -55,13 +58,20 @@ class RequestFilter:
     It answers only to the names `hosts` (None: to any), because a site that lets its own name lead to this machine must not read
     the page. It refuses what other sites send, paths that the page does not use, bodies above the limit, while they arrive, and
     bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
-    person's page. Passwords are checked by Gradio.
+    person's page. `is_logged_in` tells by the cookies who may see more than the form for the password, which Gradio checks.
     """
 
     def __init__(
-        self, app: App, bot: str, limits: PageLimits, hosts: Collection[str] | None = THIS_MACHINE, *, secret: str
+        self,
+        app: App,
+        bot: str,
+        limits: PageLimits,
+        hosts: Collection[str] | None = THIS_MACHINE,
+        is_logged_in: Callable[[Mapping[str, str]], bool] = lambda cookies: True,
+        *,
+        secret: str,
     ):
-        self._app, self._limits = app, limits
+        self._app, self._limits, self._is_logged_in = app, limits, is_logged_in
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self.links: set[str] = set()  # where a tunnel shows the page, as a browser names it: host, or host:port
         self.people = People(SignedCookie(f"rlhf_dialog_{bot[:8]}", secret))
@@ -119,7 +129,11 @@ class RequestFilter:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                of_gradio = [pair for pair in message.get("headers", []) if pair[0].lower() not in HEADERS]
+                of_gradio = [
+                    (name, SAME_SITE.sub(b"; SameSite=Lax", value) if name.lower() == b"set-cookie" else value)
+                    for name, value in message.get("headers", [])
+                    if name.lower() not in HEADERS
+                ]
                 message = {**message, "headers": [*of_gradio, *HEADERS.items(), *new_cookies]}
             await send(message)
 
@@ -131,7 +145,7 @@ class RequestFilter:
         await self._app(scope, receive_body, send_with_headers)
 
     def _check(self, scope: Message, headers: Mapping[str, str]) -> None:
-        """Raises RequestRefused by host, path and origin."""
+        """Raises RequestRefused by host, path, origin and login."""
         host = HOST.fullmatch(headers.get("host", ""))
         if self._hosts is not None and (not host or host[1].strip("[]").rstrip(".").lower() not in self._hosts):
             names = ", ".join(sorted(self._hosts))
@@ -142,6 +156,8 @@ class RequestFilter:
             raise RequestRefused(404, "this page does not have that")
         if _is_from_elsewhere(scope, headers, self.links):
             raise RequestRefused(403, "another site sent this request; open the page itself")
+        if not BEFORE_LOGIN.fullmatch(scope["path"]) and not self._is_logged_in(read_cookies(scope)):
+            raise RequestRefused(401, "log in first")
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """A body as it arrives; None where the sender goes. Raises RequestRefused as soon as it is longer than the limit."""

@@ -263,13 +263,19 @@ def test_without_the_password_no_event_and_no_stream_is_answered(page):
 
     def ask():
         streams = client.get("/gradio_api/queue/data?session_hash=none").status_code
-        return client.get("/config").status_code, client.post("/gradio_api/queue/join", json=event).status_code, streams
+        others = {client.get(path).status_code for path in ("/manifest.json", "/gradio_api/app_id")}
+        return {
+            client.get("/config").status_code,
+            client.post("/gradio_api/queue/join", json=event).status_code,
+            streams,
+        } | others
 
-    assert ask() == (401, 401, 401)
+    assert ask() == {401}
     assert client.post("/login", data={"username": "ann", "password": "wrong"}).status_code == 400
-    assert ask() == (401, 401, 401)
-    assert client.post("/login", data={"username": "ann", "password": "open sesame"}).status_code == 200
-    assert client.get("/config").status_code == 200
+    assert ask() == {401}
+    answer = client.post("/login", data={"username": "ann", "password": "open sesame"})
+    assert [client.get(path).status_code for path in ("/config", "/gradio_api/app_id")] == [200, 200]
+    assert all("SameSite=Lax" in cookie for cookie in answer.headers.get_list("set-cookie"))
 
 
 def test_the_page_says_whom_the_agent_plays_as_text(bot):
