@@ -12,7 +12,7 @@ from torch import nn
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
+from rlhf_dialog.distributed.random_states import random_states, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import (
     describe,
@@ -39,7 +39,7 @@ from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
 from rlhf_dialog.runs.start import Start
-from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
+from rlhf_dialog.runs.training_state import CheckpointExtras, load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.verification import changed_versions, verify
 
 logger = logging.getLogger(__name__)
@@ -129,9 +129,7 @@ class RunCheckpointer:
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
-            load_training(
-                self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source
-            )
+            load_training(self.checkpoints, self._modules(), trainer.optimizers, world, source)
             with as_user_error(source):
                 trainer.load_state_dict(state)
                 for service in self._stateful:
@@ -197,18 +195,16 @@ class RunCheckpointer:
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.placement.whole_weights():
-            self.world.on_main(partial(self._write, best, random_of_ranks, staged))
+            self.world.on_main(partial(self._write, CheckpointExtras(best, random_of_ranks, staged)))
 
-    def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
+    def _write(self, extras: CheckpointExtras) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | describe(trainer.engines, self.world)
         state["reward_files"] = self.reward_files
         state |= {service.key: service.state_dict() for service in self._stateful}
-        save_training(
-            self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
-        )
+        save_training(self.checkpoints, self.config, state, self._modules(), trainer.optimizers, extras)
         forget_staging(self.checkpoints)
-        if best:
+        if extras.best:
             self._save_best()
 
     def _save_best(self) -> None:

@@ -1,6 +1,7 @@
 """What training leaves on disk and continues from exactly, as safetensors and JSON: weights, moments, random states."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlhf_dialog.distributed.random_states import (
     restore_random_states,
     states_of_rank,
 )
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.weights import check_moments, load_module, save_module
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
@@ -25,43 +27,52 @@ from rlhf_dialog.runs.verification import way_back
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run uses its own values
 
 
+@dataclass(frozen=True)
+class CheckpointExtras:
+    """What else a checkpoint is made of.
+
+    best: it is the best so far; random_of_ranks: the random states of all processes, by default of this one only;
+    staged: a folder whose files are moved into the checkpoint
+    """
+
+    best: bool = False
+    random_of_ranks: Sequence[RandomStates] = ()
+    staged: Path | None = None
+
+
 def save_training(
     folder: Path,
     config: Config,
     state: dict[str, Any],
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
-    best: bool = False,
-    random_of_ranks: Sequence[RandomStates] = (),
-    staged: Path | None = None,
+    extras: CheckpointExtras | None = None,
 ) -> Path:
     """Write a checkpoint (`checkpoint.save_checkpoint`) of a language model's training, with its configuration.
 
-    `random_of_ranks` are the random states of all processes, by default of this one only; the files in `staged` are moved into
-    the checkpoint. Raises UserError when the folder cannot be written; existing files stay intact.
+    Raises UserError when the folder cannot be written; existing files stay intact.
     """
+    extras = extras or CheckpointExtras()
 
     def fill(target: Path) -> dict[str, Any]:
         for key, module in modules.items():
             save_module(module, target / f"{key}.safetensors")
         groups = {key: save_optimizer(one, target / f"{key}_optimizer.safetensors") for key, one in optimizers.items()}
-        for path in sorted(staged.iterdir()) if staged else ():
+        for path in sorted(extras.staged.iterdir()) if extras.staged else ():
             path.rename(target / path.name)
-        generators, python = merged_states(random_of_ranks or [random_states()])
+        generators, python = merged_states(extras.random_of_ranks or [random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
         return {"optimizers": groups, **python}
 
-    return save_checkpoint(folder, state, fill, config.keep_checkpoints, best)
+    return save_checkpoint(folder, state, fill, config.keep_checkpoints, extras.best)
 
 
 def load_training(
     folder: Path,
     modules: dict[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
-    device: torch.device,
-    rank: int = 0,
-    world_size: int = 1,
+    world: World,
     source: Path | None = None,
 ) -> dict[str, Any]:
     """Restore modules, optimizers and this rank's random states; returns the saved state.
@@ -75,11 +86,11 @@ def load_training(
         if saved != ours:
             raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")
         for key, module in modules.items():
-            load_module(module, source / f"{key}.safetensors", device)
+            load_module(module, source / f"{key}.safetensors", world.device)
         for key, optimizer in optimizers.items():
             load_optimizer(optimizer, source / f"{key}_optimizer.safetensors", state["optimizers"][key])
-        if world_size_of(state) == world_size:
-            restore_random_states(*states_of_rank(rank, load_file(source / "random.safetensors"), state))
+        if world_size_of(state) == world.size:
+            restore_random_states(*states_of_rank(world.rank, load_file(source / "random.safetensors"), state))
     return state
 
 

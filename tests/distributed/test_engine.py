@@ -156,7 +156,7 @@ def test_resume_is_exact_with_the_scale(path, tmp_path, share):
     assert numbers_of(first.step()) == expected[0]
     save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     again = build(path, use_share_model=share)
-    state = load_training(tmp_path, modules_of(again), again.optimizers, CPU)
+    state = load_training(tmp_path, modules_of(again), again.optimizers, World())
     again.load_state_dict(state)
     assert again.state_dict() == first.state_dict()
     assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]

@@ -222,7 +222,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, s
         assert set(load_file(source / f"{name}.safetensors")) == set(trained(module))
     again = build(paths["gpt2"], use_share_model=share, lr=9.0)
     torch.manual_seed(999)
-    again.load_state_dict(load_training(tmp_path, modules_of(again), again.optimizers, CPU))
+    again.load_state_dict(load_training(tmp_path, modules_of(again), again.optimizers, World()))
     again.config = again.update.config = first.config
     assert steps(again, 2) == expected[1:]
 

@@ -14,11 +14,12 @@ import evaluations
 import yaml
 from data_files import jsonl_bytes, original_files, rows_of
 from policy_runs import domain_file, policy_config, policy_run
-from saving import CPU, build, modules, save
+from saving import build, modules, save
 from small_domain import DATA
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import native
@@ -90,7 +91,7 @@ def training(folder: Path) -> None:
 
 def resumed(folder: Path) -> None:
     trainer = build("shared trunk")
-    trainer.load_state_dict(load_training(folder, modules(trainer), trainer.optimizers, CPU))
+    trainer.load_state_dict(load_training(folder, modules(trainer), trainer.optimizers, World()))
     with suppress(RunStopped):
         trainer.step()
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from trainers import Places, make_trainer
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs.training_state import load_training, save_training
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ def resume(kind, folder):
     """New objects with everything from the checkpoint."""
     trainer = build(kind)
     torch.manual_seed(999)  # whatever the new process has drawn before
-    trainer.load_state_dict(load_training(folder, modules(trainer), trainer.optimizers, CPU))
+    trainer.load_state_dict(load_training(folder, modules(trainer), trainer.optimizers, World()))
     return trainer
 
 

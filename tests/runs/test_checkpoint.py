@@ -14,7 +14,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpoint, training_state
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
-from rlhf_dialog.runs.training_state import save_training
+from rlhf_dialog.runs.training_state import CheckpointExtras, save_training
 
 pytestmark = pytest.mark.thorough
 
@@ -59,7 +59,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path, keep, kept):
         trainer.iteration = iteration
         state = trainer.state_dict()
         best = iteration <= 2
-        save_training(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, best)
+        save_training(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, CheckpointExtras(best))
         assert (tmp_path / "best").read_text() == f"iter_{min(iteration, 2):06d}"
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "best", *(f"iter_{i:06d}" for i in kept)}
 
@@ -193,7 +193,14 @@ def test_a_latest_pointer_that_cannot_be_written(tmp_path):
 )
 def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
     trainer = build("shared trunk")
-    save_training(tmp_path, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers, best=True)
+    save_training(
+        tmp_path,
+        trainer.config,
+        trainer.state_dict(),
+        modules(trainer),
+        trainer.optimizers,
+        CheckpointExtras(best=True),
+    )
     (tmp_path / pointer).write_text(text)
     read = newest_checkpoint if pointer == "latest" else checkpoint.best_checkpoint
     with pytest.raises(

@@ -10,6 +10,7 @@ from saving import CPU, KINDS, Moody, build, modules, resume, save, steps
 from tiny import gpt2, llama
 from trainers import make_trainer, parameters
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs.training_state import load_training, load_weights
@@ -63,7 +64,7 @@ def test_optimizer_state_comes_back(tmp_path):
     trainer.step()
     save(trainer, tmp_path)
     other = build("shared trunk")
-    load_training(tmp_path, modules(other), other.optimizers, CPU)
+    load_training(tmp_path, modules(other), other.optimizers, World())
     ours, theirs = (t.optimizers["policy"].state_dict() for t in (trainer, other))
     assert ours["param_groups"][0]["params"] == theirs["param_groups"][0]["params"]
     assert ours["state"].keys() == theirs["state"].keys()
@@ -85,7 +86,7 @@ def test_resume_with_the_other_value_normalisation():
 def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
     save(build("shared trunk"), tmp_path)
     other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
-    load_training(tmp_path, modules(other), other.optimizers, CPU)
+    load_training(tmp_path, modules(other), other.optimizers, World())
     group = other.optimizers["policy"].param_groups[0]
     assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
 

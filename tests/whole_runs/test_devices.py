@@ -201,7 +201,7 @@ def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tm
     again = new_trainer(folder, device, **keys)
     torch.manual_seed(999)
     modules = {name: engine.module for name, engine in again.engines.items()}
-    again.load_state_dict(load_training(tmp_path, modules, again.optimizers, device))
+    again.load_state_dict(load_training(tmp_path, modules, again.optimizers, World(device=device)))
     assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]
     for name, engine in whole.engines.items():
         ends = zip(engine.module.parameters(), again.engines[name].module.parameters(), strict=True)
