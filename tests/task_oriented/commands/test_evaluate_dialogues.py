@@ -71,28 +71,6 @@ def test_a_folder_with_a_policy_of_acts_is_not_a_language_model(agent, tmp_path)
     assert main(["--agent", str(tmp_path), "--dialogues", "2"]) == 2
 
 
-def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, tmp_path):
-    found = {}
-    for temperature in ("1.0", "0.01"):
-        output = tmp_path / f"{temperature}.json"
-        words = [
-            "--agent",
-            str(agent),
-            "--baseline",
-            str(agent),
-            "--trust_config",
-            "--dialogues",
-            "4",
-            "--temperature",
-            temperature,
-        ]
-        assert main([*words, "--output", str(output)]) == 0
-        found[temperature] = json.loads(output.read_text())
-    assert found["0.01"]["settings"]["temperature"] == 0.01
-    assert found["0.01"]["policies"]["agent"] == found["0.01"]["policies"]["baseline"]
-    assert found["0.01"]["policies"]["agent"]["distinct_2"] != found["1.0"]["policies"]["agent"]["distinct_2"]
-
-
 @pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
 def test_a_temperature_that_cannot_be_used(agent, capsys, temperature):
     assert main(["--agent", str(agent), "--trust_config", "--dialogues", "2", "--temperature", temperature]) == 2

@@ -110,16 +110,6 @@ def test_an_agent_of_a_list_of_actions_is_asked_by_a_scripted_person(shop, tmp_p
     assert json.loads(output.read_text(encoding="utf-8")) == found
 
 
-def test_a_list_of_actions_that_has_moved(shop, tmp_path, capsys):
-    listed = [{"name": "hello", "sentence": "Hello ."}]
-    (tmp_path / "other.json").write_text(json.dumps(listed), encoding="utf-8")
-    (tmp_path / "answers.json").write_text(json.dumps({"hello": ["hi"]}), encoding="utf-8")
-    words = ["--agent", str(shop), "--answers", str(tmp_path / "answers.json"), "--dialogues", "2"]
-    assert evaluate_policy.main([*words, "--domain", str(tmp_path / "other.json")]) == 2
-    assert "was trained on the domain actions" in capsys.readouterr().err
-    assert evaluate_policy.main([*words, "--domain", "actions.json"]) == 0
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -60,11 +60,6 @@ def test_slots_with_more_values_are_not_preferred():
     assert {round(step, 6) for goal, step in zip(goals, steps, strict=True) if "d" not in goal} == {round(1 / 8, 6)}
 
 
-def test_without_goals_for_few_one_entity_is_enough():
-    domain = Domain("x", "y", {"a": ["1", "2"]}, [], [{"name": "n", "a": "1"}])
-    assert domain.goals()[0] == [{"a": "1"}, {"a": DONTCARE}]
-
-
 def test_a_domain_without_any_goal_is_refused():
     entities = [{"name": "n", "a": "strange"}]
     assert Domain("x", "y", {"a": ["1"]}, [], entities).goals()[0] == [{"a": DONTCARE}]

@@ -32,13 +32,6 @@ def test_tables_and_goal_model_are_services():
     assert ("",) not in domain.orders.shares
 
 
-def test_values_that_differ_in_case_are_one_value(tmp_path):
-    model = goal_model()
-    model["ind_slot_value_dist"]["hotel"]["info"]["area"] = {"North": 0.25, "north": 0.25, "south": 0.5}
-    hotel = open_domain("multiwoz", write_world(tmp_path, goals=model)).services["hotel"]
-    assert hotel.constraints["area"].shares == {"north": 0.5, "south": 0.5}
-
-
 def test_the_older_goal_model_has_no_combinations(tmp_path):
     model = goal_model()
     del model["slots_combination_dist"]
@@ -47,14 +40,6 @@ def test_the_older_goal_model_has_no_combinations(tmp_path):
     domain = open_domain("multiwoz", tmp_path)
     assert domain.services["hotel"].combinations is None
     assert domain.services["hotel"].constrained["area"] == 0.6
-
-
-def test_the_other_way_to_write_an_ontology(tmp_path):
-    """`hotel-semi-area`, `hotel-book-day`, as in ontology21.json."""
-    keys = (key.replace("book ", "book-") for key in ontology())
-    written = {key if "-book-" in key else key.replace("-", "-semi-", 1).replace(" ", ""): [] for key in keys}
-    assert "hotel-book-day" in written
-    assert open_domain("multiwoz", write_world(tmp_path, ontology=written)).hash == small_world().hash
 
 
 def model_with(change):

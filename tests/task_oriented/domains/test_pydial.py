@@ -48,19 +48,6 @@ def test_the_two_files_are_one_domain(tmp_path):
     assert load_domain(str(path)).name == "tea"
 
 
-def test_a_data_base_is_only_read(tmp_path):
-    write(tmp_path)
-    before = (tmp_path / "tea-dbase.db").read_bytes()
-    load_domain(tmp_path)
-    assert (tmp_path / "tea-dbase.db").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tea-dbase.db", "tea-rules.json"]
-
-
-def test_names_that_no_entity_has_are_known(tmp_path):
-    rules = {**RULES, "informable": {**RULES["informable"], "name": ["zoe", "ada"]}}
-    assert load_domain(write(tmp_path, rules)).values("name") == ("zoe", "ada", "ben", "cid", "dot", "eve")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -164,13 +151,3 @@ def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_
     heard = [Act("inform", "name", "ada (2)")]
     assert user_words(domain).read(user_words(domain).say(heard, Random(0))) == heard
     assert parse_acts(format_acts(second)) == second
-
-
-def test_without_a_data_base(tmp_path):
-    path = write(tmp_path)
-    (tmp_path / "tea-dbase.db").unlink()
-    with pytest.raises(UserError, match=r"tea-dbase\.db: there is no such file"):
-        load_domain(path)
-    (tmp_path / "tea-dbase.db").write_text("not a data base, but long enough to be looked at as one")
-    with pytest.raises(UserError, match=r"tea-dbase\.db: cannot be read"):
-        load_domain(path)

@@ -90,13 +90,6 @@ def test_another_goal_model_is_another_hash(tmp_path, change):
     assert open_domain("multiwoz", write_world(tmp_path, goals=model)).hash != small_world().hash
 
 
-def test_another_entity_is_another_hash(tmp_path):
-    hotels = tables()["hotel"]
-    hotels[0]["phone"] = "1"
-    assert open_domain("multiwoz", write_world(tmp_path, hotel=hotels)).hash != small_world().hash
-    assert open_domain("multiwoz", write_world(tmp_path)).hash == small_world().hash
-
-
 @pytest.mark.thorough
 def test_the_hash_does_not_depend_on_the_order_of_sets(tmp_path):
     write_world(tmp_path)

@@ -63,20 +63,7 @@ def test_a_wrong_value_is_named(cls, args, said):
     assert str(error.value) == said
 
 
-def test_what_is_fixed_cannot_be_given():
-    with pytest.raises(TypeError, match="rows"):
-        Child(rows=4)
-
-
 def test_the_signature_lists_the_arguments_that_can_be_given():
     expected = "(setting, share: float = 0.1, hidden_sizes: tuple = (4, 2), name: str = 'a', more: int = 1)"
     assert str(signature(Learner)) == expected
     assert Learner(None, more=2).args.more == 2
-
-
-def test_a_subclass_with_arguments_of_its_own_has_its_own_signature():
-    class Own(Learner):
-        def __init__(self, setting, colour="red"):
-            super().__init__(setting)
-
-    assert str(signature(Own)) == "(setting, colour='red')"

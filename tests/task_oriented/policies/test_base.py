@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec, choose, stream
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
 
 OBSERVATIONS, MASKS = np.zeros((2, 3), np.float32), np.array([[False, True], [True, True]])
 
@@ -50,13 +50,3 @@ def test_a_registered_class_is_built_with_its_setting_and_arguments():
             PolicyFactory.create("of a test", {"setting": setting, "sise": 4})
     finally:
         del PolicyFactory.classes["of a test"]
-
-
-def test_an_episode_ends_by_the_user_or_by_the_turn_limit():
-    def episode(terminated, truncated):
-        ones = np.ones(2, np.float32)
-        turns = (np.zeros((2, 3), np.float32), np.ones((2, 2), bool), np.zeros(2, np.int64), ones, ones, ones)
-        return Episode(*turns, terminated, truncated, np.zeros(3, np.float32), dialogue=0)
-
-    assert [episode(*how).ended for how in ((True, False), (False, True), (False, False))] == [True, True, False]
-    assert len(episode(True, False)) == 2

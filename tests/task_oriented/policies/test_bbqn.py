@@ -34,11 +34,6 @@ def test_the_divergence_is_that_of_torch_over_all_weights():
     torch.testing.assert_close(own.divergence(0.7), sum(each.sum() for each in expected))
 
 
-def test_all_sigmas_are_the_initial_one_at_the_start():
-    own = BayesianLayers(mlp([3, 5, 2], torch.Generator().manual_seed(0), 1.0), 0.05)
-    assert all(torch.allclose(sigma, torch.tensor(0.05)) for sigma in sigmas(own))
-
-
 def test_noise_of_the_units_draws_what_drawn_weights_would_give():
     own, generator = layers()
     x, count = torch.tensor([[0.5, -1.0, 2.0]]), 20_000

@@ -1,10 +1,6 @@
 """Feudal Q-learning: shared weights, masks, targets by hand, files, and users who are served after a few dialogues."""
 
-import hashlib
 import math
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -65,13 +61,6 @@ def test_other_order_of_slots_moves_the_values_of_their_actions_and_changes_no_o
     torch.testing.assert_close(found, expected[:, order])
     assert (found - expected).abs().max() > 0.1
     assert (expected[:, 0] - expected[:, 3]).abs().max() > 0.1
-
-
-def test_the_weights_fit_a_domain_with_other_slots():
-    small, large = (FeudalNetwork(each, [4], torch.Generator()) for each in (DOMAIN, ActLevel("restaurant").domain))
-    large.load_state_dict(small.state_dict())
-    sizes = {name: tuple(weights.shape) for name, weights in large.named_parameters()}
-    assert (sizes["request.2.weight"], sizes["give.2.weight"], sizes["master.2.weight"]) == ((3, 4), (7, 4), (2, 4))
 
 
 def test_the_features_are_those_of_the_definition():
@@ -194,52 +183,11 @@ def test_the_loss_is_that_of_the_action_and_of_the_master_and_teaches_a_worker_i
     np.testing.assert_allclose(policy.learner.policy.rows.grad, expected, rtol=1e-4, atol=1e-6)
 
 
-ARGS = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
-
-
 def go_on(policy, sampler, num_updates):
     for _ in range(num_updates):
         for one in sampler.sample(policy, 30):
             policy.observe(one)
         policy.update()
-
-
-def hashes(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-def saved(policy, folder):
-    folder.mkdir()
-    policy.save(folder)
-    return hashes(folder)
-
-
-GOES_ON = """
-import sys, torch
-torch.set_num_threads(1)
-sys.path[:0] = sys.argv[1:3]
-from pathlib import Path
-from test_feudal import ARGS, SETTING, Feudal, Sampler, go_on, saved, tea
-sampler, again = Sampler(tea, 0, 4), Feudal(SETTING, **ARGS)
-go_on(Feudal(SETTING, **ARGS), sampler, 4)
-again.load(Path(sys.argv[3]))
-go_on(again, sampler, 4)
-saved(again, Path(sys.argv[4]))
-"""
-
-
-@pytest.mark.slow
-def test_a_saved_policy_goes_on_bit_for_bit_in_another_process(tmp_path):
-    whole, stopped = (Feudal(SETTING, **ARGS) for _ in range(2))
-    go_on(whole, Sampler(tea, 0, 4), 8)
-    go_on(stopped, Sampler(tea, 0, 4), 4)
-    files = saved(stopped, tmp_path / "half")
-    assert set(files) == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parent / "parts"), str(tmp_path / "half"), str(tmp_path / "resumed")]
-    subprocess.run([sys.executable, "-c", GOES_ON, *paths], check=True)
-    assert whole.num_steps > 8
-    assert hashes(tmp_path / "resumed") == saved(whole, tmp_path / "whole") != files
 
 
 def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):

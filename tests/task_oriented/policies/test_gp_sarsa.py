@@ -107,29 +107,6 @@ def test_a_dialogue_that_was_cut_is_learned_whole_and_not_before_it_ends(tmp_pat
     np.testing.assert_array_equal(cut.posterior(one.observations), whole.posterior(one.observations))
 
 
-def test_a_piece_without_its_beginning_is_worth_what_followed_it():
-    one = random_dialogues(4)[1]
-    late = taught(GPSarsa(SETTING, **EXACT), [piece(one, 1, len(one))])
-    early = GPSarsa(SETTING, **EXACT)
-    early.observe(piece(one, 0, 1))
-    early.observe(piece(one, 2, len(one)))  # the second turn was lost
-    early.update()
-    assert (late.num_points, early.num_points) == (len(one) - 1, len(one) - 2)
-
-
-def test_the_error_is_that_of_the_means_before_the_dialogues_are_learned():
-    policy = GPSarsa(SETTING, prior_mean=1.5, gamma=0.5)
-    one = random_dialogues(1)[0]
-    one.actions, one.rewards = one.actions[:2], np.array([2.0, 4.0], np.float32)
-    one.observations, one.masks = one.observations[:2], one.masks[:2]
-    policy.observe(one)
-    first = policy.update()
-    assert first == {"gp/points": 2.0, "gp/dialogues": 1.0, "gp/error": pytest.approx(2.5)}  # (2.5 ** 2 + 2.5 ** 2) / 2
-    policy.observe(one)
-    assert 0 < policy.update()["gp/error"] < 2.5
-    assert policy.update() == {"gp/points": 2.0, "gp/dialogues": 2.0}
-
-
 def test_only_allowed_actions_are_compared_and_a_turn_draws_from_its_own_stream():
     policy = taught(GPSarsa(SETTING), random_dialogues(6))
     observations = random_dialogues(3, seed=5)[1].observations[:1].repeat(1000, axis=0)
@@ -160,19 +137,6 @@ def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal
         expected.append(worth.index(max(worth)))
     streams = [stream(1, row, 0) for row in range(len(asked))]
     assert policy.act(asked, masks, False, streams)[0].tolist() == expected
-
-
-def test_without_exploration_and_with_the_scale_minus_one_it_takes_the_mean():
-    episodes = random_dialogues(6)
-    policy, greedy = taught(GPSarsa(SETTING), episodes), taught(GPSarsa(SETTING, scale=-1), episodes)
-    observations = np.concatenate([one.observations for one in random_dialogues(4, seed=5)])
-    masks = np.random.default_rng(0).random((len(observations), SIZES[1])) < 0.4
-    masks[:, 0] = True
-    expected = np.where(masks, policy.posterior(observations)[0], -np.inf).argmax(axis=1)
-    streams = [stream(0, number, 0) for number in range(len(observations))]
-    np.testing.assert_array_equal(policy.act(observations, masks, True)[0], expected)
-    np.testing.assert_array_equal(greedy.act(observations, masks, False, streams)[0], expected)
-    assert (policy.act(observations, masks, False, streams)[0] != expected).any()
 
 
 def test_an_earlier_policy_is_the_prior_mean_and_travels_with_what_is_saved(tmp_path):
@@ -267,13 +231,6 @@ def test_files_of_other_arguments_or_damaged_ones_are_refused(tmp_path):
             GPSarsa(SETTING).load(tmp_path)
     with pytest.raises(UserError, match=r"policy\.args\.prior: .* holds no gp_sarsa; name RUN/agent"):
         GPSarsa(SETTING, prior=str(tmp_path / "nowhere")).posterior(np.zeros((1, SIZES[0]), np.float32))
-
-
-@pytest.mark.parametrize("text", ['{"args": 3}', '{"args": {"colour": 3}}'])
-def test_a_prior_whose_file_is_damaged_is_refused(tmp_path, text):
-    (tmp_path / "policy.json").write_text(text)
-    with pytest.raises(UserError, match=r"policy\.args\.prior: .* holds no gp_sarsa; name RUN/agent"):
-        GPSarsa(SETTING, prior=str(tmp_path)).posterior(np.zeros((1, SIZES[0]), np.float32))
 
 
 def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():

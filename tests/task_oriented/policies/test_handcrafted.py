@@ -80,22 +80,6 @@ def test_an_action_that_the_mask_forbids_gives_way():
     assert choice(**SURE, method={"byalternatives": 1.0}) == "request_tea"
 
 
-def test_many_rows_at_once():
-    environment = ActLevel(DOMAIN)
-    rows = [environment.reset(seed=seed) for seed in range(5)]
-    observations, masks = np.array([row[0] for row in rows]), np.array([row[1]["action_mask"] for row in rows])
-    actions, _ = POLICY.act(observations, masks, deterministic=False)
-    assert (actions.shape, actions.dtype) == ((5,), np.int64)
-    assert actions.tolist() == [POLICY.act(observations[n : n + 1], masks[n : n + 1])[0][0] for n in range(5)]
-
-
-def test_it_learns_nothing(tmp_path):
-    POLICY.observe(None)
-    POLICY.save(tmp_path)
-    POLICY.load(tmp_path)
-    assert (POLICY.update(), list(tmp_path.iterdir())) == ({}, [])
-
-
 @pytest.mark.parametrize(("rate", "success", "turns"), [(0.0, 0.97, 7), (0.15, 0.9, 10), (0.3, 0.82, 11)])
 def test_the_restaurant_domain(rate, success, turns):
     environment, policy = ActLevel("restaurant", rate), Handcrafted(ActLevel("restaurant").domain)

@@ -6,7 +6,6 @@ from small_domain import small_domain
 from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.kernels import BELIEF_KERNELS, BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
@@ -119,16 +118,6 @@ def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_on
     np.testing.assert_array_equal(found.diagonal(), 1.0)
     assert np.linalg.eigvalsh(found).min() > 0
     np.testing.assert_array_equal(relate_actions("delta", SETTING, 0.4), np.eye(len(NAMES)))
-
-
-def test_a_slot_with_the_name_of_an_act_is_a_slot():
-    slots = {"byname": ["a", "b"], "with_blanks_": ["c", "d"]}
-    entity = {"name": "e", "byname": "a", "with_blanks_": "c"}
-    domain = Domain("odd", "thing", slots, ["name"], [entity])
-    names = action_names(domain)
-    found = relate_actions("handcrafted", PolicySpec(9, len(names), domain=domain), 0.4)
-    pairs = {(names[a], names[b]) for a, b in np.argwhere(np.triu(found, 1) > 0)}
-    assert pairs == {(f"{kind}_byname", f"{kind}_with_blanks_") for kind in ("request", "confirm", "select")}
 
 
 @pytest.mark.parametrize(

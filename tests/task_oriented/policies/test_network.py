@@ -64,10 +64,3 @@ def test_files_of_another_size_are_refused(tmp_path):
     (tmp_path / "policy.safetensors").write_bytes(b"no weights")
     with pytest.raises(UserError, match="is damaged"):
         load_networks(learner(), tmp_path)
-
-
-def test_a_fresh_optimizer_forgets_its_moments():
-    one = learner()
-    one.step(one.policy(torch.ones(1, 3)).sum(), 0.5)
-    one.forget_moments()
-    assert one.optimizer.state_dict()["state"] == {}

@@ -89,19 +89,6 @@ def test_the_oldest_dialogues_make_room():
     assert len(dialogues(tiny)) == 1
 
 
-def test_a_dialogue_that_begins_again_forgets_its_earlier_piece():
-    replay = Replay(100)
-    for _ in range(2):
-        (first,) = Sampler(Counted, 0, 1).sample(RANDOM, 1)
-        replay.add(first)
-    for one in Sampler(Counted, 1, 2).sample(RANDOM, 1)[:1]:
-        assert one.ended
-    (*_, piece) = Sampler(Counted, 0, 3).sample(RANDOM, 8)
-    replay.add(piece)
-    replay.add(piece)
-    assert len(replay._held[piece.dialogue]["turn"]) == len(piece)
-
-
 def test_a_damaged_file_is_named(tmp_path):
     replay, _ = counted(100, 50)
     replay.save(tmp_path)
@@ -241,9 +228,3 @@ def test_masked_actions_are_never_taken(name):
 def test_an_argument_that_cannot_be_used_is_named(name, key, value):
     with pytest.raises(UserError, match=rf"policy\.args\.{key}: found {value}"):
         build_policy(name, {key: value}, PolicySpec(3, 4))
-
-
-@pytest.mark.parametrize("name", ["ppo", "dqn", "acer", "tracer"])
-def test_a_norm_of_0_which_would_learn_nothing_is_refused(name):
-    with pytest.raises(UserError, match=r"policy\.args\.max_grad_norm: found 0, wanted a number from 1e-09"):
-        build_policy(name, {"max_grad_norm": 0}, PolicySpec(3, 4))

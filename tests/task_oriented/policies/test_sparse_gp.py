@@ -1,7 +1,6 @@
 """The posterior on a dictionary: that of the full kernel matrix when every point joins, and Engel's projections when few do."""
 
 import numpy as np
-import pytest
 
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel
 from rlhf_dialog.task_oriented.policies.sparse_gp import ActionBlock
@@ -84,12 +83,3 @@ def test_a_turn_that_is_known_already_does_not_join_and_counts_all_the_same():
     once = block(0.0, features, actions, values)
     assert (asked_of(found, features)[1] < asked_of(once, features)[1]).all()
     assert np.isfinite(asked_of(found, features)).all()
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_with_hardly_a_turn_it_is_the_prior_where_nothing_is_known(count):
-    found = block(0.0, *(x[:count] for x in turns(1)))
-    far = KERNEL.features(np.full((1, 3), 50.0, np.float32))
-    mean, variance = asked_of(found, far)
-    np.testing.assert_allclose(mean, 0.0, atol=1e-12)
-    np.testing.assert_allclose(variance, VARIANCE)

@@ -7,10 +7,8 @@ import pytest
 import torch
 from toy_environments import Colours, best
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.a2c import A2C
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.tracer import TRACER
 
@@ -48,12 +46,6 @@ def test_a_step_of_a2c_within_the_trust_region_is_not_changed_and_another_one_en
     bound, _ = gradients(TRACER, trust=along - 0.01)
     assert -bound @ away == pytest.approx(along - 0.01, abs=1e-5)
     torch.testing.assert_close(bound - free, 0.01 * away / (away @ away), rtol=1e-2, atol=1e-5)
-
-
-def test_the_arguments_of_a2c_are_known_and_others_are_named():
-    assert build_policy("tracer", {"gamma": 0.5}, PolicySpec(3, 4)).args.gamma == 0.5
-    with pytest.raises(UserError, match="gama"):
-        build_policy("tracer", {"gama": 0.5}, PolicySpec(3, 4))
 
 
 @pytest.mark.thorough

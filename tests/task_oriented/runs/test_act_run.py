@@ -6,14 +6,7 @@ import pytest
 from policy_runs import policy_run
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.runs.act_run import ActRun
-from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
-
-
-def test_both_runs_save_and_begin_in_one_way():
-    for shared in ("run", "_check_folder", "_begin", "_save", "_save_agent"):
-        assert getattr(PolicyRun, shared) is getattr(PersonRun, shared) is getattr(ActRun, shared)
 
 
 def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypatch):

@@ -125,9 +125,3 @@ def test_an_agent_whose_settings_are_of_another_kind_is_damaged(tmp_path, change
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
     with pytest.raises(UserError, match=r"policy_agent\.json: is damaged"):
         read_policy_agent(tmp_path)
-
-
-def test_an_environment_without_arguments_has_none(tmp_path):
-    own = {"environment": {"id": "Guess"}, "domain": "restaurant", "error_rate": 0}
-    save_policy_agent(tmp_path, policy(), SETTINGS | own, DOMAIN)
-    assert read_policy_agent(tmp_path)["environment"] == {"id": "Guess", "args": {}}

@@ -90,12 +90,6 @@ def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, m
     assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]
 
 
-def test_undo_without_a_dialogue_of_today(tmp_path):
-    talked(tmp_path, GOOD)
-    shown = talked(tmp_path, ["/undo"])
-    assert "(there is no dialogue of today to correct)" in shown
-
-
 def test_what_is_not_rewarded_is_kept_and_not_learned_from(tmp_path):
     shown = talked(tmp_path, [*GOOD[:-1], "", *GOOD])
     assert "(saved; without a reward, nothing was learned)" in shown
@@ -109,14 +103,6 @@ def test_a_dialogue_that_has_not_ended_counts_if_something_in_it_was_rewarded(tm
     assert len(rows(tmp_path)) == 1
     talked(tmp_path, ["hi", "/reward 5", "green tea", "/quit"])
     assert [row["reward"] for row in rows(tmp_path)][1:] == [5.0 - 2]
-
-
-def test_a_day_without_a_dialogue_leaves_a_run_that_can_begin(tmp_path):
-    assert "no dialogue yet" in talked(tmp_path, ["hi", "/quit"])[0]
-    assert not (tmp_path / "run" / "agent").exists()
-    assert "no dialogue yet" in talked(tmp_path, GOOD)[0]
-    assert "no dialogue yet" in talked(tmp_path, GOOD, overwrite=True)[0]
-    assert len(rows(tmp_path)) == 1
 
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):

@@ -142,11 +142,6 @@ def test_a_mistake_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_policies_that_do_not_learn_run_too(tmp_path):
-    metrics = policy_run(tmp_path, epoch=1, policy={"id": "handcrafted"}).train()
-    assert metrics["eval/success"] == metrics["eval/handcrafted_success"]
-
-
 def test_dialogues_in_the_log(tmp_path, caplog):
     with caplog.at_level("INFO", logger="rlhf_dialog"):
         policy_run(tmp_path, epoch=2, eval_interval=0, sample_interval=2, log_interval=1).train()

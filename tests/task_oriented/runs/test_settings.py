@@ -68,8 +68,3 @@ def test_what_a_person_rewards_follows_from_the_domain():
     assert (one.reward_range, one.rewards_each_answer) == ((-20, 20), False)
     assert (other.reward_range, other.rewards_each_answer) == ((-1, 1), True)
     assert other.model_dump()["domain"] == {"actions": "a.json", "state": {"id": "mine", "args": {}}}
-
-
-def test_numbers_of_the_policys_arguments_may_be_written_with_an_exponent():
-    config = load_policy_config(None, {"policy.id": "ppo", "policy.args": {"lr": "3e-4", "name": "e4", "size": 3}})
-    assert config.policy.args == {"lr": 0.0003, "name": "e4", "size": 3}

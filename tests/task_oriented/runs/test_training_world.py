@@ -8,7 +8,6 @@ from policy_runs import domain_file
 from scripted_teacher import ScriptedTeacher
 from small_domain import small_domain
 
-from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
@@ -56,24 +55,6 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
     assert "inform_byname" in world.names
     (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), world.make, 0, [0])
     assert "goal: " in world.transcript(episode)
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["left\x1b[2J", "right"], ["left\x1b[2J", "right"]),
-        (["ada", "ben", "cleo"], ["action 0", "action 1"]),  # who takes part, and not what can be done
-        ({"ada": 1, "ben": 2}, ["action 0", "action 1"]),
-        ([1, 2], ["action 0", "action 1"]),
-    ],
-)
-def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each(monkeypatch, names, found):
-    guess = type("Guess", (own_environments.Guess,), {"names": names})
-    monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Guess": guess})
-    world = open_world(settings(environment=OWN))
-    assert list(world.names) == found
-    (episode,) = run_dialogues(RandomPolicy(PolicySpec(2, 2)), world.make, 0, [4])
-    assert "\x1b" not in world.transcript(episode)
 
 
 def test_what_cannot_be_trained_in():

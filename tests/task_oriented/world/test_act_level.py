@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 import warnings
 from functools import cache
 from random import Random
@@ -9,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import SyncVectorEnv
 from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
@@ -112,32 +110,11 @@ def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
     assert turns == apart
 
 
-def test_a_dialogue_knows_nothing_of_the_last_one():
-    """Also not that the last user wanted an alternative, which a mask remembers."""
-    environment, choose = ActLevel(DOMAIN), at_random(ActLevel(DOMAIN))
-    masks = []
-    for environment_of in (lambda number: environment, lambda number: ActLevel(DOMAIN)):
-        choose, found = at_random(environment), []
-        for number in range(40):
-            one = environment_of(number)
-            observation, info = one.reset(seed=6, options={"dialogue": number})
-            while "success" not in info:
-                found.append(info["action_mask"].tolist())
-                observation, _, _, _, info = one.step(choose(observation, info["action_mask"]))
-        masks.append(found)
-    assert masks[0] == masks[1]
-
-
 def test_other_seeds_and_numbers_are_other_dialogues():
     environment = ActLevel(DOMAIN)
     goals = [str(play(environment, at_random(environment), seed=seed)[2]["first_goal"]) for seed in range(8)]
     goals += [str(play(environment, at_random(environment))[2]["first_goal"]) for _ in range(8)]
     assert len(set(goals)) > 12
-
-
-def test_without_a_seed_every_environment_is_another_one():
-    observations = [[ActLevel(DOMAIN, 0.3).reset()[0].tolist() for _ in range(4)] for _ in range(2)]
-    assert observations[0] != observations[1]
 
 
 def judge(domain, info) -> bool:
@@ -306,12 +283,6 @@ def test_without_masks_everything_is_allowed():
     assert ActLevel(DOMAIN, masked=False).reset(seed=0)[1]["action_mask"].all()
 
 
-def test_the_actions_of_a_mask_can_be_said():
-    environment = ActLevel(DOMAIN, 0.3)
-    for _, _, info in many(environment, at_random(environment), 60):
-        assert all(acts != [Act("null")] for acts in info["system_acts"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -324,14 +295,6 @@ def test_the_actions_of_a_mask_can_be_said():
 def test_arguments_that_cannot_be_used(arguments, message):
     with pytest.raises(UserError, match=message):
         ActLevel(**arguments)
-
-
-def test_side_by_side_in_gymnasiums_vector():
-    vector = SyncVectorEnv([lambda: ActLevel(DOMAIN)] * 3)
-    observations, infos = vector.reset(seed=4)
-    expected = [ActLevel(DOMAIN).reset(seed=4 + n)[0] for n in range(3)]
-    assert np.array_equal(observations, expected)
-    assert infos["action_mask"].shape == (3, len(ActLevel(DOMAIN).names))
 
 
 PROGRAM = """
@@ -367,13 +330,3 @@ def test_another_process_has_the_same_dialogues():
     ]
     assert len(runs[0]) == 65
     assert runs[0] == runs[1]
-
-
-@pytest.mark.slow
-def test_400_dialogues_a_second():
-    environment = ActLevel(DOMAIN)
-    choose = handcrafted(environment)
-    many(environment, choose, 100)
-    begun = time.process_time()
-    many(environment, choose, 1000)
-    assert 1000 / (time.process_time() - begun) > 400

@@ -110,15 +110,6 @@ def test_dialogues_are_numbered_from_the_seed_on():
     assert [info["dialogue"] for _, info in numbers] == [0, 1, 8, 9, 0]
 
 
-def test_without_a_seed_two_worlds_differ():
-    draws = []
-    for _ in range(2):
-        world = Counting(Caller(1), max_turns=2)
-        world.reset()
-        draws.append(world.user.log[0])
-    assert draws[0] != draws[1]
-
-
 def test_it_needs_a_turn():
     with pytest.raises(UserError, match="max_turns is 0; give 1 or more"):
         Counting(Caller(1), max_turns=0)

@@ -6,11 +6,6 @@ from rlhf_dialog.task_oriented.world import acts
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 
 
-def test_acts_are_values():
-    assert Act("inform", "tea", "green") == Act("inform", "tea", "green")
-    assert len({Act("bye"), Act("bye"), Act("ack")}) == 2
-
-
 def test_a_turn_in_one_line():
     turn = [Act("hello"), Act("request", "phone"), Act("inform", "tea", "green"), Act("inform", "", "dontcare")]
     assert format_acts(turn) == "hello() request(phone) inform(tea=green) inform(=dontcare)"

@@ -109,13 +109,6 @@ def test_a_confused_goodbye_is_suppressed():
     assert [Act("bye")] in [turn for turn, _ in ErrorChannel(DOMAIN, 0.001, Random(0))([Act("bye")])]
 
 
-def test_what_has_no_slot_is_confused_by_its_type():
-    channel = ErrorChannel(DOMAIN, 1.0, Random(2))
-    turns = [channel._another([Act("hello")], []) for _ in range(200)]
-    assert all(turn[0].intent != "hello" for turn in turns)
-    assert {act.slot for turn in turns for act in turn} <= {"", *DOMAIN.requestable}
-
-
 def test_neighbours_by_hand():
     """Of ack: deny has distance 4, bye 3, affirm 5; weights 1/d as a share, plus .15."""
     assert [levenshtein(a, b) for a, b in (("", "abc"), ("kitten", "sitting"), ("ack", "deny"))] == [3, 3, 4]

@@ -37,15 +37,6 @@ def test_what_a_goal_wants_of_an_entity():
     assert Goal({}, name="ben").fits(ada)  # settled on, not wanted from the start
 
 
-def test_a_copy_is_a_goal_of_its_own():
-    goal = Goal({"tea": "green"}, {"name": None}, "ada", "ada", ["ben"])
-    other = goal.copy()
-    assert other == goal
-    other.constraints["tea"] = other.requests["name"] = "x"
-    other.other_than.append("cid")
-    assert (goal.constraints, goal.requests, goal.other_than) == ({"tea": "green"}, {"name": None}, ["ben"])
-
-
 def test_a_goal_of_the_user():
     goal = parse_goal(DOMAIN, {"constraints": {"tea": "white", "name": "ada"}, "requests": ["phone"]})
     assert (goal.constraints, list(goal.requests), goal.wanted_name) == ({"tea": "white"}, ["name", "phone"], "ada")

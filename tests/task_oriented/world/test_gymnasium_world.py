@@ -46,12 +46,6 @@ def test_masks_are_told_and_may_be_turned_off(masked, expected):
     assert world.step(0)[4]["action_mask"].tolist() == expected
 
 
-def test_the_spaces():
-    world = Small(True)
-    assert (world.observation_space.shape, world.action_space.n, world.names) == ((4,), 3, ("a", "b", "c"))
-    assert world.observation_space.contains(world.reset(seed=1)[0])
-
-
 def test_a_seed_that_is_not_given_comes_from_gymnasiums_generator():
     draws = []
     for _ in range(2):

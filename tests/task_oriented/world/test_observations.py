@@ -31,20 +31,3 @@ def test_a_belief_by_hand():
     requested, flags = [0, 0.5, 0, 0], [1, 0]
     counts = [0, 0, 1, 0, 1 * 0, 0, 0, 1, 0, 0]  # black: dot and eve, both in the south
     assert vector.tolist() == pytest.approx([*tea, *area, *method, *discourse, *requested, *flags, *counts])
-
-
-def test_the_parts_have_names():
-    layout, belief = Layout(DOMAIN), Belief({"tea": {}, "area": {"south": 1.0}, "name": {}}, nothing_found=True)
-    vector = layout.encode(belief, summarise(DOMAIN, belief))
-    assert vector[layout.slots["area"]].tolist() == [0, 1, 0, 0]
-    assert vector[layout.slots["tea"]].tolist() == [0, 0, 0, 0, 1]
-    assert (vector[layout.offer_happened], vector[layout.nothing_found]) == (0, 1)
-    assert vector[layout.method].tolist() == [1, 0, 0, 0, 0, 0]
-    assert vector[layout.counts].tolist() == [0, 0, 1, 0, 1] * 2
-
-
-def test_each_observation_is_an_array_of_its_own():
-    layout, belief = Layout(DOMAIN), Belief({"tea": {}, "area": {}, "name": {}})
-    first = layout.encode(belief, summarise(DOMAIN, belief))
-    first[:] = 7
-    assert layout.encode(belief, summarise(DOMAIN, belief)).max() == 1

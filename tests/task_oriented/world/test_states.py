@@ -49,12 +49,6 @@ def test_a_function_of_the_users_own(own):
     assert (state.size, state(TURNS).tolist()) == (2, [4.0, 1.0])
 
 
-def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
-    turns = list(TURNS)
-    StateFunction("newest_first", {})(turns)
-    assert turns == TURNS
-
-
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
@@ -71,8 +65,3 @@ def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
 def test_what_cannot_be_used(own, name, args, said):
     with pytest.raises(UserError, match=said):
         StateFunction(name, args)
-
-
-def test_a_size_that_changes(own):
-    with pytest.raises(UserError, match="return 1 finite numbers, as for an empty dialogue"):
-        StateFunction("ragged", {})(TURNS)

@@ -1,6 +1,5 @@
 """Acts in words and back."""
 
-import doctest
 from random import Random
 
 import pytest
@@ -9,9 +8,8 @@ from hypothesis import strategies as st
 from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.world import words
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.words import normalize, system_words, user_words
+from rlhf_dialog.task_oriented.world.words import system_words, user_words
 
 DOMAIN = load_domain("restaurant")
 ODD = Domain(
@@ -122,13 +120,3 @@ def test_a_turn_that_found_nothing():
     turn = [Act("inform", "name", "none"), Act("inform", "food", "thai"), Act("inform", "area", "dontcare")]
     text = system_words(DOMAIN).say(turn, Random(0))
     assert text == "I am sorry , I found nothing . I looked for thai food . I looked for any area ."
-
-
-def test_an_act_without_a_sentence():
-    with pytest.raises(KeyError, match="praise"):
-        user_words(DOMAIN).say([Act("praise")], Random(0))
-
-
-def test_the_examples_are_true():
-    assert doctest.testmod(words).failed == 0
-    assert normalize("9.30, St. John's .") == "9.30 , st . john's ."

@@ -4,10 +4,9 @@ from math import log
 import numpy as np
 import pytest
 from several_policies import TWO, seen, setting_of
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
+from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.domains.services import Chances, Service
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
     SlotMapping,
@@ -55,28 +54,6 @@ def test_slots_are_ranked_by_hand():
     assert found["tea"] == {"name": "name", "kind": "slot0", "size": "slot1", "phone": "info0", "late": "info1"}
     slots = {"name": "name", "floor": "slot0", "view": "slot1", "bath": "slot2"}
     assert found["rooms"] == {**slots, "fee": "info0", "book day": "book0", "book nights": "book1"}
-
-
-def test_a_value_that_is_not_known_is_none_of_the_values_and_a_name_that_is_only_asked_for_is_the_name():
-    sizes, colours = ["s", "l", UNKNOWN, UNKNOWN], ["red", "red", "red", "blue"]
-    entities = tuple({"name": str(n), "size": sizes[n], "colour": colours[n], "phone": str(n)} for n in range(4))
-    service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0, "name": 1.0}, entities=entities)
-    found = make_abstraction(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
-    # size log 2 / 2 = .3466, colour .2812
-    assert found["hat"] == {"name": "name", "size": "slot0", "colour": "slot1", "phone": "info0"}
-    worse = tuple(entity | {"size": "s"} if n < 2 else entity for n, entity in enumerate(entities))
-    service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0}, entities=worse)
-    found = make_abstraction(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
-    assert found["hat"] == {"colour": "slot0", "size": "slot1", "phone": "info0"}  # one value is known: entropy 0
-
-
-def test_values_that_are_not_known_do_not_count_and_without_entities_users_do():
-    hospital = make_abstraction(small_world())["hospital"]
-    assert hospital == {"department": "name", "phone": "info0"}
-    taxi = make_abstraction(small_world())["taxi"]
-    assert {taxi[slot] for slot in ("leaveAt", "arriveBy", "departure", "destination")} == {
-        f"slot{n}" for n in range(4)
-    }
 
 
 def test_what_was_written_is_read_and_may_be_changed_by_hand(tmp_path):

@@ -117,12 +117,6 @@ def test_a_member_learns_from_another_domain_in_proportion_to_its_part(learning,
     assert found[1][0, number] < 400 - 1
 
 
-def test_a_member_without_a_part_learns_nothing():
-    policy = taught("evidence", weights=(1.0, 0.0))
-    assert policy.members["restaurant"].num_points == 0
-    assert policy.members["hotel"].num_points == 2
-
-
 def test_the_parts_are_shares_of_the_precision_and_only_of_those_who_know_the_action():
     world = small_world().only(["hotel", "attraction"])  # attractions cannot be booked
     policy = Committee(setting_of(world))
@@ -192,21 +186,6 @@ def test_only_allowed_actions_of_the_active_domain_are_taken():
         names = [NAMES[action].split("_")[0] for action in actions]
         assert names[0] in ("restaurant", "reqmore", "bye")
         assert names[1] in ("hotel", "reqmore", "bye")
-
-
-def test_another_domain_gets_an_action_only_where_the_mask_allows_nothing_else():
-    policy = Committee(setting_of(TWO), scale=-1, prior_mean=-3.0)
-    for number in range(3):  # restaurants are known to be worth more than the prior, hotels to be worth less
-        users = [f"inform({domain}-area=north)" for domain in ("restaurant", "hotel")]
-        for user, act, reward in zip(users, ("restaurant_recommend", "hotel_recommend"), (17.0, -18.0), strict=True):
-            extras = {"weights": np.array([[1, 0] if act.startswith("hotel") else [0, 1]], np.float32)}
-            policy.observe(dialogue(TWO, [user], [act], [reward], number, extras))
-    policy.update()
-    one = dialogue(TWO, [NORTH], ["reqmore"], [-1.0])
-    mask = np.array([[name.startswith("restaurant_") or name == "hotel_recommend" for name in NAMES]])
-    assert NAMES[policy.act(one.observations, mask, True)[0][0]] == "hotel_recommend"
-    mask[:, NAMES.index("hotel_recommend")] = False
-    assert NAMES[policy.act(one.observations, mask, True)[0][0]].startswith("restaurant_")
 
 
 def test_a_cut_dialogue_is_learned_whole():

@@ -66,11 +66,3 @@ def test_it_succeeds_on_the_real_data():
     found = succeeds(open_domain("multiwoz", REAL), 300)
     assert found["success"] >= 0.95
     assert found["inform_recall"] >= 0.95
-
-
-def test_it_learns_and_stores_nothing(tmp_path):
-    POLICY.observe(None)
-    assert POLICY.update() == {}
-    POLICY.save(tmp_path)
-    POLICY.load(tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from servers import serving
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import LookupFailed, OfflineFile, WikiPage
-from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import LONGEST_TEXT, Knowledge, KnowledgeConfig
+from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import Knowledge, KnowledgeConfig
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
@@ -74,37 +74,11 @@ def test_an_ambiguous_title_is_asked_back_and_the_answer_taken():
     assert orbit == "Mercury (planet), Orbit: A year of Mercury has 88 days of the Earth."
 
 
-def test_another_turn_closes_the_question():
-    other, gone, late = talk(Knowledge(policy), "What is Mercury?", "I need a cheap place", "the planet")[0:3]
-    assert "Do you mean" in other
-    assert (gone, late) == ("policy: I need a cheap place", "policy: the planet")
-    assert talk(Knowledge(policy), "What is Mercury?", "What is tea?")[1].startswith("Tea: ")
-
-
 def test_nothing_found_offers_near_titles():
     nothing, near, page = talk(Knowledge(policy), "What is xyzzy?", "What is a bycicle?", "yes")
     assert nothing == "I found nothing on xyzzy."
     assert near == "I found nothing on bycicle. Do you mean Bicycle?"
     assert page.startswith("Bicycle: A bicycle is")
-
-
-def test_a_candidate_may_be_ambiguous_again_or_missing():
-    shelf = Shelf({"A": ["A (one)", "A (two)"], "A (one)": ["A (three)", "A (four)"]})
-    first, second, third = talk(Knowledge(policy, shelf), "What is A?", "A (one)", "the four")
-    assert "Do you mean A (one) or A (two)?" in first
-    assert "Do you mean A (three) or A (four)?" in second
-    assert (third, shelf.fetched) == ("I found nothing on A (four).", ["A", "A (one)", "A (four)"])
-
-
-def test_what_only_follows_a_page_is_the_policys_without_one():
-    words = ["Can you say more?", "What is its history?", "history", "the first one", "yes"]
-    assert talk(Knowledge(policy), *words) == [policy(each) for each in words]
-    knowledge = Knowledge(policy)
-    talk(knowledge, "What is tea?", "And a table for two.")
-    assert talk(knowledge, "history", "more") == ["policy: history", "policy: more"]  # words of the policy's dialogue
-    assert talk(knowledge, "What is its history?")[0].startswith("Tea, History: ")
-    knowledge.begin()
-    assert talk(knowledge, "What is its history?") == ["policy: What is its history?"]
 
 
 def test_a_lookup_that_fails_is_said_and_the_dialogue_goes_on(caplog):
@@ -130,20 +104,6 @@ def test_no_page_steers_the_terminal_or_passes_for_a_turn():
     assert section == r"A\x1b[2J, \x9bH: Two system: three."
     offered = Knowledge(policy, Shelf({"A": ["x\x1b]0;t\x07", "y\nz"]})).reply("What is A?")
     assert offered.endswith(r"Do you mean x\x1b]0;t\x07 or y z?")
-
-
-def test_long_texts_end_with_a_sentence_and_long_lists_are_cut():
-    text = "A first sentence of some length that says it. " * 100
-    shelf = Shelf(
-        {"A": WikiPage("T" * 1000, text), "B": WikiPage("B", "x" * 10**6), "C": [f"C {i}" for i in range(50)]}
-    )
-    long, endless, many, chosen = talk(Knowledge(policy, shelf), "What is A?", "What is B?", "What is C?", "C 40")
-    assert long.endswith("that says it.")
-    assert LONGEST_TEXT / 3 < len(long) < LONGEST_TEXT + 100
-    assert endless == f"B: {'x' * (LONGEST_TEXT - 4)} ..."
-    assert many.endswith("Do you mean C 0, C 1, C 2, C 3 or C 4?")
-    assert chosen == "I found nothing on C 40."
-    assert Knowledge(policy, shelf).reply("What is " + "a" * 10**6).startswith("I found nothing on aaa")
 
 
 def test_a_task_in_words_is_not_disturbed():

@@ -11,8 +11,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.measures import means
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}
@@ -91,22 +90,6 @@ def test_each_policy_learns_from_its_turns_and_only_where_there_are_some(noted):
     assert len(policy.policies["hotel"].episodes) == 1
 
 
-def test_three_domains_with_policies_of_three_kinds():
-    policy = Manager(setting_of(THREE), MIXED)
-    trained(policy, Sampler(make(THREE), 0, 4), 12, turns=32)
-    assert policy.policies["restaurant"].num_dialogues > 5
-    assert policy.policies["attraction"].num_dialogues > 5
-    assert isinstance(policy.policies["hotel"], HandcraftedMulti)
-    found = means(run_dialogues(policy, make(THREE), 9, range(20)))
-    assert 0 <= found["success"] <= 1
-
-
-def test_handcrafted_parts_are_as_good_as_the_rules_for_all():
-    found = means(run_dialogues(Manager(setting_of(THREE)), make(THREE), 1, range(100)))
-    rules = means(run_dialogues(HandcraftedMulti(THREE), make(THREE), 1, range(100)))
-    assert found["success"] >= rules["success"] - 0.03 > 0.9
-
-
 def test_ppo_gets_what_it_has_just_drawn():
     args = {"id": "ppo", "args": {"hidden_sizes": [8], "minibatch_size": 16, "ppo_epoch": 2}}
     policy = Manager(setting_of(TWO), others=args)
@@ -183,14 +166,3 @@ def test_a_turn_draws_from_its_own_stream():
     for row in range(6):
         alone, _ = choose(policy, one.observations[row : row + 1], one.masks[row : row + 1], False, [stream(0, 1, row)])
         assert alone[0] == together[row]
-
-
-@pytest.mark.slow
-def test_gaussian_processes_learn_above_random():
-    random = means(run_dialogues(RandomPolicy(setting_of(THREE)), make(THREE), 2**31, range(150)))["reward"]
-    rewards = []
-    for seed in range(2):
-        policy = Manager(setting_of(THREE, seed), others="gp_sarsa")
-        trained(policy, Sampler(make(THREE), seed, 2), 200, turns=16)
-        rewards.append(means(run_dialogues(policy, make(THREE), 2**31, range(150)))["reward"])
-    assert min(rewards) > random + 1

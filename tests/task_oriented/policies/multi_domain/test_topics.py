@@ -89,11 +89,6 @@ def test_goodbye_ends_it(said):
     assert (topics.is_over, answer) == (True, "Goodbye!")
 
 
-def test_a_word_may_be_written_with_capitals():
-    topics, said = talk("DINNER for two", words={"restaurant": ["Dinner"]})
-    assert (topics.topic, said) == ("restaurant", "")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -6,7 +6,7 @@ from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views, save_parts
+from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
 WORLD = small_world()
@@ -88,12 +88,3 @@ def test_a_setting_of_one_domain_is_refused():
     for setting in (PolicySpec(5, 3), PolicySpec(5, 3, domain=small_domain()), PolicySpec(5, 3, domain=TWO)):
         with pytest.raises(UserError, match="policy manager: needs several domains"):
             Views(setting, "manager")
-
-
-def test_parts_are_saved_in_folders_of_their_names(tmp_path):
-    class Part:
-        def save(self, folder):
-            (folder / "x").write_text("y", encoding="utf-8")
-
-    save_parts(tmp_path, {"hotel": Part(), "train": Part()})
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("x")) == ["hotel/x", "train/x"]

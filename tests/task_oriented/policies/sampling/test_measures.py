@@ -54,13 +54,3 @@ def test_intervals_surround_the_mean_and_a_policy_does_not_differ_from_itself():
     found = measure_dialogues(episodes)
     assert found["success"]["low"] < found["success"]["mean"] == 0.5 < found["success"]["high"]
     assert compare_dialogues(episodes, episodes)["reward"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-
-
-def test_dialogues_without_requests_or_bookings_are_left_out_of_these_means():
-    episodes = run_dialogues(POLICY, Counted, 0, range(4))
-    scores, rates = [1.0, None, 0.5, None], [None, 0.0, 1.0, 1.0]
-    for episode, score, rate in zip(episodes, scores, rates, strict=True):
-        episode.info |= {"inform": {"precision": score, "recall": 1.0, "f1": score}, "book_rate": rate}
-    found = measure_dialogues(episodes)
-    assert found["inform_precision"]["mean"] == 0.75
-    assert found["book_rate"]["mean"] == pytest.approx(2 / 3)

@@ -8,7 +8,6 @@ import sys
 from functools import partial
 
 import pytest
-from processes import run_python
 from small_domain import small_domain
 from toy_environments import Broken
 
@@ -133,29 +132,6 @@ def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
     (turn,) = alone.step([(NOTHING, 3)])
     alone.close()
     assert turn.observation.tolist() == [3, 0]
-
-
-KILLED = """
-import os, signal, sys
-from contextlib import closing
-from toy_environments import Broken
-from rlhf_dialog.commands.command_line import exit_code_of
-from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
-def run():
-    with closing(Processes(Broken, 0, 2, 2)) as two:
-        os.kill(two.workers[0].pid, signal.SIGKILL)
-        two.step([(-1, 0), (-1, 1)])
-sys.exit(exit_code_of(run, debug=False))
-"""
-
-
-@pytest.mark.thorough
-def test_the_message_about_a_killed_process_is_the_last_line():
-    ran = run_python("-c", KILLED)
-    assert ran.returncode == RunStopped.exit_code
-    last = ran.stderr.splitlines()[-1]
-    assert last.startswith("error: process 1 of 2 that hosts dialogues (pid ")
-    assert last.endswith("has ended by signal 9; the finished iterations are kept, go on with --resume")
 
 
 def test_what_a_process_needs_loads_no_torch():

@@ -1,7 +1,5 @@
 """Episodes: exact numbers of turns, pieces that fit together, and dialogues that depend on nothing beside them."""
 
-import logging
-
 import numpy as np
 import pytest
 from small_domain import small_domain
@@ -10,8 +8,7 @@ from toy_environments import Counted
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import VectorEnv
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 POLICY = RandomPolicy(PolicySpec(2, 3))
@@ -120,9 +117,3 @@ def test_dialogues_with_a_user_are_the_same_side_by_side_and_apart():
     many, one = (run_dialogues(policy, make, 5, range(12), num_envs) for num_envs in (5, 1))
     assert [episode.info["user_acts"] for episode in many] == [episode.info["user_acts"] for episode in one]
     assert [episode.success for episode in many] == [episode.success for episode in one]
-
-
-def test_the_log_says_where_the_dialogues_are_and_why(caplog):
-    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        assert isinstance(open_host(Counted, 0, 3, process_num=0), VectorEnv)
-    assert "3 dialogues side by side in this process (process_num: 0): a user that computes little" in caplog.text

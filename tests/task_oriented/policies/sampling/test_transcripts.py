@@ -4,9 +4,8 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
-from rlhf_dialog.task_oriented.policies.sampling.transcripts import beliefs, transcript
+from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.observations import Layout
 
 DOMAIN = small_domain()
 
@@ -36,18 +35,3 @@ def test_a_dialogue_that_was_cut_off_says_so():
     cut = next(episode for episode in episodes if episode.truncated)
     last = transcript(DOMAIN, make().names, cut).splitlines()[-1]
     assert last.startswith("  failure after 6 turns (the turn limit); reward -6; ")
-
-
-def test_a_goal_that_changed_is_shown_twice():
-    episodes = run_dialogues(RandomPolicy(PolicySpec(1, 1)), make, 0, range(40))
-    changed = next(one for one in episodes if one.info["goal"] != one.info["first_goal"])
-    assert transcript(DOMAIN, make().names, changed).splitlines()[1].startswith("  at the end, goal: ")
-
-
-def test_values_that_are_hardly_believed_are_not_shown():
-    observation, _ = make().reset(seed=0)
-    layout = Layout(DOMAIN)
-    observation[:] = 0.0
-    place = layout.slots["tea"]
-    observation[place][:4] = [0.04, 0.7, 0.0, 0.2]
-    assert beliefs(layout, observation) == "tea: black 0.70 dontcare 0.20; area: -"

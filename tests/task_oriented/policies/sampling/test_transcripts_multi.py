@@ -49,16 +49,3 @@ def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
         f"  success after {len(episode)} turns (the user said goodbye); reward {80 - len(episode)}; precision 1.00, "
         "recall 1.00, f1 1.00, book rate 1.00"
     )
-
-
-def test_a_dialogue_without_requests_that_was_cut_off():
-    goal = {"hotel": {"info": {"area": "north"}, "book": GOAL["hotel"]["book"]}}
-    environment = MultiActLevel(WORLD, max_turns=1)
-
-    class Short(MultiActLevel):
-        def reset(self, *, seed=None, options=None):
-            return super().reset(seed=seed, options={**(options or {}), "goal": goal})
-
-    (episode,) = run_dialogues(HandcraftedMulti(WORLD), lambda: Short(WORLD, max_turns=1), 0, [0])
-    last = transcript(WORLD, environment.names, episode).splitlines()[-1]
-    assert last == "  failure after 1 turns (the turn limit); reward -41; book rate 0.00"

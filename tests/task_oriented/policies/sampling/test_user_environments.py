@@ -1,16 +1,13 @@
 """A class of the user's own: seeds for its dialogues, limits on its calls, and one error for each thing that it gets wrong."""
 
-import gymnasium
 import own_environments
 import pytest
-from toy_environments import Counted
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.user_environments import UserEnvironment, read_sizes, user_environment
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed
 
 POLICY = RandomPolicy(PolicySpec(2, 2))
 
@@ -32,14 +29,6 @@ def test_arguments_reach_the_class_and_everything_else_is_the_environments():
     assert (own.num_turns, own.class_name, read_sizes(own)) == (1, "Guess", (2, 2))
     own.reset(seed=1, options={"dialogue": 0})
     assert own.step(1 - own.right)[2:4] == (False, True)
-
-
-def test_a_class_that_takes_no_options_gets_none():
-    class Plain(Counted):
-        def reset(self, seed=None):
-            return super().reset(seed=seed, options={"dialogue": 2})
-
-    assert run_dialogues(POLICY, lambda: UserEnvironment(Plain, {}), 0, [5])[0].observations[0].tolist() == [2.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -73,24 +62,6 @@ def test_a_name_that_nobody_registered_and_arguments_that_do_not_fit():
         user_environment("Guess", {"number": 3}, None, None)
 
 
-def test_actions_that_do_not_begin_with_0_are_refused():
-    """A policy's action 0 would be none of this class's."""
-    environment = own_environments.Guess()
-    environment.action_space = gymnasium.spaces.Discrete(2, start=1)
-    with pytest.raises(UserError, match="Guess: its action_space begins with 1; a policy counts actions from 0"):
-        read_sizes(environment)
-
-
 def test_an_environment_of_words_is_refused():
     with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space that is a Box"):
         read_sizes(UserEnvironment(own_environments.Words, {}))
-
-
-def test_an_exception_of_the_users_own_is_left_as_it_is():
-    def refuse(self, **words):
-        raise UserError("correct the menu")
-
-    own = UserEnvironment(type("Odd", (Counted,), {"reset": refuse}), {})
-    with pytest.raises(UserError, match=r"^correct the menu$") as found:
-        own.reset(seed=0, options={"dialogue": 0})
-    assert not isinstance(found.value, EnvironmentFailed)

@@ -119,15 +119,6 @@ def test_an_exception_comes_with_its_traceback():
         broken.step([(0, 4)])
 
 
-def test_an_error_of_the_users_is_left_as_it_is():
-    def refuse(self, *args, **kwargs):
-        raise UserError("correct the goal")
-
-    odd = VectorEnv(type("Odd", (Counted,), {"reset": refuse}), seed=0, num_envs=1)
-    with pytest.raises(UserError, match=r"^correct the goal$"):
-        odd.step([(NOTHING, 0)])
-
-
 def test_without_a_mask_in_the_info_the_environments_method_is_asked_and_without_it_all_is_allowed():
     class Bare:
         action_space = spaces.Discrete(2)
@@ -164,11 +155,3 @@ def test_an_observation_lies_in_the_space_that_its_class_declares(space, inside,
         EnvironmentFailed, match=r"Odd\.reset returned .*; return an observation of its observation_space"
     ):
         shown(outside)
-
-
-def test_environments_that_can_be_closed_are():
-    closed = []
-    closing = type("Closing", (Counted,), {"close": lambda self: closed.append(self)})
-    VectorEnv(closing, 0, 2).close()
-    VectorEnv(Counted, 0, 1).close()
-    assert len(closed) == 2

@@ -1,4 +1,3 @@
-import time
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -238,25 +237,6 @@ def test_nothing_is_earned_but_by_doing_the_task(name):
     assert np.mean(found) < reward_of_the_task() - 5
 
 
-@pytest.mark.parametrize("again", ["reqmore", "bye", "last"])
-def test_waiting_and_saying_the_same_again_cost_what_they_take(again):
-    """Before each turn of the handcrafted policy, which succeeds all the same."""
-    environment = MultiActLevel(WORLD)
-    choose, turn = handcrafted(environment), iter(range(10**9))
-    last = [0]
-
-    def slow(observation, mask):
-        if next(turn) % 2:
-            last[0] = choose(observation, mask)
-            return last[0]
-        return last[0] if again == "last" else environment.names.index(again)
-
-    fast = many(environment, handcrafted(environment), 60)
-    slowed = many(environment, slow, 60)
-    assert all(info["success"] for _, _, info in slowed)
-    assert np.mean([one[0] for one in slowed]) < np.mean([one[0] for one in fast]) - 1
-
-
 class Talker:
     """A user of one's own who never leaves."""
 
@@ -278,13 +258,6 @@ def test_the_turn_limit_ends_a_dialogue_that_has_failed():
         True,
         False,
     )
-
-
-def test_a_user_may_say_nothing():
-    talker = Talker()
-    talker.answer = lambda system_acts: []
-    _, _, info = play(MultiActLevel(WORLD, user=talker, max_turns=2), at_random(None), seed=0)
-    assert info["user_acts"] == [[Act("hello")], [Act("null")], [Act("null")]]
 
 
 @pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
@@ -311,19 +284,3 @@ def test_actions_of_a_mask_can_be_said():
     for _, _, info in many(environment, at_random(environment), 60):
         assert all(acts != [Act("null")] for acts in info["system_acts"])
     assert MultiActLevel(WORLD, masked=False).reset(seed=0)[1]["action_mask"].all()
-
-
-def test_a_turn_limit_that_cannot_be_used():
-    with pytest.raises(UserError, match="max_turns is 0; give 1 or more"):
-        MultiActLevel(WORLD, max_turns=0)
-
-
-@needs_multiwoz
-@pytest.mark.slow
-def test_100_dialogues_a_second_on_the_real_data():
-    environment = MultiActLevel(open_domain("multiwoz", REAL))
-    choose = handcrafted(environment)
-    many(environment, choose, 50)
-    begun = time.process_time()
-    many(environment, choose, 500)
-    assert 500 / (time.process_time() - begun) > 100

@@ -70,13 +70,6 @@ def test_an_offer_says_what_the_user_wants():
     )
 
 
-def test_a_train_is_told_apart_by_all_that_is_said_of_it():
-    state = after(("", "inform(train-day=friday) inform(train-departure=oakhaven) inform(train-destination=milbury)"))
-    acts = parse_acts(said("train_recommend", state))
-    values = {act.slot.removeprefix("train-"): act.value for act in acts}
-    assert WORLD.services["train"].rows_that_have(values) == (state.domains["train"].choice,)
-
-
 def test_an_answer_names_the_venue_and_offers_what_was_not_offered():
     user = "inform(hotel-area=south) request(hotel-phone)"
     first = said("hotel_inform", after(("", user)))

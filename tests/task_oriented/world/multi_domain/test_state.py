@@ -85,7 +85,3 @@ def test_refused_and_declined_bookings():
     assert after(("", BOOKING), refused).domains["hotel"].refused
     assert not after(("", BOOKING), refused, ("", "inform(hotel-book day=monday)")).domains["hotel"].refused
     assert after(("", "inform(hotel-book day=dontcare)")).domains["hotel"].declined
-
-
-def test_domains_that_do_not_exist_change_nothing():
-    assert after(("", "inform(bus-day=friday) bye()")).domains == {}

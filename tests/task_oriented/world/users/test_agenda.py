@@ -49,10 +49,6 @@ def test_informs_are_combined():
     )
 
 
-def test_an_affirmation_may_say_more():
-    assert says(user(adds_to_affirmation=1.0), Act("confirm", "area", "north")) == "affirm() inform(tea=green)"
-
-
 @pytest.mark.parametrize(
     ("chances", "answer"),
     [
@@ -94,13 +90,6 @@ def test_a_slot_that_is_not_in_the_goal(chances, answer, constraints):
     talker = user(Goal({"tea": "green"}), **chances)
     assert says(talker, Act("request", "area")) == answer
     assert talker.goal.constraints == constraints
-
-
-def test_who_waits_for_an_answer_asks_again():
-    talker = user(Goal(GOAL.constraints, {"name": None, "phone": None, "hours": None}), requests_one_more=1.0)
-    assert says(talker, *ADA) == "request(phone) request(hours)"
-    assert says(talker, *offer("ada", hours="9 to 5")) == "request(phone)"
-    assert says(talker, Act("request", "tea")) == "request(phone) inform(name=ada)"
 
 
 def test_a_new_venue_begins_the_requests_again():
@@ -212,10 +201,6 @@ def test_without_patience_a_mistake_ends_the_dialogue():
         ends += says(talker, Act("confirm", "tea", "black")) == "bye()"
     assert ends / 400 == pytest.approx(0.64, abs=0.07)
     assert all(says(user(seed=seed), Act("confirm", "tea", "black")) != "bye()" for seed in range(50))
-
-
-def test_goodbye_is_answered_by_goodbye():
-    assert says(user(), Act("bye")) == "bye()"
 
 
 def test_chances_are_drawn_once_for_each_dialogue():

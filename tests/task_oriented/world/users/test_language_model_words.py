@@ -74,14 +74,6 @@ def test_a_second_try_has_other_chance_and_the_first_right_one_is_taken(writes):
     assert (speak.num_turns, speak.num_fallbacks) == (20, 0)
 
 
-def test_examples_come_before_the_acts(writes):
-    read = writes(lambda acts, rng: "bye")
-    LMWords(WORDS, None, "Say it:", [([GREEN], "Green tea!")])([Act("bye")], Random(0))
-    assert read == [[["Say it: inform(tea=green)", "Green tea!", "bye()"]]]
-    LMWords(WORDS, None, "")([Act("bye")], Random(0))
-    assert read[1:] == [[["bye()"]]]
-
-
 def test_the_acts_are_those_of_the_agenda_whatever_the_model_writes(chat_agent):
     def transcript(nlg):
         user = AgendaUser(TEA)

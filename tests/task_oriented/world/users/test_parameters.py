@@ -1,30 +1,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.users.parameters import FIXED, FRIENDLY, UNFRIENDLY, read_ranges
-
-TABLE = {  # the definition's table: default, range, unfriendly
-    "combines_informs": (0.6, (0.2, 0.7), (0.0, 0.4)),
-    "greets": (0.5, (0.3, 0.7), (0.1, 0.4)),
-    "relaxes_constraint": (0.667, (0.5, 0.8), (0.2, 0.5)),
-    "says_what_changed": (0.5, (0.4, 0.6), (0.2, 0.4)),
-    "adds_to_affirmation": (1.0, (0.2, 0.7), (0.0, 0.4)),
-    "wants_alternative": (0.143, (0.01, 0.3), (0.01, 0.3)),
-}
-DEFAULTS = {
-    "confirms_at_random": 0.1,
-    "corrects_by_negating": 0.45,
-    "thanks": 0.1,
-    "dontcare_without_slot": 0.8,
-    "gives_up": 0.333,
-}
-
-
-def test_the_table():
-    for name, (default, friendly, unfriendly) in TABLE.items():
-        assert (FIXED[name], FRIENDLY[name], UNFRIENDLY[name]) == ((default, default), friendly, unfriendly)
-    assert {name: FIXED[name][0] for name in DEFAULTS} == DEFAULTS
-    assert set(FIXED) == set(FRIENDLY) == set(UNFRIENDLY)
+from rlhf_dialog.task_oriented.world.users.parameters import FRIENDLY, read_ranges
 
 
 def test_changes():
