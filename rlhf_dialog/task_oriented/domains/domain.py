@@ -85,7 +85,7 @@ class Domain:
         if self._goals is None:
             counted = [
                 goal
-                for slots in combinations(self.constraints, self._num_wanted)
+                for slots in combinations(self.constraints, min(MAX_CONSTRAINTS, len(self.constraints)))
                 for goal in self._count_entities(slots)
             ]
             few = [goal for goal in counted if 2 <= goal[2] <= 3] or counted
@@ -93,10 +93,6 @@ class Domain:
         if not self._goals[0]:
             raise UserError(f"domain {self.name}: no entity has values that the ontology knows; correct the entities")
         return self._goals
-
-    @property
-    def _num_wanted(self) -> int:
-        return min(MAX_CONSTRAINTS, len(self.constraints))
 
     def _count_entities(self, slots: tuple[str, ...]) -> list[tuple[dict[str, str], float, int]]:
         """For every goal on these slots that an entity fulfils: the goal, its weight, and how many entities do."""

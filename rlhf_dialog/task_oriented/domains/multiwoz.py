@@ -128,7 +128,8 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
             raise UserError(
                 f"{path}: no entity has the slot '{slot}', which {goals} asks for; add it, or remove it there"
             )
-    service = Service(name, key, entities=_fill_slots(entities, slots), **shares)
+    filled = tuple({slot: entity.get(slot, UNKNOWN) for slot in sorted(slots)} for entity in entities)
+    service = Service(name, key, entities=filled, **shares)
     for slot, chances in service.constraints.items():
         if not any(service.matching({slot: value}) for value in chances.shares):
             examples = ", ".join(list(chances.shares)[:5])
@@ -142,10 +143,6 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
 def _entity(row: Mapping[str, Any]) -> Entity:
     texts = {slot: _value(slot, value) for slot, value in row.items() if isinstance(value, str | int | float)}
     return {slot: value for slot, value in texts.items() if value not in UNSAID}
-
-
-def _fill_slots(entities: tuple[Entity, ...], slots: set[str]) -> tuple[Entity, ...]:
-    return tuple({slot: entity.get(slot, UNKNOWN) for slot in sorted(slots)} for entity in entities)
 
 
 def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], path: Path) -> Service:

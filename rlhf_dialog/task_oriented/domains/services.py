@@ -85,32 +85,32 @@ class Service:
         return len({entity[self.key] for entity in self.entities}) == len(self.entities)
 
     @cached_property
-    def _found(self) -> dict[tuple[tuple[str, str], ...], tuple[int, ...]]:
+    def _row_cache(self) -> dict[tuple[tuple[str, str], ...], tuple[int, ...]]:
         return {}
 
     def matching(self, constraints: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the entities that fulfil the constraints, in order."""
         constrained = {slot: value for slot, value in constraints.items() if value != DONTCARE}
         equal = tuple(sorted(item for item in constrained.items() if item[0] not in TIMES))
-        if equal not in self._found:
+        if equal not in self._row_cache:
             numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in equal))
-            self._found[equal] = tuple(numbers)
+            self._row_cache[equal] = tuple(numbers)
         limits = [(slot, constrained[slot]) for slot in TIMES if slot in constrained]
         if not limits:
-            return self._found[equal]
+            return self._row_cache[equal]
         return tuple(
             n
-            for n in self._found[equal]
+            for n in self._row_cache[equal]
             if all(meets(slot, limit, self.entities[n].get(slot, UNKNOWN)) for slot, limit in limits)
         )
 
     def rows_that_have(self, values: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the entities that have all the values which were said of one, its name among them."""
         key = tuple(sorted(item for item in values.items() if item[0] in self.constraints or item[0] == self.key))
-        if key not in self._found:
+        if key not in self._row_cache:
             numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in key))
-            self._found[key] = tuple(numbers)
-        return self._found[key]
+            self._row_cache[key] = tuple(numbers)
+        return self._row_cache[key]
 
 
 class MultiDomain:
@@ -143,26 +143,14 @@ class MultiDomain:
     @cached_property
     def hash(self) -> str:
         """sha256 over the canonical JSON of slots, entities and goal model, in hex."""
-        data = [
-            [
-                *(
-                    service.name,
-                    service.key,
-                    service.booked,
-                    service.entities,
-                    {part: list(values) for part, values in service.made_from.items()},
-                ),
-                {slot: dict(chances.shares) for slot, chances in {**service.constraints, **_booking(service)}.items()},
-                *(dict(service.requests), dict(service.constrained)),
-                sorted(("+".join(s), share) for s, share in service.combinations.shares.items())
-                if service.combinations
-                else None,
-            ]
-            for service in self.services.values()
-        ]
+        data = []
+        for service in self.services.values():
+            made_from = {part: list(values) for part, values in service.made_from.items()}
+            booking = {f"book {slot}": chances for slot, chances in service.booking.items()}
+            slots = {slot: dict(chances.shares) for slot, chances in {**service.constraints, **booking}.items()}
+            sets = service.combinations.shares.items() if service.combinations else None
+            combinations = None if sets is None else sorted(("+".join(names), share) for names, share in sets)
+            head = [service.name, service.key, service.booked, service.entities, made_from]
+            data.append([*head, slots, dict(service.requests), dict(service.constrained), combinations])
         orders = sorted(("+".join(order), share) for order, share in self.orders.shares.items())
         return hashlib.sha256(json.dumps([data, orders], sort_keys=True).encode()).hexdigest()
-
-
-def _booking(service: Service) -> dict[str, Chances]:
-    return {f"book {slot}": chances for slot, chances in service.booking.items()}

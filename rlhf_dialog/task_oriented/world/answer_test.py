@@ -84,7 +84,7 @@ def read_answers(path: Path, actions: ActionList) -> dict[str, str]:
         raise UserError(f"{path}: is not a table of lines; write {FORM}")
     answers: dict[str, str] = {}
     for name, lines in table.items():
-        for line in _lines_of(name, lines, actions, str(path)):
+        for line in _check_lines(name, lines, actions, str(path)):
             if answers.setdefault(line, name) != name:
                 raise UserError(f"{path}: {line!r} is there for {answers[line]!r} and for {name!r}; keep one of them")
     if not any(actions.mask([], line)[actions.names.index(name)] for line, name in answers.items()):
@@ -92,7 +92,7 @@ def read_answers(path: Path, actions: ActionList) -> dict[str, str]:
     return answers
 
 
-def _lines_of(name: str, lines: Any, actions: ActionList, where: str) -> list[str]:
+def _check_lines(name: str, lines: Any, actions: ActionList, where: str) -> list[str]:
     """The lines of an action, checked."""
     if name not in actions.names:
         raise UserError(

@@ -83,14 +83,14 @@ class Committee:
     def __init__(self, setting: PolicySpec, **args: Any):
         self.args = CommitteeArguments(**args)
         self.views, members = Views(setting, "committee"), self.args.members
-        names = list(self.views.of) if members is None else members
+        names = list(self.views.by_name) if members is None else members
         if not isinstance(names, list | tuple) or not names or len({*map(str, names)}) < len(names):
             raise UserError(
                 f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
             )
         self.views.check(names, "policy.args.members")
         member_arguments = self.args.member_arguments()
-        self.members = {name: GPSarsa(self.views.of[name].setting, **member_arguments) for name in names}
+        self.members = {name: GPSarsa(self.views.by_name[name].setting, **member_arguments) for name in names}
         self.prior_variance = float(self.args.prior_deviation) ** 2
         domain, path = self.views.domain, self.args.abstraction
         self._connect(read_abstraction(path, domain) if path else make_abstraction(domain))
@@ -167,7 +167,7 @@ class Committee:
         self._pieces.load(Path(folder))
 
     def _connect(self, abstraction: dict[str, dict[str, str]]) -> None:
-        self.abstraction, views = abstraction, self.views.of
+        self.abstraction, views = abstraction, self.views.by_name
         self.bridges = {
             (name, other): SlotMapping(abstraction, views[name], views[other])
             for name in self.members

@@ -53,11 +53,11 @@ class OfflineFile:
     def __init__(self, path: str | Path | None = None):
         built_in = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
         source, where = (Path(path).expanduser(), str(path)) if path is not None else (built_in, "encyclopedia.json")
-        self.found, self.titles = _pages(read_json(source, f"{where}: cannot be read as JSON: "), where)
+        self.pages, self.titles = _pages(read_json(source, f"{where}: cannot be read as JSON: "), where)
 
     def fetch(self, title: str) -> WikiPage | list[str] | None:
         """The page or the candidates of the title; case, punctuation and articles do not matter."""
-        return self.found.get(normal(title))
+        return self.pages.get(normal(title))
 
     def suggest_titles(self, title: str) -> list[str]:
         """The titles that are spelled alike, the nearest first."""

@@ -71,8 +71,12 @@ class Manager:
                 f"policy.args.policies: found {policies!r}, wanted the policy of each domain, {{domain: policy}}"
             )
         self.views.check(specs, "policy.args.policies")
-        self.policies = {name: _build(name, specs.get(name, fallback), view) for name, view in self.views.of.items()}
-        self._blank = {key: row for view in self.views.of.values() for key, row in self._empty_extras(view).items()}
+        self.policies = {
+            name: _build(name, specs.get(name, fallback), view) for name, view in self.views.by_name.items()
+        }
+        self._blank = {
+            key: row for view in self.views.by_name.values() for key, row in self._empty_extras(view).items()
+        }
         self._pieces = EpisodeBuffer()
         self._taught = set[str]()
         self.num_updates = 0

@@ -57,16 +57,16 @@ class Views:
         if not isinstance(domain, MultiDomain) or MultiLayout(domain).size != setting.num_features:
             raise UserError(f"policy {policy}: needs several domains; use domain: multiwoz, or another policy")
         self.domain, layout = domain, MultiLayout(domain)
-        self.of = {name: View(setting, domain, name) for name in domain.services}
+        self.by_name = {name: View(setting, domain, name) for name in domain.services}
         self._current = [places["current"] for places in layout.places.values()]
         self.num_actions = setting.num_actions
 
     def check(self, names: Iterable[Any], where: str) -> None:
         """Raises UserError, with the place where it was named, for a domain that is unknown."""
         for name in names:
-            if not isinstance(name, str) or name not in self.of:
-                hint = nearest(str(name), self.of) or "."
-                raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.of)}")
+            if not isinstance(name, str) or name not in self.by_name:
+                hint = nearest(str(name), self.by_name) or "."
+                raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.by_name)}")
 
     def active(self, observations: Features) -> Rows:
         """The numbers (N,) of the domains of which the user spoke last; 0 where it has spoken of none."""
@@ -75,7 +75,7 @@ class Views:
     def groups(self, observations: Features) -> Iterator[tuple[View, Rows]]:
         """The views of the active domains, each with the rows of the observations in which it is."""
         active = self.active(observations)
-        yield from ((view, np.flatnonzero(active == n)) for n, view in enumerate(self.of.values()) if n in active)
+        yield from ((view, np.flatnonzero(active == n)) for n, view in enumerate(self.by_name.values()) if n in active)
 
     def split(self, whole: Episode) -> Iterator[tuple[View, Episode]]:
         """For each domain its view, and its turns of a whole dialogue as an episode, still with whole observations.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Extras, choose, stream
+from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, choose, stream
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvAnswer, Make, VectorEnv
 
 logger = logging.getLogger(__name__)
@@ -81,8 +81,9 @@ class _Place:
             self.now = EnvAnswer(turn.observation, turn.mask)
         if not rows or last is None:
             return None
-        extras = _stack([row["extras"] for row in rows])
+        extras = {name: np.stack([row["extras"][name] for row in rows]) for name in rows[0]["extras"]}
         zeros = np.zeros(len(rows), dtype=np.float32)
+        success = turn.info.get("success") if ended else False
         return Episode(
             observations=np.stack([row["at"][0] for row in rows]),
             masks=np.stack([row["at"][1] for row in rows]),
@@ -94,7 +95,7 @@ class _Place:
             truncated=turn.truncated,
             last_observation=last,
             dialogue=dialogue,
-            success=_truth(turn.info.get("success")) if ended else False,
+            success=success if success is None else bool(success),
             info=turn.info,
             start=start,
             total_reward=total_reward,
@@ -140,7 +141,9 @@ class Sampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Open the dialogues, and make their actions again; no policy is asked. Raises UserError for what cannot be one."""
-        if not self._fits(state.get("dialogues")):
+        dialogues: Any = state.get("dialogues")
+        is_list = isinstance(dialogues, list) and len(dialogues) == self.num_envs
+        if not is_list or not all(map(_is_dialogue, dialogues)):
             raise UserError(f"{DAMAGED} (each is a number and a list of actions, {self.num_envs} in all){WAY_BACK}")
         self.places = [_Place(dialogue) for dialogue, _ in state["dialogues"]]
         todo = [deque(actions) for _, actions in state["dialogues"]]
@@ -155,10 +158,6 @@ class Sampler:
                     place.take(action, {}, turn)
         for place in self.places:
             place.episode(NOTHING)
-
-    def _fits(self, dialogues: Any) -> bool:
-        """Whether these are dialogues as `state_dict` writes them, as many as there are environments."""
-        return isinstance(dialogues, list) and len(dialogues) == self.num_envs and all(map(_is_dialogue, dialogues))
 
     def _open_all(self) -> None:
         if not all(place.is_open for place in self.places):
@@ -208,14 +207,6 @@ def run_dialogues(
                     if then != NOTHING:
                         waiting[id(place)].popleft()
         return [episodes[number] for number in numbers]
-
-
-def _truth(value: Any) -> bool | None:
-    return None if value is None else bool(value)
-
-
-def _stack(rows: list[dict[str, Any]]) -> Extras:
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def _is_dialogue(value: Any) -> bool:

@@ -85,7 +85,7 @@ def test_a_mistake_in_the_file_is_named(tmp_path, content, said):
 
 def bridged(abstraction, member, other, *turns, action=None):
     """The member's features that are not 0 when it looks at the other domain."""
-    views = Views(setting_of(TWO), "x").of
+    views = Views(setting_of(TWO), "x").by_name
     bridge = SlotMapping(abstraction, views[member], views[other])
     row = bridge.observations(seen(TWO, *turns, action=action, turn=0.5)[0][None])[0]
     layout = MultiLayout(TWO.only([member]))
@@ -110,7 +110,7 @@ def test_a_member_sees_another_domain_as_its_own():
 
 def test_a_member_sees_its_own_domain_as_it_is():
     observation = seen(TWO, ("", "inform(hotel-stars=2) request(hotel-phone)"), turn=0.25)[0]
-    view = Views(setting_of(TWO), "x").of["hotel"]
+    view = Views(setting_of(TWO), "x").by_name["hotel"]
     bridge = SlotMapping({}, view, view)
     np.testing.assert_array_equal(bridge.observations(observation[None])[0], observation[view.columns])
     assert bridge.actions[:, 0].tolist() == view.actions.tolist()

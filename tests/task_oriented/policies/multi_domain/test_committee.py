@@ -94,7 +94,7 @@ def taught(learning, weights=(0.75, 0.25), pay=(-1.0, 17.0)):
 def alone(weights, rewards):
     """The restaurants' member, taught by itself."""
     policy = Committee(setting_of(TWO), nu=0.0, relative_nu=0.0)
-    view, member = policy.views.of["restaurant"], policy.members["restaurant"]
+    view, member = policy.views.by_name["restaurant"], policy.members["restaurant"]
     one = dialogue(TWO, [NORTH] * 2, ["hotel_recommend", "reqmore"], rewards)
     names = MultiLayout(TWO.only(["restaurant"])).names
     seen = policy.bridges["restaurant", "hotel"].observations(one.observations)

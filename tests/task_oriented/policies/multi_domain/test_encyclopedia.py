@@ -18,7 +18,7 @@ def offline(tmp_path, data):
 
 def test_the_file_of_the_package():
     found = OfflineFile()
-    assert len([page for page in found.found.values() if isinstance(page, WikiPage)]) == 12
+    assert len([page for page in found.pages.values() if isinstance(page, WikiPage)]) == 12
     assert found.fetch("mercury") == ["Mercury (planet)", "Mercury (element)", "Mercury (god)"]
     assert found.fetch("the harbour of lindmouth").sections["Lighthouse"].startswith("The lighthouse has 99 steps.")
     assert found.suggest_titles("Bycicle") == ["Bicycle"]

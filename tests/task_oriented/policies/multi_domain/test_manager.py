@@ -58,13 +58,13 @@ def test_each_domain_has_its_policy_and_sees_itself_alone(noted):
     names, restaurant, hotel = MultiLayout(THREE).names, policy.policies["restaurant"], policy.policies["hotel"]
     actions, extras = policy.act(one.observations, one.masks, True, [])
     rules = HandcraftedMulti(THREE.only(["attraction"]))
-    attraction = policy.views.of["attraction"]
+    attraction = policy.views.by_name["attraction"]
     theirs, _ = rules.act(one.observations[2:, attraction.columns], one.masks[2:, attraction.actions])
     assert names[actions[0]] == "restaurant_request"
     assert names[actions[1]] == "hotel_request"
     assert actions[2] == attraction.actions[theirs[0]]
-    np.testing.assert_array_equal(restaurant.seen[-1], one.observations[:1, policy.views.of["restaurant"].columns])
-    np.testing.assert_array_equal(hotel.seen[-1], one.observations[1:2, policy.views.of["hotel"].columns])
+    np.testing.assert_array_equal(restaurant.seen[-1], one.observations[:1, policy.views.by_name["restaurant"].columns])
+    np.testing.assert_array_equal(hotel.seen[-1], one.observations[1:2, policy.views.by_name["hotel"].columns])
     assert extras["logprobs"].tolist() == [-1.5, -1.5, 0.0]
     np.testing.assert_array_equal(extras["hotel/twice"], [[0] * 3, 2 * hotel.seen[-1][0, :3], [0] * 3])
 

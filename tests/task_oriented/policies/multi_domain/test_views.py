@@ -22,7 +22,7 @@ def test_a_view_is_what_there_is_to_see_where_the_other_domains_are_not(turns, s
     names = MultiLayout(WORLD).names
     elsewhere = [("", "inform(restaurant-food=thai)"), ("", "inform(train-day=friday)")]
     observation, mask = seen(WORLD, *elsewhere, *turns, action=names.index(said), turn=0.35)
-    view = Views(setting_of(WORLD), "x").of["hotel"]
+    view = Views(setting_of(WORLD), "x").by_name["hotel"]
     own = WORLD.only(["hotel"])
     last = MultiLayout(own).names.index(said) if said in MultiLayout(own).names else None
     alone, allowed = seen(own, *turns, action=last, turn=0.35)
@@ -39,7 +39,7 @@ def test_the_active_domain_is_the_one_of_which_the_user_spoke_last():
     observations = np.stack([seen(THREE, ("", user))[0] for user in users])
     views = Views(setting_of(THREE), "x")
     active = views.active(observations)
-    assert [list(views.of)[number] for number in active[1:]] == ["restaurant", "hotel", "attraction"]
+    assert [list(views.by_name)[number] for number in active[1:]] == ["restaurant", "hotel", "attraction"]
     assert active[0] == 0
     assert sorted(row for _, rows in views.groups(observations) for row in rows.tolist()) == [0, 1, 2, 3]
 
@@ -52,7 +52,7 @@ def test_each_domain_gets_its_turns_and_the_outcome():
     assert found["hotel"].rewards.tolist() == [17]
     assert (found["restaurant"].total_reward, len(found["hotel"])) == (14, 1)
     assert whole.rewards.tolist() == [-1, -2, 17]
-    own = Views(setting_of(TWO), "x").of["hotel"].seen(found["hotel"])
+    own = Views(setting_of(TWO), "x").by_name["hotel"].seen(found["hotel"])
     assert MultiLayout(TWO.only(["hotel"])).names[own.actions[0]] == "hotel_recommend"
     assert own.observations.shape == (1, MultiLayout(TWO.only(["hotel"])).size)
 
