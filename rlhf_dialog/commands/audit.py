@@ -205,7 +205,7 @@ def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> d
 
 def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[BaseReward], data_path: str) -> None:
     """Raises UserError where prompts have no true reply or lack what a reward or a judge needs, or there is no training reply."""
-    from rlhf_dialog.rewards.needs import check_needs
+    from rlhf_dialog.rewards.base import check_needs
 
     missing = sum(prompt.reference is None for prompt in prompts)
     if missing or not replies:

@@ -2,7 +2,7 @@
 
 - **Any class with `reset` and `step` is an environment**; there is no base class (`Environment` is a Protocol). Both
   return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Gymnasium itself is
-  imported by `text_level` and `spaces` alone (and by the worlds of acts), so that only those who use it need it.
+  imported by `text_level` alone (and by the worlds of acts), so that only those who use it need it.
 - **What others have becomes an environment** (`adapters`), and any text environment a `gymnasium.Env` (`text_level`).
 - **A YAML names environments as it names rewards** (`built_in`, `EnvironmentFactory`); users register their own ones.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.

@@ -1,13 +1,49 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_text, is_truth, says_success
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.user_code import TimeLimit, ends_the_process, named, place_of, within
+
+LARGEST_REWARD = 1e6
+REWARD = "a finite number from -1e6 to 1e6"
+SUCCESS = "success in its last info as True or False, or leave it out"
+
+
+def is_truth(value: Any) -> bool:
+    """Whether it is True, False, 0, 1, and NumPy's; not an array, a text or a probability."""
+    return isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1))
+
+
+def is_reward(value: Any) -> bool:
+    """Whether it is a number that can be learned from."""
+    number: Any = value if isinstance(value, Real) else math.nan
+    return bool(abs(number) <= LARGEST_REWARD)
+
+
+def says_success(info: Mapping[str, Any]) -> bool:
+    """Whether the last info of a dialogue says `success` as a truth, or says nothing of it."""
+    return isinstance(info.get("success", False), bool | np.bool_)
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a text without half characters (lone surrogates), which no tokenizer and no file takes.
+
+    >>> is_text("Grüße 😀"), is_text("cut " + chr(0xD83D))
+    (True, False)
+    """
+    try:
+        return isinstance(value, str) and bool(value.encode() or True)
+    except UnicodeEncodeError:
+        return False
+
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 

@@ -1,10 +1,57 @@
-"""Any text environment as a `gymnasium.Env`, for learners and vector environments that know Gymnasium."""
+"""Any text environment as a `gymnasium.Env`, and the space of its texts."""
 
 import inspect
+import string
+from collections.abc import Iterable
 from typing import Any
 
+import gymnasium
+
 from rlhf_dialog.environments.base import NO_LIMITS, Environment, Limits, answer, reset_environment
-from rlhf_dialog.environments.spaces import Utterance, gymnasium
+from rlhf_dialog.errors import UserError
+
+LONGEST_SAMPLE = 40
+LETTERS = string.ascii_letters + string.digits + " .,?!äöüß"
+
+
+class Utterance(gymnasium.Space[str]):
+    """Every str, of any length and in any script; a sample is a short one.
+
+    `gymnasium.vector` hands texts over with `shared_memory=False`; with shared memory it refuses this space.
+    """
+
+    def __init__(self, seed: int | None = None):
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: a text is not an array."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Up to 40 characters. Raises UserError for a mask or probabilities, which texts do not have."""
+        if mask is not None or probability is not None:
+            raise UserError("Utterance.sample: texts have neither mask nor probability; leave them out")
+        length = int(self.np_random.integers(LONGEST_SAMPLE + 1))
+        return "".join(LETTERS[i] for i in self.np_random.integers(len(LETTERS), size=length))
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a str."""
+        return isinstance(x, str)
+
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
+        """The texts are JSON as they are."""
+        return list(sample_n)
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[str]:
+        """The texts as they are."""
+        return list(sample_n)
+
+    def __repr__(self) -> str:
+        return "Utterance()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Utterance)
 
 
 class TextLevel(gymnasium.Env[str, str]):

@@ -17,10 +17,9 @@ from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 from rlhf_dialog.models.relevance import RelevanceModel
-from rlhf_dialog.rewards.base import BaseReward, Purpose
+from rlhf_dialog.rewards.base import ACTS, BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
 from rlhf_dialog.rewards.meteor import reward_wordnet
-from rlhf_dialog.rewards.needs import ACTS
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, scored
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,12 @@
-"""The error of a reward that fails, with the line that its author can fix."""
+"""The error of a reward that fails, with the line that its author can fix, and the time limit on rewards."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.user_code import frames_of, in_file_of, line_of
+from rlhf_dialog.user_code import TimeLimit, all_stacks, ends_the_process, frames_of, in_file_of, line_of, within
 
 
 class RewardError(UserError):
@@ -30,3 +32,35 @@ def reward_error(name: str, cls: type, error: BaseException) -> RewardError:
     frames = frames_of(error)
     frame = (in_file_of(cls, frames) or frames)[-1]
     return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {line_of(frame)}")
+
+
+T = TypeVar("T")
+
+
+class RewardTimeout(RunStopped):
+    """A reward took longer than `reward_timeout_s`; `__cause__` holds the stacks of all threads."""
+
+
+class Stacks(Exception):
+    """The stacks of all threads, as text."""
+
+
+def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
+    """Return or raise what `work` does. With `seconds` None there is no limit, and it runs in the caller's own thread.
+
+    After `seconds`, raises RewardTimeout, which names the reward, and writes the stacks of all threads to stderr. The work
+    cannot be stopped, so its thread goes on, but does not keep the process alive. If the work blocks every other thread,
+    the process ends (`ends_the_process`).
+    """
+    if seconds is None:
+        return work()
+    with ends_the_process(seconds):
+        try:
+            return within(seconds, work)
+        except TimeLimit:
+            stacks = all_stacks()
+            sys.stderr.write(stacks)
+            raise RewardTimeout(
+                f"reward '{name}' did not finish within {round(seconds, 1):g} seconds (what was left of reward_timeout_s); "
+                "the stacks of all threads show where it hangs; the last checkpoint is kept"
+            ) from Stacks(stacks)

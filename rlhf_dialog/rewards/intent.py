@@ -6,9 +6,8 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, walk
+from rlhf_dialog.rewards.base import ACTS, BaseReward, acts, walk
 from rlhf_dialog.rewards.classifier import check_precision, class_logits, uses_bf16
-from rlhf_dialog.rewards.needs import ACTS, acts
 
 if TYPE_CHECKING:
     from torch import Tensor

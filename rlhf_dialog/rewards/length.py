@@ -2,8 +2,7 @@
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
-from rlhf_dialog.rewards.needs import reference_lists
+from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, reference_lists
 
 
 @RewardFactory.register("LengthMatch")

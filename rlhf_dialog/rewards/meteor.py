@@ -6,8 +6,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, walk
-from rlhf_dialog.rewards.needs import reference_lists
+from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, reference_lists, walk
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
-from rlhf_dialog.rewards.errors import RewardError, as_reward_error
+from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.processes import RewardProcesses
-from rlhf_dialog.rewards.timeout import stop_after
 from rlhf_dialog.user_code import BackgroundCall
 
 logger = logging.getLogger(__name__)

@@ -26,9 +26,8 @@ from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.loading import trained_parameters
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.runs.services.validation import BATCH_SIZE, Validation, load_validation_prompts
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, play

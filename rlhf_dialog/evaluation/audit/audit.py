@@ -2,18 +2,19 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.audit import checks, findings
 from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Probe, Training, fixed_probes
-from rlhf_dialog.evaluation.audit.rows import summary_row
 from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer, ScoreTable
 from rlhf_dialog.evaluation.audit.search import Budget, search
-from rlhf_dialog.evaluation.intervals import Numbers
+from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
@@ -37,7 +38,7 @@ def audit(
 ) -> dict[str, Any]:
     """Everything that was found. Every prompt has a reference. Raises RewardError.
 
-    `probes` and `search`: a row for each (`rows.row_of`), the former with an example; `found`: some texts of the search;
+    `probes` and `search`: a row for each (`summary_row`), the former with an example; `found`: some texts of the search;
     `parts`: each part's share of the score's variance over all replies of the probes; `calibration`; `findings`.
     """
     probes = [
@@ -118,3 +119,41 @@ def run_search(
         "search": {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()},
         "found": examples,
     }
+
+
+def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) -> dict[str, Any]:
+    """What replies are paid, and how it differs from the true ones; `units` (N,): the dialogue of each prompt.
+
+    `paid`, `difference`, `more` (the share of prompts where it is paid more) and, of each judge, `mean` and `difference` are
+    intervals, on the prompts that have both numbers; `parts` are means.
+    """
+    return {
+        "num_prompts": int(np.isfinite(table.score).sum()),
+        **_compare(table.score, true.score, units, seed),
+        "more": _mean(np.where(_both(table.score, true.score), table.score > true.score, np.nan), units, seed),
+        "parts": {name: _plain_mean(values) for name, values in table.parts.items()},
+        "judges": {
+            name: _compare(values, true.judges[name], units, seed, "mean") for name, values in table.judges.items()
+        },
+    }
+
+
+def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = "paid") -> dict[str, Interval]:
+    known = _both(values, true)
+    here, there = (
+        replace(intervals.mean_statistic(np.where(known, some, np.nan)), units=units) for some in (values, true)
+    )
+    return {name: _mean(values, units, seed), "difference": intervals.difference(there, here, seed)}
+
+
+def _mean(values: Array, units: Numbers, seed: int) -> Interval:
+    return intervals.interval(replace(intervals.mean_statistic(values), units=units), seed)
+
+
+def _plain_mean(values: Array) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def _both(values: Array, true: Array) -> NDArray[np.bool_]:
+    known: NDArray[np.bool_] = np.isfinite(values) & np.isfinite(true)
+    return known

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlhf_dialog.data import word_salad
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.rewards.needs import ACTS
+from rlhf_dialog.rewards.base import ACTS
 
 TRUE, RANDOM = "true reply", "random reply"
 MARKS = (

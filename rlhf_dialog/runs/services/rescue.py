@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.rewards.errors import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError
-from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 

@@ -17,9 +17,8 @@ from rlhf_dialog.distributed.random_states import random_states_kept, seed_every
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_replies, join_replies
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.trainer import PPOTrainer

@@ -3,7 +3,7 @@
 from random import Random, SystemRandom
 from typing import Any, Generic, TypeVar
 
-from rlhf_dialog.environments.returned import is_text
+from rlhf_dialog.environments.base import is_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import NULL

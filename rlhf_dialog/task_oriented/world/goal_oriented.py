@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from rlhf_dialog.environments.returned import says_success
+from rlhf_dialog.environments.base import says_success
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity

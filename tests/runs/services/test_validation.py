@@ -14,7 +14,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.rewards import BaseReward
-from rlhf_dialog.rewards.timeout import RewardTimeout
+from rlhf_dialog.rewards.errors import RewardTimeout
 from rlhf_dialog.runs.services.validation import Validation, load_validation_prompts
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.environments.returned import is_truth
+from rlhf_dialog.environments.base import is_truth
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed, EnvWrapper, as_environment_error
 from rlhf_dialog.user_code import TimeLimit, ends_the_process, line_of, outside_libraries, within

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_truth, says_success
+from rlhf_dialog.environments.base import REWARD, SUCCESS, is_reward, is_truth, says_success
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.task_oriented.policies.base import Features, Masks
 
