@@ -311,17 +311,14 @@ def _sentence(schema: type[BaseModel], item: Any) -> str:
     if item["type"] == "extra_forbidden":
         return f"{key}: unknown key{_suggestion(schema, key)}"
     if item["type"] == "missing":
-        return f"{key}: missing; set it ({_meaning(schema, key)})"
+        meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
+        return f"{key}: missing; set it ({meaning})"
     message = (
         item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("Assertion failed, ")
     )
     if not key:
         return message
     return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}"
-
-
-def _meaning(schema: type[BaseModel], key: str) -> str:
-    return next((field.description or "" for name, field in walk(schema) if name == key), "") or "required"
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:

@@ -65,7 +65,8 @@ class CorpusUser:
         if seed is not None or self._seed is None:
             self._seed, self.dialogue = SystemRandom().randrange(2**31) if seed is None else seed, -1
         self.dialogue = int((options or {}).get("dialogue", self.dialogue + 1))
-        self.record = self.usable[_place(self._seed, self.dialogue, len(self.usable))]
+        epoch, place = divmod(self.dialogue, len(self.usable))
+        self.record = self.usable[_order(self._seed, epoch, len(self.usable))[place]]
         record = self.records[self.record]
         self.replies = _replies(record)[: self.max_turns]
         self.turns = record.turns[2::2] if not record.is_prompt else []
@@ -120,9 +121,3 @@ def _order(seed: int | None, epoch: int, count: int) -> list[int]:
     order = list(range(count))
     Random(f"{seed}/{epoch}/corpus").shuffle(order)
     return order
-
-
-def _place(seed: int | None, dialogue: int, count: int) -> int:
-    """Which of `count` dialogues is number `dialogue` of the seed."""
-    epoch, at = divmod(dialogue, count)
-    return _order(seed, epoch, count)[at]

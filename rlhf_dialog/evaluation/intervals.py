@@ -97,9 +97,10 @@ def interval(statistic: Statistic, seed: int = 0) -> Interval:
     A share stays between 0 and 1. With a single unit and nothing below it, `low` and `high` equal `mean`.
     """
     found = _combine([(1.0, statistic)], seed)
-    if not _is_share(statistic):
-        return found
-    return found | {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
+    top, bottom = statistic.rows[..., 0], statistic.rows[..., -1]
+    if statistic.value is ratio and ((top >= 0) & (top <= bottom)).all():
+        found |= {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
+    return found
 
 
 def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
@@ -141,10 +142,8 @@ def t_quantile(degrees: float) -> float:
     """The 97.5 % quantile of Student's t; the degrees of freedom need not be whole."""
     from mpmath import betainc  # as slow to import as it is seldom needed
 
-    low, high = (
-        0.0,
-        1.0,
-    )  # of degrees / (degrees + t^2), whose regularised incomplete beta function is the share of both tails
+    # bisection for degrees / (degrees + t^2), whose regularised incomplete beta function is the share of both tails
+    low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
         is_below = betainc(degrees / 2, 0.5, 0, middle, regularized=True) < 2 * TAIL
@@ -157,11 +156,6 @@ def resample_counts(num_units: int, seed: int) -> Array:
     """How often each unit is drawn in each of the resamples: (NUM_RESAMPLES, num_units)."""
     counts = np.random.default_rng(seed).multinomial(num_units, np.full(num_units, 1 / num_units), NUM_RESAMPLES)
     return counts.astype(np.float64)
-
-
-def _is_share(statistic: Statistic) -> bool:
-    top, bottom = statistic.rows[..., 0], statistic.rows[..., -1]
-    return statistic.value is ratio and bool(((top >= 0) & (top <= bottom)).all())
 
 
 def _combine(parts: Sequence[Part], seed: int) -> Interval:
@@ -256,8 +250,7 @@ def _for_all(part: Statistic, num_seeds: int) -> Array:
 
 
 def _influence(part: Statistic, num_seeds: int) -> Array:
-    """What each unit of each seed adds to the mean, in units of the mean (S, U): for means alone, of which they are the numbers
-    less the mean."""
+    """What each unit of each seed adds to a mean, in units of the mean (S, U)."""
     sums = _for_all(part, num_seeds)
     bottom = sums[..., 1]
     added: Array = (sums[..., 0] - part.point * bottom) / bottom.mean()

@@ -244,7 +244,10 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
     for name in first | second:
         both = name in first and name in second
         compared[name] = intervals.difference(first[name], second[name], seed) if both else dict(UNKNOWN)
-        if left_out := _left_out(name, before, after):
+        left_out = 0
+        if name in before.per_prompt and name in after.per_prompt:
+            left_out = int((np.isfinite(before.per_prompt[name]) != np.isfinite(after.per_prompt[name])).sum())
+        if left_out:
             compared[name]["left_out"] = left_out
             logger.warning("difference of %s: %d prompts are left out, because one side has no number", name, left_out)
     return compared
@@ -267,10 +270,3 @@ def _on_common_prompts(measured: Measured, other: Measured) -> Measured:
         for name, values in measured.per_prompt.items()
     }
     return replace(measured, per_prompt=common)
-
-
-def _left_out(name: str, before: Measured, after: Measured) -> int:
-    """The number of prompts that have this number in one of the two systems only."""
-    if name not in before.per_prompt or name not in after.per_prompt:
-        return 0
-    return int((np.isfinite(before.per_prompt[name]) != np.isfinite(after.per_prompt[name])).sum())

@@ -13,7 +13,6 @@ from rlhf_dialog.data.preferences import PreferencePair
 from rlhf_dialog.evaluation.intervals import (
     Array,
     Interval,
-    Numbers,
     Statistic,
     difference,
     interval,
@@ -36,10 +35,11 @@ Score = Callable[[list[Dialogue]], list[float]]
 def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) -> dict[str, Any]:
     """The report on held-out pairs, as JSON; `score` gives the model's output for each dialogue."""
     chosen, rejected = (np.asarray(score([getattr(p, side) for p in pairs])) for side in ("chosen", "rejected"))
-    units = _units(pairs)
+    prompt_numbers: dict[str, int] = {}
+    units = np.asarray([prompt_numbers.setdefault(pair.prompt, len(prompt_numbers)) for pair in pairs], dtype=np.int64)
     longer, wider = (_longer(pairs, unit) for unit in UNITS)
     guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
-    guesses |= {COPIES: _copies(pairs), RANDOM: _guesses(len(pairs), seed)}
+    guesses |= {COPIES: _copies(pairs), RANDOM: np.random.default_rng(seed).choice([-1.0, 1.0], len(pairs))}
     hits = {name: Statistic(_with_ones(_hits(guess)), ratio, units) for name, guess in guesses.items()}
     accuracy = Statistic(_with_ones(_hits(chosen - rejected)), ratio, units)
     best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
@@ -208,16 +208,6 @@ def _copies(pairs: Sequence[PreferencePair]) -> Array:
 def _shared_words(reply: str, turn: str) -> float:
     words, known = reply.lower().split(), set(turn.lower().split())
     return sum(word in known for word in words) / len(words) if words else 0.0
-
-
-def _guesses(count: int, seed: int) -> Array:
-    return np.random.default_rng(seed).choice([-1.0, 1.0], count)
-
-
-def _units(pairs: Sequence[PreferencePair]) -> Numbers:
-    """The number of each pair's prompt, from 0."""
-    numbers: dict[str, int] = {}
-    return np.asarray([numbers.setdefault(pair.prompt, len(numbers)) for pair in pairs], dtype=np.int64)
 
 
 def _hits(margins: Array) -> Array:

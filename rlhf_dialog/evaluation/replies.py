@@ -146,9 +146,13 @@ def baseline_replies(
         texts["true_replies"] = references
         if len(prompts) > 1:
             texts["random_reference"] = [references[i] for i in others(len(prompts), seed, step=-1)]
-    found = {name: _as_replies(prompts, list(replies), speaker) for name, replies in texts.items()}
-    found["always_inform"].always_act = INFORM
-    return found
+    baselines = {}
+    for name in texts:
+        replies = list(texts[name])
+        dialogues = [replace(prompt, response=text) for prompt, text in zip(prompts, replies, strict=True)]
+        baselines[name] = Replies(dialogues, [len(speaker.encoder.encode_reply(text)) for text in replies])
+    baselines["always_inform"].always_act = INFORM
+    return baselines
 
 
 def have_references(prompts: Sequence[Dialogue]) -> bool:
@@ -157,11 +161,6 @@ def have_references(prompts: Sequence[Dialogue]) -> bool:
 
 def have_acts(prompts: Sequence[Dialogue]) -> bool:
     return all(prompt.act is not None for prompt in prompts)
-
-
-def _as_replies(prompts: list[Dialogue], texts: list[str], speaker: Speaker) -> Replies:
-    dialogues = [replace(prompt, response=text) for prompt, text in zip(prompts, texts, strict=True)]
-    return Replies(dialogues, [len(speaker.encoder.encode_reply(text)) for text in texts])
 
 
 def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:

@@ -72,7 +72,9 @@ def agent_card(repo: str, settings: dict[str, Any], run: Run, key: str) -> str:
             _reward(run),
         ]
         parts += [_training(run), _evaluation(repo, run), _limits(run), _command(run), _versions(run.versions)]
-        header = card_header(repo, data, _results(run, data), base_model=_base_model(run), **{RUN_KEY: run.name})
+        start = run.config.get("model_path")
+        base_model = start if isinstance(start, str) and is_hub_name(start) else None
+        header = card_header(repo, data, _results(run, data), base_model=base_model, **{RUN_KEY: run.name})
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         raise UserError(
             f"{key}: config.yaml or evaluation.json of the run is damaged ({type(error).__name__}: {error}); evaluate again"
@@ -255,12 +257,6 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
-
-
-def _base_model(run: Run) -> str | None:
-    """The model that the run started from, if the Hub has it."""
-    path = run.config.get("model_path")
-    return path if isinstance(path, str) and is_hub_name(path) else None
 
 
 def _command(run: Run) -> str:

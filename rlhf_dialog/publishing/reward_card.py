@@ -19,10 +19,8 @@ LIMITS = """- It judges as its data taught it; its languages, topics and style a
 
 def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: str) -> str:
     """The README.md of a reward model with that config.json; `report` is empty where there is none. Raises UserError."""
-    settings, maker = (
-        report.get("settings") or {},
-        "trained by rlhf-dialog" if report else "without a report of its training",
-    )
+    settings = report.get("settings") or {}
+    maker = "trained by rlhf-dialog" if report else "without a report of its training"
     try:
         data = describe_data_set(settings.get("data_path"))
         header = card_header(

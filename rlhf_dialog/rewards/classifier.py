@@ -28,9 +28,9 @@ def class_logits(
     order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        batch = tokenizer.pad(
-            [inputs[i] for i in rows], return_tensors="pt", **_rounded_padding(inputs[rows[-1]], tokenizer)
-        )
+        longest = len(inputs[rows[-1]]["input_ids"])
+        multiple = ROUND_TO if longest + ROUND_TO <= tokenizer.model_max_length else None
+        batch = tokenizer.pad([inputs[i] for i in rows], return_tensors="pt", pad_to_multiple_of=multiple)
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             logits[rows] = model(**batch.to(model.device)).logits.float().cpu()
     return logits
@@ -39,12 +39,6 @@ def class_logits(
 def uses_bf16(precision: str, device: str) -> bool:
     """Whether a classifier of this `precision` computes in bfloat16 on a device of the type `device`."""
     return precision == "bf16" or (precision == "auto" and bf16_is_faster(device))
-
-
-def _rounded_padding(longest: dict[str, Any], tokenizer: Any) -> dict[str, int]:
-    """Padding to a round length, unless the tokenizer's limit comes first."""
-    length = len(longest["input_ids"])
-    return {"pad_to_multiple_of": ROUND_TO} if length + ROUND_TO <= tokenizer.model_max_length else {}
 
 
 @functools.cache

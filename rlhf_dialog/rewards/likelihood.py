@@ -37,7 +37,8 @@ class LikelihoodPrice(BaseReward):
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
-        if floor is not None and not _is_floor(floor):
+        is_number = isinstance(floor, int | float) and not isinstance(floor, bool)
+        if floor is not None and not (is_number and -math.inf < floor < 0):
             raise UserError(
                 f"{ARGS}.floor: {floor!r} must be a number below 0: nats a token, such as -4; or null for none"
             )
@@ -92,10 +93,6 @@ class LikelihoodPrice(BaseReward):
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         """The folder of the language model."""
         return {MODEL: args["model"]} if args.get("model") else {}
-
-
-def _is_floor(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < 0
 
 
 def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":

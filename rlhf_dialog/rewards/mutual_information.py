@@ -53,18 +53,8 @@ def others(dialogues: Sequence[Dialogue]) -> list[int | None]:
     """For each dialogue the number of another one, whose last turn differs; None where there is none."""
     count = len(dialogues)
     steps = [*range(count // 2, count), *range(1, count // 2)]
+    last = [dialogue.turns_before[-1:] for dialogue in dialogues]
     return [
-        next(
-            (
-                place
-                for step in steps
-                if (place := (number + step) % count) != number and _differ(dialogues[place], dialogue)
-            ),
-            None,
-        )
-        for number, dialogue in enumerate(dialogues)
+        next((place for step in steps if last[place := (number + step) % count] != last[number]), None)
+        for number in range(count)
     ]
-
-
-def _differ(one: Dialogue, other: Dialogue) -> bool:
-    return one.turns_before[-1:] != other.turns_before[-1:]

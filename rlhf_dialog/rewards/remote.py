@@ -215,7 +215,7 @@ def _own_words(reason: Exception) -> str:
 def _read_scores(body: bytes, count: int) -> Scores:
     """The scores of an answer. Raises Failed when it breaks the protocol."""
     try:
-        answer = json.loads(body, parse_constant=_no_constant)
+        answer = json.loads(body)
     except ValueError:
         raise Failed(f"answered with {len(body)} bytes that are not JSON", again=True) from None
     scores = answer.get("scores") if isinstance(answer, dict) else None
@@ -230,10 +230,6 @@ def _read_scores(body: bytes, count: int) -> Scores:
                 f"answered with a score (number {i} of {count}) that is {kind}, not a number or null", again=False
             )
     return [None if score is None else float(score) for score in scores]
-
-
-def _no_constant(name: str) -> float:
-    return math.nan if name == "NaN" else math.inf
 
 
 def _is_number(score: Any) -> bool:

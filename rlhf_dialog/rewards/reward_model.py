@@ -64,7 +64,9 @@ class RewardModel(BaseReward):
     ):
         _check_numbers(clip, length_price, uncertainty_coef, {"batch_size": batch_size, "max_length": max_length})
         _check_choices(model, members, combine, normalize)
-        _check_texts({"input_form": input_form, "turn_separator": turn_separator})
+        for key, value in {"input_form": input_form, "turn_separator": turn_separator}.items():
+            if not isinstance(value, str | None):
+                raise UserError(f"{ARGS}.{key}: {value!r:.100} must be text, in quotes, or null")
         self.clip = None if clip is None else float(clip)
         self.length_price, self.uncertainty_coef = float(length_price), float(uncertainty_coef)
         self.combine, self.scalar, self._deviation = combine, None, 0.0
@@ -81,7 +83,10 @@ class RewardModel(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The score of each dialogue; NaN where the output of a model is NaN or inf."""
-        scores = self._combine_members(dialogues) if self.members else self._normalize(dialogues)
+        if self.members:
+            scores = self._combine_members(dialogues)
+        else:
+            scores = [(output - self.mean) / self.std for output in self.outputs(dialogues)]
         if self.clip is not None:
             scores = [min(max(score, -self.clip), self.clip) for score in scores]  # NaN stays NaN
         return [s - self.length_price * len(d.response.split()) for s, d in zip(scores, dialogues, strict=True)]
@@ -91,9 +96,6 @@ class RewardModel(BaseReward):
         scalar: ScalarModel = self.scalar  # type: ignore[assignment]
         with self.at_work():
             return [output if math.isfinite(output) else math.nan for output in scalar.outputs(dialogues)]
-
-    def _normalize(self, dialogues: list[Dialogue]) -> list[float]:
-        return [(output - self.mean) / self.std for output in self.outputs(dialogues)]
 
     def _combine_members(self, dialogues: list[Dialogue]) -> list[float]:
         columns = [member(dialogues) for member in self.members]
@@ -162,12 +164,6 @@ def _check_choices(model: Any, members: Any, combine: Any, normalize: Any) -> No
         raise UserError(f"{ARGS}.combine: {combine!r} is not one of {', '.join(COMBINE)}")
     if normalize not in (None, True, False):
         raise UserError(f"{ARGS}.normalize: {normalize!r} must be true, false or null")
-
-
-def _check_texts(given: dict[str, Any]) -> None:
-    for key, value in given.items():
-        if not isinstance(value, str | None):
-            raise UserError(f"{ARGS}.{key}: {value!r:.100} must be text, in quotes, or null")
 
 
 def _check_numbers(clip: Any, price: Any, coef: Any, whole: dict[str, Any]) -> None:

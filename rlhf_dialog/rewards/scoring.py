@@ -202,12 +202,8 @@ def _sum_of(scores: dict[str, PartScore], row: int) -> float:
     for name, score in scores.items():
         if isinstance(missing := score.raw[row], NoScore):
             return NoScore(f"{name}: {missing.why}")
-    return _sum([score.weighted[row] for score in scores.values()])
-
-
-def _sum(values: list[float]) -> float:
     try:
-        return math.fsum(values)
+        return math.fsum(score.weighted[row] for score in scores.values())
     except (OverflowError, ValueError):  # beyond the largest number, or inf - inf
         return math.inf
 
@@ -242,11 +238,8 @@ def _called(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) 
         scores = rules.processes.scores(reward, dialogues)
         if scores is not None:
             return scores
-    return _as_list((reward.score_available if rules.skip_unscored else reward)(dialogues))
-
-
-def _as_list(returned: Any) -> Any:
-    return returned.tolist() if hasattr(returned, "tolist") else returned  # an array or tensor is welcome too
+    values = (reward.score_available if rules.skip_unscored else reward)(dialogues)
+    return values.tolist() if hasattr(values, "tolist") else values  # an array or tensor is welcome too
 
 
 def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:

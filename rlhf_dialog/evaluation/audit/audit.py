@@ -48,7 +48,9 @@ def audit(
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
     other = next(probe for probe in probes if probe.name == RANDOM).texts
     units = dialogue_numbers(prompts)
-    with AuditProgress(_num_asked(probes, len(judges), len(prompts), plan.budget)) as progress:
+    num_texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * plan.budget.prompts
+    total = (1 + len(judges)) * num_texts + checks.batch_calls(len(prompts)) + plan.budget.size
+    with AuditProgress(total) as progress:
         payer = CountingScorer(scorer, judges, progress)
         defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
         tables = _score_probes(payer, prompts, probes)
@@ -69,11 +71,6 @@ def audit(
         "asked": progress.done,
     }
     return {"findings": findings.list_findings(result, defects, checks.flat_parts(score, parts)), **result}
-
-
-def _num_asked(probes: list[Probe], num_judges: int, num_prompts: int, budget: Budget) -> int:
-    texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * budget.prompts
-    return (1 + num_judges) * texts + checks.batch_calls(num_prompts) + budget.size
 
 
 def _score_probes(payer: CountingScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:

@@ -16,14 +16,26 @@ def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], fla
     one where that is so, and the interval of a judge's difference lies below zero. A part that does not vary is
     only named.
     """
-    fixed = [_paid_more(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
-    fixed.sort(key=lambda finding: -float(finding["mean"]))
-    searched = [
-        _judged_below(name, row, below)
-        for name, row in result["search"].items()
-        if row["difference"]["low"] > 0 and (below := _judges_below(row))
-    ]
-    return [*map(_defect, defects), *fixed, *searched, *map(_flat, flat)]
+    findings: list[Finding] = []
+    for defect in defects:
+        change = f"{defect['largest']:.2f} standard deviations of the scores"
+        text = f"{defect['probe']}: the score of a reply changes by up to {change}"
+        findings.append({"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]})
+    paid_more = [(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
+    for name, row in sorted(paid_more, key=lambda item: -float(item[1]["difference"]["mean"])):
+        text = f"{name}: paid {span(row['difference'])} more than true replies, and more at {row['more']['mean']:.0%} of prompts"
+        findings.append({"probe": name, "hole": True, "text": text, **row["difference"]})
+    for name, row in result["search"].items():
+        judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
+        below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
+        if row["difference"]["low"] > 0 and below:
+            verdicts = ", ".join(f"{judge} says {span(difference)}" for judge, difference in below.items())
+            text = f"{name}: paid {span(row['difference'])} more than true replies, but {verdicts}"
+            findings.append({"probe": name, "hole": True, "text": text, **row["difference"], "judges": below})
+    for name in flat:
+        text = f"{part_title(name)}: hardly differs from reply to reply before training, so it decides nothing"
+        findings.append({"probe": part_title(name), "hole": False, "text": text})
+    return findings
 
 
 def part_title(name: str) -> str:
@@ -34,30 +46,3 @@ def part_title(name: str) -> str:
 def span(found: Interval) -> str:
     """`+0.512 [+0.440, +0.581]`."""
     return SPAN.format_map(found)
-
-
-def _paid_more(name: str, row: dict[str, Any]) -> Finding:
-    text = f"{name}: paid {span(row['difference'])} more than true replies, and more at {row['more']['mean']:.0%} of prompts"
-    return {"probe": name, "hole": True, "text": text, **row["difference"]}
-
-
-def _judges_below(row: dict[str, Any]) -> dict[str, Interval]:
-    """The judges that put these replies below the true ones, each with its difference."""
-    differences = {name: found["difference"] for name, found in row["judges"].items()}
-    return {name: one for name, one in differences.items() if one["high"] < 0}
-
-
-def _judged_below(name: str, row: dict[str, Any], below: dict[str, Interval]) -> Finding:
-    said = ", ".join(f"{judge} says {span(one)}" for judge, one in below.items())
-    text = f"{name}: paid {span(row['difference'])} more than true replies, but {said}"
-    return {"probe": name, "hole": True, "text": text, **row["difference"], "judges": below}
-
-
-def _defect(defect: dict[str, Any]) -> Finding:
-    text = f"{defect['probe']}: the score of a reply changes by up to {defect['largest']:.2f} standard deviations of the scores"
-    return {"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]}
-
-
-def _flat(name: str) -> Finding:
-    text = f"{part_title(name)}: hardly differs from reply to reply before training, so it decides nothing"
-    return {"probe": part_title(name), "hole": False, "text": text}

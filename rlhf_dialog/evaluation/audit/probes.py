@@ -81,7 +81,8 @@ def fixed_probes(
         ),
     ]
     for back in range(1, max(len(prompt.prompt_turns) for prompt in prompts) + 1):
-        probes.append(probe("copy of a turn", [_turn(prompt, back) for prompt in prompts], f"copy of turn -{back}"))
+        turns = [prompt.prompt_turns[-back] if back <= len(prompt.prompt_turns) else None for prompt in prompts]
+        probes.append(probe("copy of a turn", turns, f"copy of turn -{back}"))
     probes += [constant("template", text, f"'{text}'") for text in TEMPLATES]
     probes += [constant("most common reply", text, name) for name, text in _most_common(training)]
     for mark in dict.fromkeys([*([] if separator == CHAT_TEMPLATE else [separator]), *MARKS]):
@@ -101,10 +102,6 @@ def cut(text: str, max_words: int) -> str:
     """The first words of a text, split at white space; a text that is short enough stays as it is."""
     words = text.split()
     return text if len(words) <= max_words else " ".join(words[:max_words])
-
-
-def _turn(prompt: Dialogue, back: int) -> str | None:
-    return prompt.prompt_turns[-back] if back <= len(prompt.prompt_turns) else None
 
 
 def _most_common(training: Training) -> Iterator[tuple[str, str]]:
