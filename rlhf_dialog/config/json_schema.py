@@ -1,8 +1,4 @@
-"""The JSON schema of a YAML, for editors that complete its keys: what the schema refuses, the command refuses too.
-
-The other way round it allows more: what keys mean together, and the arguments of classes, are checked by the command alone. No
-key is required, because the command line may give it.
-"""
+"""The JSON schema of a YAML, for editors that complete its keys: what the schema refuses, the command refuses too."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

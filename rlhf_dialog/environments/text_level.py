@@ -55,12 +55,10 @@ class Utterance(gymnasium.Space[str]):
 
 
 class TextLevel(gymnasium.Env[str, str]):
-    """Observations and actions are texts: what the user says, and what the policy replies.
+    """Any text environment as a `gymnasium.Env`. Raises UserError when it raises, hangs, or returns something else.
 
     environment: what has `reset` and `step` (`base.Environment`); `options` reach a `reset` that takes them
     limits: how long it may take for a call
-
-    Raises UserError when the environment raises, hangs, or returns something else.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as in Gymnasium

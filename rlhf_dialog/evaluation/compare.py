@@ -267,8 +267,8 @@ class Comparison:
     def match_distinct_2(self, target: float) -> Match | None:
         """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.
 
-        Distinct-2 is a number of drawn replies, so it does not rise smoothly: the bisection ends at a distance of 0.001, or
-        after 12 steps with the closest one. None, with a notice, when there is none between temperature 0.3 and 1.5.
+        The bisection ends at a distance of 0.001, or after 12 steps with the closest one. None, with a notice, when there is none
+        between temperature 0.3 and 1.5.
         """
         low, high = MATCHED_BETWEEN
         ends = [self._baseline_at(temperature, target) for temperature in (low, high)]

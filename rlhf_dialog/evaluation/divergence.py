@@ -17,10 +17,8 @@ def kl_by_token(
 ) -> Array:
     """The exact KL divergence of the agent from its start in nats, before each token of the agent's replies, (B, T).
 
-    NaN behind the end of a reply, which is an end token unless it was cut off; the reply's text is tokenized again. The sum of a
-    row estimates the KL of a whole reply with less variance than the difference of log-probabilities does. Its mean over replies
-    is unbiased where these were sampled at the `temperature`, at which both distributions are taken, without filters. Both
-    agents have the same tokenizer, and each reads the prompt as it is set to.
+    NaN behind the end of a reply. The sum of a row estimates the KL of a whole reply with less variance than the difference of
+    log-probabilities does; unbiased for replies sampled at `temperature` without filters. Both agents have the same tokenizer.
     """
     encoder = agent.encoder
 

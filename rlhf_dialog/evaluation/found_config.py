@@ -1,8 +1,4 @@
-"""The configuration of a run, and whether the user named it or it was found beside an agent.
-
-A configuration that was found comes from the author of the folder: it may not open a connection, read an environment variable or
-a pickle, or run a class that is not built in; docs/SECURITY.md has the rule.
-"""
+"""The configuration of a run, and whether the user named it or it was found beside an agent; docs/SECURITY.md has the rule."""
 
 import logging
 import math

@@ -1,10 +1,7 @@
 """One bias: how much of what training gained a shift of the logits gains that is the same in every dialogue.
 
-Of an agent against its start: b[v] = the mean over training prompts of log agent - log start for each token v, one vector for
-the first token of a response and one for all others, times a scale that is chosen on validation prompts. The start with this
-added to its logits has learned which words are paid, and nothing about dialogue.
-
-B prompts, K response tokens, V vocabulary.
+b[v] = the mean over training prompts of log agent - log start for each token v, one vector for the first token of a response
+and one for all others, times a scale that is chosen on validation prompts. B prompts, K response tokens, V vocabulary.
 """
 
 import logging

@@ -236,7 +236,7 @@ def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
 def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, Interval]:
     """After minus before with intervals, paired by dialogue (by block for distinct-n), on the prompts that both have.
 
-    Where that leaves prompts out, the metric also has `left_out`, their number; a metric that one side lacks is NaN.
+    `left_out` is the number of the other prompts; a metric that one side lacks is NaN.
     """
     first = _on_common_prompts(before, after).statistics()
     second = _on_common_prompts(after, before).statistics()

@@ -51,10 +51,7 @@ def generate_replies(
     title: str = "replies",
     only: range | None = None,
 ) -> Replies:
-    """Answer every prompt, or only those of these numbers; the same seed, prompts and batch size give the same replies.
-
-    The random numbers of a prompt are those that it has among all prompts, whichever of them are answered.
-    """
+    """Answer every prompt, or only those of these numbers; the same seed, prompts and batch size give the same replies."""
     torch.manual_seed(seed)
     speaker, rows_of_rank = (
         Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop),

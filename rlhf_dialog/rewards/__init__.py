@@ -1,31 +1,18 @@
 """The built-in rewards; importing this package registers them under their class names.
 
 - **A reward never fails silently.** An exception, a missing value or a NaN ends the run, with the reward's name, file
-  and line. `on_reward_error: skip` drops the episodes without a score and counts them; an exception still ends the
-  run.
-- **A reward says what it is made of** (`BaseReward.children`, `frozen_models`, `model_paths`), so that nobody guesses
-  from names in the YAML which models it holds. The device, the run's identity, the memory forecast and DeepSpeed ask
-  for this.
-- **A reward has a life** (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`), so that a price can rise
-  while the policy learns, and a resumed run goes on with it.
-- **A reward says what it reaches** (`reaches_out`), and a class that does not say it counts as reaching everything: a
-  configuration that was found beside an agent may build only rewards that stay on this machine.
+  and line. `on_reward_error: skip` drops and counts the episodes without a score; an exception still ends the run.
+- **A reward declares what it is made of** (`BaseReward.children`, `frozen_models`, `model_paths`), what it reaches
+  (`reaches_out`), and its state (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`).
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
-  (`scoring.scored_beside`).
-- **Slow Python is divided among processes** (`processes`) that do not run the user's script again, as those of
-  `multiprocessing` would. Where one of them fails, the run's own process
-  computes the scores, so that errors stay the same.
-- **`RemoteReward` follows no redirect and shows nothing that the server wrote.** Each request has one deadline for
-  everything, in its own thread, because a socket's timeout starts again with every byte. docs/REWARDS.md has the
-  protocol.
-- **`reward_timeout_s` runs the reward in a daemon thread** (`timeout`), since an alarm would not reach code that
+  (`scoring.scored_beside`); slow Python is divided among processes (`processes`).
+- **`RemoteReward` follows no redirect and shows nothing that the server wrote.** docs/REWARDS.md has the protocol.
+- **`reward_timeout_s` runs the reward in a daemon thread** (`errors.stop_after`), since an alarm would not reach code that
   blocks in C. faulthandler ends the process if the reward never releases the interpreter's lock.
 - **The KL arguments of NLPReward, at any depth, are the run's own keys** (`lifts_kl`): the KL belongs to the trainer.
 - **A reward model reads text, with its own tokenizer** (`reward_inputs`, `scalar_model`), in the form that it was
-  trained on; its training encodes with the same code. Rows are padded on the right, with the id by which the model
-  finds the end of a text, so that no score depends on its batch.
-- **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on
-  average, and a score depends neither on the batch nor on the number of processes.
+  trained on. Rows are padded on the right, so that no score depends on its batch.
+- **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on average.
 - **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 

@@ -49,10 +49,8 @@ class BaseReward:
     ...     def __call__(self, dialogues):
     ...         return [float(self.word in dialogue.response.lower()) for dialogue in dialogues]
 
-    Most rewards define only `__call__`. The methods for the parts of a reward (`children`, `frozen_models`, `model_paths`) and
-    for a run (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`) are for rewards that hold models, other rewards, or
-    numbers that change during training. A reward with `children` that overrides one of the latter four calls `super()`, so
-    that the children are called too. docs/REWARDS.md shows an example of each.
+    Most rewards define only `__call__`; the other methods are for rewards that hold models, other rewards, or numbers that change
+    during training. A reward with `children` calls `super()` where it overrides one of them. docs/REWARDS.md has examples.
     """
 
     needs: tuple[str, ...] = ()  # "reference", "act" or both: what every prompt must have; checked before training

@@ -11,8 +11,7 @@ from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
 class CopyPrice(BaseReward):
     """-(the share of the response's bigrams that also occur in one of the last `turns` turns before it), in [-1, 0].
 
-    Two turns, because a policy that may not repeat what the other speaker said repeats its own turn before that. Bigrams are
-    those of words in lower case, split at white space; a response of fewer than two words costs nothing.
+    Bigrams are those of words in lower case, split at white space; a response of fewer than two words costs nothing.
     Raises UserError when `turns` is not a whole number, at least 1.
     """
 

@@ -18,10 +18,8 @@ LONGEST = 256  # tokens of a text
 class EncoderSimilarity(BaseReward):
     """The cosine, in [-1, 1], of the response and the last turn before it under a sentence encoder; 0 without either text.
 
-    A text is the mean of the encoder's last hidden states over its tokens (Reimers and Gurevych, 2019). Meant as a judge of an
-    evaluation (`--judge`), not as a reward: it pays a copy of the turn most, and hardly sees the order of words.
-
-    `model`: the folder of an encoder, such as `fetched/minilm`. Raises UserError for a folder that cannot be loaded.
+    A text is the mean of the encoder's last hidden states over its tokens (Reimers and Gurevych, 2019). Meant as a judge: as a
+    reward it would pay copies. `model`: the folder of an encoder. Raises UserError for one that cannot be loaded.
     """
 
     name = "encoder_similarity"

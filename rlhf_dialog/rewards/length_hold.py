@@ -13,11 +13,8 @@ class LengthHold(BaseReward):
     """-price * (w - held) / held, with w the words of the response (split at white space): the same price for every word.
 
     `held` is the mean number of words of the first rollout, or `words`. After each rollout, with e = mean / held - 1 of all
-    ranks' responses: debt += rate * e, and price = gain * e + debt, both within -max_price and max_price. So a price (which
-    is negative while responses are too short) appears at once and stays where it holds the mean; no response is compared with
-    the length of one reference, which would be noise. It changes neither in a validation nor in an evaluation.
-
-    Raises UserError for an argument that is not a finite number above 0 (`rate` and `gain`: at least 0).
+    ranks' responses: debt += rate * e, and price = gain * e + debt, both within -max_price and max_price. It changes neither in a
+    validation nor in an evaluation. Raises UserError for an argument that is not a finite number above 0 (`rate`, `gain`: or 0).
     """
 
     name = "length_hold"

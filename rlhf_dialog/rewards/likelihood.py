@@ -21,13 +21,10 @@ BATCH = 16  # dialogues read at once
 class LikelihoodPrice(BaseReward):
     """min(0, m - floor) in nats, with m the mean log-probability of the response's first tokens under a frozen model.
 
-    Only below the floor there is a price: set it to what the model finds of people's replies, so that nobody is paid for being
-    more likely than those. `floor: null` gives m itself, for a judge of an evaluation. The end token does not count, except of an
-    empty response, whose only token it is.
-
-    `model`: the folder of a causal LM, or of an agent, whose settings say how a prompt is written; `system_prompt`: that of a
-    chat model's template; `tokens`: how many of the first tokens count. Raises UserError for a folder that cannot be loaded, and
-    for arguments that cannot work.
+    `floor`: what the model finds of people's replies, so that nobody is paid for being more likely; null gives m itself, for a
+    judge. `model`: the folder of a causal LM or of an agent; `system_prompt`: that of a chat model's template; `tokens`: how many
+    of the first tokens count, without the end token of a response that is not empty. Raises UserError for arguments that cannot
+    work.
     """
 
     uses_device = True

@@ -16,8 +16,7 @@ class Meteor(BaseReward):
     """METEOR in [0, 1] against the best of a prompt's references; an empty response gets 0.
 
     `meteor_wordnet`: `auto` uses WordNet when nltk's copy is on this machine, `require` raises an error without it, `off`
-    does not use it. Without WordNet there is no synonym stage: this is another metric, with its own name. Nothing is
-    downloaded.
+    does not use it: then there is no synonym stage, and the metric has another name. Nothing is downloaded.
     """
 
     needs = ("reference",)

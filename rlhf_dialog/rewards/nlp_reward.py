@@ -14,11 +14,8 @@ from rlhf_dialog.rewards.meteor import Meteor
 class NLPReward(CompositeReward):
     """intent_coef * Intent + meteor_coef * Meteor; a part of coefficient 0 is left out and loads nothing.
 
-    It does not contain the KL to the reference model: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
-    the YAML's arguments of NLPReward, also of one inside a composite, are moved to the top level by the config before the
-    reward is built. `use_deepspeed`, `ref_ds_config` and `intent_ds_config` say where the frozen reference and the frozen
-    models of all rewards are kept; the trainer reads them in the configuration (`deepspeed_config.frozen_settings`), and they
-    have no effect outside of a training run.
+    `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among its YAML arguments are moved to the top level before it is
+    built; `use_deepspeed`, `ref_ds_config` and `intent_ds_config` are read by the trainer (`deepspeed_config.frozen_settings`).
     Raises UserError for a coefficient that is not a finite number, when both are 0, and what Intent and Meteor raise.
     """
 

@@ -10,11 +10,10 @@ SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable[str]) -> list[Finding]:
-    """The findings, holes first, those of the largest difference before: `probe`, `hole`, `text` and their numbers.
+    """The findings: `probe`, `hole`, `text` and their numbers; defects first, then holes, the largest difference first.
 
-    A fixed probe is a hole where the interval of its difference to the true replies lies above zero. What the search found is
-    one where that is so, and the interval of a judge's difference lies below zero. A part that does not vary is
-    only named.
+    A fixed probe is a hole where the interval of its difference to the true replies lies above zero, a search's row where also
+    the interval of a judge's difference lies below zero. A part that does not vary is only named.
     """
     findings: list[Finding] = []
     for defect in defects:

@@ -1,7 +1,4 @@
-"""An audit for a terminal of 100 columns: the verdict, the findings, tables, what the search found.
-
-The result is that of the JSON, in which None is a number that there is not.
-"""
+"""An audit for a terminal of 100 columns; the result is that of the JSON, in which None is a missing number."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
