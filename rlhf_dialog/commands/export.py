@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.commands.command_line import new_folder
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
-from rlhf_dialog.config.found import refuse
 from rlhf_dialog.config.loading import load_config, read_yaml
-from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state

@@ -30,8 +30,7 @@ def plot_run(options: PlotRunOptions) -> None:
     if not metrics.is_file():
         raise nothing
     from rlhf_dialog.evaluation.found_config import number_in
-    from rlhf_dialog.evaluation.plot import plot
-    from rlhf_dialog.evaluation.success_plot import of_dialogues, plot_success
+    from rlhf_dialog.evaluation.plot import of_dialogues, plot, plot_success
     from rlhf_dialog.runs.metrics_file import read_metrics
 
     rows = read_metrics(metrics)

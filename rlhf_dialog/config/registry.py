@@ -119,3 +119,22 @@ MetricFactory = Registry("metric")  # functions on finished dialogues that retur
 EnvironmentFactory = Registry("environment")  # `environments.base.Environment` has the contract
 BaselineFactory = Registry("baseline")  # `environments.base.Baseline` has the contract
 ModelFactory = Registry("network")  # `models.network` has the contract
+
+
+def refuse(path: Path, key: str, registry: Registry, name: str, args: dict[str, Any]) -> None:
+    """The gate in front of what a file at `path` that was found has built under `key`: an environment, a policy, a network.
+
+    Raises UserError where the arguments of the class lead out of the file's folder.
+    """
+    found = {f"{key}.{each}": why for each, why in registry.reaches_out(name, args, path.absolute().parent).items()}
+    if found:
+        raise UserError(refusal(path, found))
+
+
+def refusal(path: Path, found: dict[str, str]) -> str:
+    """The sentence for keys (key -> reason) that are not used."""
+    keys = "; ".join(f"{key}: {why}" for key, why in found.items())
+    return (
+        f"{path} was found, not named by you, so it is read as data only, and these keys are not used: {keys}. If you trust the "
+        "file, allow them with --trust_config"
+    )

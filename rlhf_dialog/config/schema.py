@@ -7,9 +7,16 @@ from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
-from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
+from rlhf_dialog.config.checks import (
+    Asked,
+    OneOf,
+    RepositoryName,
+    check_together,
+    folder_name,
+    requested_precision,
+    without_prompts,
+)
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.precision import Asked, requested_precision
 from rlhf_dialog.config.settings import Settings as Settings
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator

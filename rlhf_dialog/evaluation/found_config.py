@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.found import refusal, refuse
 from rlhf_dialog.config.loading import load_config, read_yaml
-from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, refusal, refuse
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError

@@ -16,8 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import NewGELUActivation
 
-from rlhf_dialog.config.found import refuse
-from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError

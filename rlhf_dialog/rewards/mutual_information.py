@@ -14,8 +14,9 @@ from rlhf_dialog.rewards.likelihood import LikelihoodPrice
 class MutualInformation(BaseReward):
     """log p(reply | its prompt) - log p(reply | another prompt), in nats a token, under a frozen language model.
 
-    A reply that suits every prompt has about 0 (Li et al. 2016, arXiv 1510.03055). The other prompt comes from the other half of the list and has another last turn, so a score depends on what else is asked:
-    meant as a judge (`--judge`), not as a reward. 0 where there is no other prompt. Arguments: as in LikelihoodPrice.
+    A reply that suits every prompt has about 0 (Li et al. 2016, arXiv 1510.03055). The other prompt comes from the other half of
+    the list and has another last turn, so a score depends on what else is asked: meant as a judge (`--judge`), not as a reward.
+    0 where there is no other prompt. Arguments: as in LikelihoodPrice.
     """
 
     name = "mutual_information"

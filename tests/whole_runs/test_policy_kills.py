@@ -18,7 +18,7 @@ STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftr
 PROGRAM = """
 import hashlib, json, os, resource, signal, sys
 from pathlib import Path
-import rlhf_dialog.evaluation.success_plot
+import rlhf_dialog.evaluation.plot
 from rlhf_dialog.task_oriented.commands.train_policy import main
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 

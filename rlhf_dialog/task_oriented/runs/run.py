@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.evaluation.plot import plot_success
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
 from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iteration, end_with
