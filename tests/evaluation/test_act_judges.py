@@ -10,7 +10,7 @@ from relevance_models import letter_model, save_letters
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.act_judges import is_the_rewards, notes, num_dialogues
+from rlhf_dialog.evaluation.act_judges import is_the_rewards, notes
 from rlhf_dialog.evaluation.measure import Judges, default_judges
 from rlhf_dialog.models.relevance_folder import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
@@ -78,11 +78,6 @@ def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_
     assert len(notes([Dialogue(["a"])], of_the_reward, None, [])) == 1
 
 
-def test_prompts_that_name_no_dialogue_are_one_each():
-    assert num_dialogues(PROMPTS) == 2
-    assert num_dialogues([*PROMPTS, Dialogue(["b"]), Dialogue(["b"])]) == 4
-
-
 def test_a_relevance_model_of_the_reward_is_no_independent_judge(tmp_path):
     judges = Judges(Scorer(RelevanceReward(save_letters(tmp_path, seed=1))))
     judges.relevance = {"relevance": letter_model(seed=2), "relevance_2": letter_model(seed=1)}
@@ -138,8 +133,3 @@ def test_a_judge_of_acts_is_independent_only_where_the_folders_say_it(
     judges.judge = Intent(str(judge))
     found = notes(PROMPTS, judges, str(judge), [] if is_loaded else [str(reward)])[1:]
     assert ["is not known to be independent" in note for note in found] == [True] * (not apart)
-
-
-def test_a_judge_beside_a_reward_without_a_model_needs_no_note(another):
-    judges = Judges(Scorer(LengthMatch()), judge=Intent(another))
-    assert len(notes(PROMPTS, judges, another, [])) == 1

@@ -46,17 +46,6 @@ def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
     assert comparison.match_distinct_2(0.9) is comparison.match_distinct_2(0.1) is None
 
 
-def test_a_distinct_2_that_jumps_gives_the_closest_one_and_says_what_is_left(monkeypatch):
-    comparison, tried = matching(monkeypatch, lambda temperature: 0.828 if temperature < 0.93 else 0.85)
-    match = comparison.match_distinct_2(0.835)
-    assert match.distinct_2 == 0.828
-    assert match.temperature < 0.93
-    assert match.miss == pytest.approx(0.007)
-    assert len(tried) == 14
-    found = f"temperature {match.temperature:g}, distinct-2 0.828 against 0.835"
-    assert match.title == f"before, distinct-2 matched ({found})"
-
-
 def test_an_option_replaces_the_agents_own_sampling():
     own = Sampling(20, temperature=0.7, top_k=5, top_p=0.9)
     given = {"temperature": None, "top_k": 0, "top_p": None}

@@ -31,11 +31,6 @@ def test_the_kl_before_each_token_of_the_agents_replies(packing):
     assert any(dialogue.truncated for dialogue in answers.dialogues)
 
 
-def test_an_agent_that_is_its_start_has_not_moved():
-    agent = agent_of(gpt2(0))
-    assert np.nanmax(np.abs(kl_by_token(agent, agent, generate_replies(agent, PROMPTS, agent.sampling)))) < 1e-9
-
-
 def test_the_kl_by_position_is_the_mean_of_those_that_reach_it():
     assert by_position(np.array([[1.0, 3.0, np.nan], [2.0, np.nan, np.nan]])) == [
         {"kl": 1.5, "replies": 2},

@@ -34,10 +34,6 @@ def test_every_panel_has_its_points_and_gaps_are_left_out(monkeypatch, tmp_path)
     assert length == {}
 
 
-def test_a_run_without_a_target_has_no_line_for_it(monkeypatch, tmp_path):
-    assert set(lines_of(figure_of(monkeypatch, tmp_path, None).axes[1])) == {"KL a token"}
-
-
 def test_the_bands_of_the_parts_add_up_to_the_score(monkeypatch, tmp_path):
     """Two parts of .3 and .2 above zero, one of -.1 below: the bands end at .5 and -.1."""
     parts = {"reward/a_weighted": 0.3, "reward/b_weighted": 0.2, "reward/c_weighted": -0.1}
@@ -83,11 +79,6 @@ def test_success_is_drawn_against_dialogues_with_the_handcrafted_line(tmp_path, 
     assert drawn[0] == (((10, 20), (0.1, 0.2)), "while learning")
     assert drawn[1] == (((20,), (0.7,)), "evaluation")
     assert lines == [0.9, 11.0]
-
-
-def test_a_run_without_evaluations_is_drawn_too(tmp_path):
-    plot_success([row(1)], "a run", tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").is_file()
 
 
 def test_the_rows_of_a_language_model_have_other_names():

@@ -41,13 +41,6 @@ def test_recall_by_hand():
     assert found["r10"].tolist() == [1, 0, 0] + [1] * 9  # all others score like the own prompt: they rank above it
 
 
-def test_the_second_best_is_among_ten():
-    dialogues = [Dialogue([letter], response=letter) for letter in LETTERS[:12]]
-    dialogues[3].prompt_turns, dialogues[4].response = ["d e f"], "ef"
-    found = recalls(Counting(), dialogues, range(12))
-    assert (found["r1"][4], found["r10"][4]) == (0, 1)
-
-
 def test_without_another_dialogue_there_is_no_recall():
     found = recalls(letter_model(), [Dialogue(["a"], "b"), Dialogue(["a", "b"], "c")], [0, 0])
     assert all(np.isnan(values).all() and len(values) == 2 for values in found.values())

@@ -93,11 +93,6 @@ def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
     )
 
 
-def test_without_two_scores_there_is_no_verdict():
-    assert verdict_line(RESULT) is None
-    assert verdict_line({**scores(after=None, before=None), "difference": {"score": interval(None)}}) is None
-
-
 def test_the_judges_preferences_come_before_the_notes():
     preferred = {"before": {"judge_x": interval(0.625, 0.5, 0.75)}}
     assert list_notes({**RESULT, "preferred": preferred}) == [

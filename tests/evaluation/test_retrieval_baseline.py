@@ -22,10 +22,6 @@ def test_rare_words_count_more_than_common_ones():
     ]
 
 
-def test_a_prompt_without_a_known_word_gets_the_first_reply():
-    assert replies("Hello!") == ["In the garden."]
-
-
 def test_only_the_last_turn_counts():
     asked = Dialogue(["Where is the bar?", "How much is it?"])
     assert nearest_replies([asked], TRAINING) == ["Free."]

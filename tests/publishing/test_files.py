@@ -94,13 +94,6 @@ def test_a_folder_that_lacks_a_part_is_refused_with_its_name(missing, says, fold
         folder_kind(folder, "--agent")
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", ""])
-def test_damaged_settings_are_refused(content, folder):
-    (folder / "config.json").write_text(content)
-    with pytest.raises(UserError, match=r"--agent: .*config\.json cannot be read"):
-        published_files(folder, "--agent")
-
-
 def test_the_texts_in_a_relevance_model_stay_here(tmp_path):
     with pytest.raises(UserError, match="is a relevance model, whose bank holds texts of its data"):
         folder_kind(Path(save_letters(tmp_path / "relevance")), "--agent")

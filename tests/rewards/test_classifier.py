@@ -69,11 +69,6 @@ def test_padding_to_a_round_length_stays_within_the_positions():
     assert class_logits(model, tokenizer, long, 2, "fp32").shape == (1, 4)
 
 
-def test_no_text_has_no_logits():
-    model, tokenizer = make_model()
-    assert class_logits(model, tokenizer, [], 2, "fp32").shape == (0, 4)
-
-
 def test_precisions_by_name():
     assert [check_precision(word) for word in ("auto", "fp32", "bf16")] == ["auto", "fp32", "bf16"]
     with pytest.raises(UserError, match=r"precision: 'half' is not one of auto, fp32, bf16"):

@@ -81,12 +81,6 @@ def test_every_fault_of_the_parts_is_told_at_once():
         assert line.startswith(f"reward_class.args.parts{start}")
 
 
-@pytest.mark.parametrize("parts", [[], None, {"id": "Meteor"}])
-def test_parts_must_be_a_list(parts):
-    with pytest.raises(UserError, match=r"reward_class\.args\.parts: give a list"):
-        CompositeReward(parts)
-
-
 def test_an_error_inside_a_part_names_the_part():
     inner = {"id": "Meteor", "args": {"meteor_wordnet": "on"}}
     nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given"}, inner]}}

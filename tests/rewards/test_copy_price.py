@@ -4,7 +4,6 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CopyPrice, build_reward
-from rlhf_dialog.rewards.composite import reaches_out
 
 TURNS = ["the old mill", "how are you today", "fine , thanks"]
 
@@ -36,7 +35,3 @@ def test_in_a_longer_episode_the_last_turns_are_those_before_the_response():
 def test_another_number_of_turns_is_refused(turns):
     with pytest.raises(UserError, match=r"reward_class\.args\.turns: .* whole number"):
         build_reward("CopyPrice", {"turns": turns})
-
-
-def test_it_stays_on_this_machine():
-    assert reaches_out("CopyPrice", {}) == {}

@@ -98,11 +98,6 @@ def test_truncation_takes_the_left_of_the_last_turn(tmp_path, setting, last_turn
     assert intent.predict([Dialogue(["e", last_turn], response)])[0] in range(4)
 
 
-def test_an_empty_response_is_still_the_second_text(pair_folder):
-    (encoded,) = Intent(pair_folder).encode([Dialogue(["a b"], "")])
-    assert encoded["input_ids"] == [CLS, A, B, SEP, SEP]
-
-
 def test_max_length_is_the_smaller_of_tokenizer_and_positions(tmp_path):
     assert Intent(save_classifier(tmp_path / "a")).max_length == 24  # the tokenizer says nothing
     assert Intent(save_classifier(tmp_path / "b", word_tokenizer(model_max_length=10))).max_length == 10
@@ -131,10 +126,6 @@ def test_score_is_one_where_the_class_is_act_minus_one(pair_folder):
             dialogue.act = act
         assert intent(dialogues) == [1.0 if found == act - 1 else 0.0 for found in classes]
     assert (intent.name, intent.needs) == ("intent", ("act",))
-
-
-def test_no_dialogues(pair_folder):
-    assert Intent(pair_folder)([]) == []
 
 
 def test_frozen_eval_fp32(tmp_path):

@@ -9,7 +9,6 @@ from ranks import in_ranks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import LengthHold, build_reward
-from rlhf_dialog.rewards.composite import reaches_out
 from rlhf_dialog.rewards.scoring import begin_scoring, load_state, metrics_of, state_of
 
 
@@ -106,7 +105,3 @@ def test_all_ranks_move_the_price_by_the_mean_of_all():
 def test_arguments_that_cannot_work(args, words):
     with pytest.raises(UserError, match=words):
         build_reward("LengthHold", args)
-
-
-def test_it_stays_on_this_machine():
-    assert reaches_out("LengthHold", {}) == {}

@@ -32,10 +32,6 @@ def test_it_is_the_difference_between_two_prompts(folder):
     assert MutualInformation.model_paths({"model": folder}) == LikelihoodPrice.model_paths({"model": folder})
 
 
-def test_a_reply_without_another_prompt_has_nothing(folder):
-    assert MutualInformation(folder)([Dialogue(FIRST, "Inside ."), Dialogue(FIRST, "Outside .")]) == [0.0, 0.0]
-
-
 def test_the_other_prompt_has_another_last_turn():
     a, b, c = (Dialogue([text], "x") for text in ("A ?", "B ?", "C ?"))
     assert others([a, b]) == [1, 0]

@@ -121,7 +121,7 @@ def test_the_server_of_the_documentation():
 # -- a server that fails for a while
 
 
-@pytest.mark.parametrize("status", [500, 503, 408, 429])
+@pytest.mark.parametrize("status", [503, 429])
 def test_a_passing_failure_is_tried_again(status):
     def twice_broken(number, body, handler):
         return (status, b"busy") if number < 3 else lengths(number, body, handler)
@@ -142,12 +142,6 @@ def test_it_waits_twice_as_long_each_time(monkeypatch):
         remote(server, retries=8, backoff_s=0.5)(DIALOGUES)
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert MAX_BACKOFF == 30
-
-
-def test_the_last_try_is_followed_by_no_wait(monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
-    with serving(says(500, "")) as server, pytest.raises(RewardError, match=r"tried once"):
-        remote(server, retries=0)(DIALOGUES)
 
 
 # -- a server that does not
@@ -172,9 +166,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"
     ("before", "every"),
     [
         (b"", None),  # never answers
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Le", None, marks=pytest.mark.thorough),  # stops within the headers
         pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", marks=pytest.mark.thorough),  # headers without an end
-        pytest.param(HEAD + b'{"scores": [1', None, marks=pytest.mark.thorough),  # stops within the body
         (ENDLESS + b'{"scores": [', b" "),  # a body that drips
     ],
 )
@@ -207,12 +199,6 @@ def test_a_port_without_a_server():
     assert "on_reward_error: skip" in str(caught.value)
 
 
-def test_a_name_that_no_server_can_have():
-    url = f"http://{'a' * 64}.example/score"  # a label of a name has 63 characters at most
-    with pytest.raises(RewardError, match=r"cannot be reached .*: not the name of a server"):
-        RemoteReward(url, retries=0, timeout_s=60)(DIALOGUES)
-
-
 @pytest.mark.parametrize("text", [b"", b"not HTTP at all\r\n\r\n", HEAD + b'{"scores"'])
 def test_a_server_that_breaks_off(text):
     def break_off(number, body, handler):
@@ -241,18 +227,12 @@ def test_a_server_that_dies_in_the_middle():
     ("text", "message", "tries"),
     [
         ("<html>Welcome</html>", "20 bytes that are not JSON", 2),
-        (b"\xff\xfe", "2 bytes that are not JSON", 2),
         ("[1, 2]", 'without a list "scores"', 1),
-        ('{"scores": {"0": 1}}', 'without a list "scores"', 1),
         ('{"score": [1, 2]}', 'without a list "scores"', 1),
         ('{"scores": [1]}', "1 scores for 2 dialogues", 1),
-        ('{"scores": [1, 2, 3]}', "3 scores for 2 dialogues", 1),
         ('{"scores": [1, NaN]}', r"\(number 1 of 2\) that is not finite", 1),
-        ('{"scores": [-Infinity, 0]}', r"\(number 0 of 2\) that is not finite", 1),
         ('{"scores": [1, 1e999]}', "that is not finite", 1),
-        ('{"scores": [1, 1' + "0" * 400 + "]}", "that is a int", 1),
         ('{"scores": [1, "NaN"]}', "that is a str", 1),
-        ('{"scores": [1, true]}', "that is a bool", 1),
         ('{"scores": [[1], 2]}', "that is a list", 1),
         ('{"scores": [1, null]}', "gave null for dialogue 1", 1),
     ],
@@ -265,7 +245,7 @@ def test_a_server_that_lies(text, message, tries):
     assert "Welcome" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 422, 999])
+@pytest.mark.parametrize("status", [404, 999])
 def test_a_refusal_is_told_at_once(status):
     tries = 2 if status == 999 else 1
     with serving(says(status, "secret words")) as server:
@@ -275,7 +255,7 @@ def test_a_refusal_is_told_at_once(status):
     assert "secret words" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 308])
 def test_redirects_are_not_followed(status):
     def elsewhere(number, body, handler):
         handler.send_response(status)
@@ -362,29 +342,19 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
         ({"token_env": "NOT_SET"}, r"token_env: the environment variable 'NOT_SET' is not set"),
         ({"token_env": "hf_realtoken"}, r"token_env: the environment variable given is not set"),
         ({"headers_env": {"X-Key": "NOT_SET"}}, r"headers_env: the environment variable 'NOT_SET' is not set"),
-        ({"headers_env": {"X Key": "FOLDED"}}, r"headers_env: .*FOLDED.* one line of ASCII"),
         ({"headers_env": {"X Key": "FINE"}}, r"headers_env: 'X Key' is not a valid header name"),
         ({"headers_env": ["FINE"]}, r"headers_env: must be a mapping"),
         ({"token_env": "FOLDED"}, r"token_env: .* one line of ASCII"),
         ({"url": "http://user:pass@h/score"}, r"url: holds a user or password"),
         ({"proxy": "http://user:pass@h:3128"}, r"proxy: holds a user or password"),
         ({"proxy": "socks5://h:1080"}, r"proxy: must be an address"),
-        ({"proxy": ""}, r"proxy: must be an address"),
-        ({"proxy": True}, r"proxy: must be an address"),
         ({"url": "file:///etc/passwd"}, r"url: must be an address"),
-        ({"url": "ftp://h/score"}, r"url: must be an address"),
         ({"url": "h/score"}, r"url: must be an address"),
-        ({"url": "http:///score"}, r"url: must be an address"),
-        ({"url": "http://h:99999/"}, r"url: must be an address"),
         ({"url": "http://h/a b"}, r"url: must be an address"),
         ({"url": "http://h/a\r\nX: y"}, r"url: must be an address"),
-        ({"url": 7}, r"url: must be an address"),
         ({"batch_size": 0}, r"batch_size: 0 must be a whole number, at least 1"),
         ({"retries": -1}, r"retries: -1 must be a whole number, at least 0"),
-        ({"num_workers": True}, r"num_workers: True must be"),
         ({"timeout_s": 0}, r"timeout_s: 0 must be a number of seconds, above 0"),
-        ({"timeout_s": float("nan")}, r"timeout_s: nan must be"),
-        ({"backoff_s": "soon"}, r"backoff_s: 'soon' must be"),
         ({"backoff_s": -1}, r"backoff_s: -1 must be"),
     ],
 )

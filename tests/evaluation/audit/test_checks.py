@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from audits import Rule, Summed, talks
+from audits import talks
 
 from rlhf_dialog.evaluation.audit import checks
 
@@ -15,13 +15,6 @@ def test_the_shares_of_the_variance_by_hand():
     parts = {"small": np.asarray([0.0, 1, 0, 1]), "large": np.asarray([0.0, 0, 3, 3])}
     shares = checks.variance_shares(np.asarray([0.0, 1, 3, 4]), parts)
     assert shares == {"small": pytest.approx(0.1), "large": pytest.approx(0.9)}
-
-
-def test_replies_without_a_score_do_not_count_in_the_shares():
-    parts = {"a": np.asarray([0.0, 2, np.nan]), "b": np.asarray([1.0, 1, 5])}
-    assert checks.variance_shares(np.asarray([1.0, 3, np.nan]), parts) == {"a": 1.0, "b": 0.0}
-    flat = np.ones(3)
-    assert checks.variance_shares(flat, {"a": flat}) == {"a": 0.0}
 
 
 def test_a_part_is_flat_below_a_hundredth_of_the_scores_deviation():
@@ -45,7 +38,3 @@ def test_the_calibration_by_hand():
     # the bin from 0.9: three replies, mean 0.9567, right 2 of 3; the bin from 0.5: one, 0.55, right
     assert [one["replies"] for one in found["bins"]] == [1, 3]
     assert found["error"] == pytest.approx((1 * 0.45 + 3 * (2.87 / 3 - 2 / 3)) / 4)
-
-
-def test_a_reward_without_a_classifier_has_no_calibration():
-    assert checks.calibrations(Summed((1.0, Rule(lambda d: 1.0))), talks(4)) == []

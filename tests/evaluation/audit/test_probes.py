@@ -1,7 +1,7 @@
 """The fixed probes, word for word."""
 
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
-from rlhf_dialog.evaluation.audit.probes import LENGTHS, Training, cut, fixed_probes
+from rlhf_dialog.evaluation.audit.probes import LENGTHS, Training, fixed_probes
 
 PROMPTS = [
     Dialogue(["a b c", "d e f g", "h i j"], reference="k l m n", act=1),
@@ -68,8 +68,3 @@ def test_no_text_is_longer_than_a_reply_can_be():
     assert [length for length in LENGTHS if f"repeated word, {length}" in found] == [1, 2]
     assert found["repeated word, 2"] == ["a a", "a a"]
     assert found["typical words, 2"] == ["a d", "a d"]
-
-
-def test_a_text_that_is_short_enough_stays_as_it_is():
-    assert cut("a  b ", 2) == "a  b "
-    assert cut("a  b c", 2) == "a b"

@@ -151,10 +151,7 @@ def test_a_low_kl_may_grow_without_a_target_and_a_high_one_up_to_its_target():
         (AIMS, 0.05),
         (AIMS | {"kl_rate": 0}, None),
         ({}, None),
-        ({"kl_target": "0.05"}, None),
-        ({"kl_target": True}, None),
         ({"kl_target": math.inf}, None),
-        ({"kl_target": [1]}, None),
     ],
 )
 def test_what_is_a_target_in_a_configuration(config, target):
@@ -196,8 +193,3 @@ def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, 
         if state == "sick"
         else "The curve is right: the reward rises, and all other signs are healthy."
     )
-
-
-def test_a_judge_of_few_validations_says_nothing_yet():
-    _, findings = verdict(rows_of(objective__score=UP, eval__judge_x=[1.0] * 3 + [None] * 9), {})
-    assert len(findings) == 1
