@@ -31,6 +31,13 @@ def test_scores_are_those_of_one_process_bit_for_bit(two):
     assert len(set(expected)) > 3
 
 
+def test_what_stays_in_this_process(two):
+    """Too few dialogues, and a class of the user's, which may compare them."""
+    assert two.scores(Meteor("off"), MANY[:7]) is None
+    assert two.scores(type("Own", (Meteor,), {})("off"), MANY) is None
+    assert two.are_ready
+
+
 def test_before_they_are_ready_nobody_waits_for_them(monkeypatch):
     idle = RewardProcesses(4)
     assert idle.scores(Meteor("off"), MANY) is None

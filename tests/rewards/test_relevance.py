@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from relevance_models import BANK, save_letters
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -66,12 +68,24 @@ def test_a_constant_response_is_worth_nothing_on_average(folder, floor, reply):
     assert sum(scores) <= 1e-5
 
 
+@given(st.lists(st.floats(-20, 20), min_size=2, max_size=12), st.floats(-9, -1))
+def test_no_floor_of_at_most_minus_one_lifts_a_constant_above_nothing(scores, floor):
+    x = torch.tensor(scores, dtype=torch.float64)
+    margins = (x - x.logsumexp(dim=0) + math.log(len(x))).clamp(min=floor)
+    assert margins.mean() <= 1e-9
+
+
 def test_a_score_depends_on_no_other_response(reward):
     dialogues = [Dialogue(["a b", "c"], "d e f g h"), Dialogue(["e"], "a"), Dialogue(BANK[0], "q r")]
     together = reward(dialogues)
     assert together == pytest.approx([reward([dialogue])[0] for dialogue in dialogues], abs=1e-5)
     assert reward(dialogues[::-1]) == pytest.approx(together[::-1], abs=1e-5)
     assert reward([]) == []
+
+
+def test_the_prompt_is_everything_before_the_response(reward):
+    longer = Dialogue(["a", "b"]).said("c").heard("d e").said("f")
+    assert reward([longer]) == pytest.approx(reward([Dialogue(["b", "c", "d e"], "f")]), abs=1e-5)
 
 
 def test_a_smaller_bank_is_the_beginning_of_the_whole_one(folder):

@@ -69,3 +69,12 @@ def test_the_line_on_a_terminal_has_the_time_left_and_goes_at_the_end(monkeypatc
         progress.advance(500)  # a quarter took 10 s, so the rest takes 30
         assert out.getvalue().endswith("audit: 500 of 2,000 replies, 25%, 30 s left")
     assert out.getvalue().endswith("\r\x1b[2K")
+
+
+def test_the_log_gets_a_line_now_and_then(clock, caplog):
+    progress = AuditProgress(400)
+    caplog.set_level("INFO", "rlhf_dialog")
+    for seconds in (10.0, 20.0, 40.0):
+        clock[0] = seconds
+        progress.advance(100)
+    assert [record.getMessage() for record in caplog.records] == ["audit: 300 of 400 replies, 75%, 13 s left"]
