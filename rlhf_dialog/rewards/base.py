@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, TypeVar
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -276,3 +277,8 @@ def _missing(what: str, lacks: list[bool], reward: str) -> UserError:
         f"reward '{reward}' needs {what} for every prompt; {sum(lacks)} of {len(lacks)} dialogues have none "
         f"(the first is number {lacks.index(True)}). Use data that has it, or another reward."
     )
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a finite number; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

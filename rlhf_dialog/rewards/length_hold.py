@@ -5,7 +5,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, Purpose, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, Purpose, is_number, reaches_nothing
 
 
 @RewardFactory.register("LengthHold")
@@ -72,10 +72,9 @@ class LengthHold(BaseReward):
         self.held, self.debt, self.price = state["held"], state["debt"], state["price"]
 
 
-def _check(key: str, value: object, or_zero: bool = False) -> None:
+def _check(key: str, value: Any, or_zero: bool = False) -> None:
     """Raises UserError when the argument is not a finite number above 0 (with `or_zero`: or 0)."""
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-    if not usable or (value == 0 and not or_zero):
+    if not (is_number(value) and (value > 0 or (or_zero and value == 0))):
         raise UserError(
             f"reward_class.args.{key}: {value!r} must be a finite number {'of at least 0' if or_zero else 'above 0'}"
         )

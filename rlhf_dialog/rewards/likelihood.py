@@ -1,13 +1,12 @@
 """A price on what a language model finds unlikely: word salad, lists of rare words, sentences that break off."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, is_number, reaches_nothing
 
 if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
@@ -34,8 +33,7 @@ class LikelihoodPrice(BaseReward):
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
-        is_number = isinstance(floor, int | float) and not isinstance(floor, bool)
-        if floor is not None and not (is_number and -math.inf < floor < 0):
+        if floor is not None and not (is_number(floor) and floor < 0):
             raise UserError(
                 f"{ARGS}.floor: {floor!r} must be a number below 0: nats a token, such as -4; or null for none"
             )

@@ -1,13 +1,12 @@
 """Relevance: does the response fit its own prompt better than other prompts?"""
 
 import math
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, is_number, reaches_nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,10 +21,8 @@ class RelevanceReward(BaseReward):
     """log(exp s / mean(exp s, exp s_1 .. exp s_n)) in nats, from `floor` to `ceiling`: the InfoNCE margin of the own prompt.
 
     s is the model's score of the response with its own prompt, s_i with the i-th of the n prompts of a bank that is stored with
-    the model, so that a score depends on no other response. At most log(n + 1); the mean over the model's members. A prompt that
-    is itself in the bank is left out there. The mean of one and the same response over prompts like those of the bank is at
-    most 0, because the mean of exp(margin) is 1, and with a floor of at most -1 no floor lifts it above 0. A ceiling near what
-    true replies have takes away what a search gains by more words of the prompt.
+    the model; at most log(n + 1), and the mean over the model's members. A prompt that is itself in the bank is left out there. The
+    mean of one and the same response over prompts like those of the bank is at most 0, also with a floor of at most -1.
 
     `model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
     bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.
@@ -42,14 +39,14 @@ class RelevanceReward(BaseReward):
     ):
         from rlhf_dialog.models.relevance_folder import load_relevance
 
-        if floor is not None and not (_is_number(floor) and floor <= HIGHEST_FLOOR):
+        if floor is not None and not (is_number(floor) and floor <= HIGHEST_FLOOR):
             raise UserError(
                 f"reward_class.args.floor: {floor!r} must be a number of at most {HIGHEST_FLOOR:g} (with a higher one, the "
                 "mean of a constant response could be above 0), or null for none"
             )
         if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
             raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
-        if ceiling is not None and not (_is_number(ceiling) and ceiling > 0):
+        if ceiling is not None and not (is_number(ceiling) and ceiling > 0):
             raise UserError(
                 f"reward_class.args.ceiling: {ceiling!r} must be a number above 0: nats, such as 1; or null for none"
             )
@@ -96,7 +93,3 @@ def margins(scores: "Tensor", left_out: "Tensor") -> "Tensor":
     known = torch.cat([scores[..., :1], others], dim=-1)
     count = 1 + (~left_out).sum(dim=-1)
     return (known[..., 0] - known.logsumexp(dim=-1) + count.log()).mean(dim=0)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -150,8 +150,9 @@ class RemoteReward(BaseReward):
         except EndedEarly as error:
             raise Failed(f"ended its answer {error.missing} bytes early", again=True) from None
         except Unreachable as error:
-            words = f"{type(error.reason).__name__}: {_own_words(error.reason)}"
-            raise Failed(f"cannot be reached ({words})", again=True) from None
+            reason = error.reason  # only the system's text is shown, since other errors may quote the server
+            words = reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
+            raise Failed(f"cannot be reached ({type(reason).__name__}: {words})", again=True) from None
 
     def _error(self, what: str, tries: int) -> "NoAnswer":
         said = f"{self.shown} {what} (tried {'once' if tries == 1 else f'{tries} times'})"
@@ -203,13 +204,6 @@ def _refusal(status: int) -> Failed:
     if 300 <= status < 400:
         return Failed(f"answered {name}; redirects are not followed: give the final address as {KEY}.url", again=False)
     return Failed(f"answered {name}", again=status >= 500 or status in RETRIED)
-
-
-def _own_words(reason: Exception) -> str:
-    """The system's text for an OSError; other errors may quote the server, so their text is not shown."""
-    if isinstance(reason, UnicodeError):
-        return "not the name of a server"
-    return reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
 
 
 def _read_scores(body: bytes, count: int) -> Scores:

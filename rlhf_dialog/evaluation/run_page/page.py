@@ -77,9 +77,7 @@ def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) ->
         "rules": table(),
         "runs": [_run_data(run, points, letters) for run in runs],
         "differences": [[shorten(cell, letters) for cell in row] for row in differences(runs)],
-        "samples": [
-            {"prompt": one.prompt, "reference": one.reference, "replies": one.replies} for one in some(merged, samples)
-        ],
+        "samples": [asdict(sample) for sample in some(merged, samples)],
         "num_samples": len(merged),
         "newest": newest(runs, samples, letters),
         "num_newest": sum(len(run.newest) for run in runs),
