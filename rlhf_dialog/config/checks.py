@@ -15,7 +15,7 @@ from rlhf_dialog.terminal import visible
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """A text that must be one of `known`. `known` is read at each check, so a table may grow."""
+    """A text that must be one of `values`, which are read at each check, so a table may grow."""
 
     values: Iterable[str]
 

@@ -47,7 +47,7 @@ def json_schema(
 
 
 def _with_ids(key: Schema, ids: list[str], definitions: Mapping[str, Schema]) -> Schema:
-    """The key with the class written out in it, whose id is one of `known` or any other text."""
+    """The key with the class written out in it, whose id is one of `ids` or any other text."""
     branches = key.get("anyOf", [key])
     name = next(branch["$ref"] for branch in branches if "$ref" in branch).rpartition("/")[2]
     definition = definitions[name]

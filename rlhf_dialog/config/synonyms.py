@@ -217,7 +217,7 @@ def keys_in(hint: str) -> list[str]:
 def hint(name: str, keys: Collection[str]) -> str:
     """`; did you mean 'x'?` or `; <a sentence>` for a name of another library, or an empty string.
 
-    A hint with a key that is not in `known` is ignored: other commands have other keys.
+    A hint that names a key outside of `keys` is ignored: other commands have other keys.
     """
     text = HINTS.get(name, "")
     return f"; {text}" if text and set(keys_in(text)) <= set(keys) else ""

@@ -121,7 +121,7 @@ def baseline_names(environment: Environment) -> Sequence[str]:
 
 
 def open_episode(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
-    """Reset the environment; returns the prompt of the new episode. Raises UserError as `opening` does."""
+    """Reset the environment; returns the prompt of the new episode. Raises UserError as `reset_environment` does."""
     text, info = reset_environment(environment, seed, limits)
     prompt = info.get("prompt", Dialogue([text]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
@@ -145,7 +145,7 @@ def reset_environment(
 
 
 def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
-    """Make one step. Raises UserError as `opening` does, and for what cannot be learned from."""
+    """Make one step. Raises UserError as `reset_environment` does, and for what cannot be learned from."""
     found = _call(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")

@@ -34,7 +34,7 @@ SWEEP: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Match:
-    """The baseline's replies at the temperature at which its `distinct_2` is closest to the `wanted` one."""
+    """The baseline's replies at the temperature at which its `distinct_2` is closest to `target`."""
 
     temperature: float
     distinct_2: float
@@ -265,7 +265,7 @@ class Comparison:
         return rows
 
     def match_distinct_2(self, target: float) -> Match | None:
-        """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.
+        """The baseline at the temperature that gives it the `target` distinct-2, by bisection on all prompts.
 
         The bisection ends at a distance of 0.001, or after 12 steps with the closest one. None, with a notice, when there is none
         between temperature 0.3 and 1.5.
@@ -292,10 +292,7 @@ class Comparison:
 
 
 def sampling_like(sampling: Sampling, chosen: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:
-    """The agent's `own` sampling with the filters that are `given`; both agents of a comparison get the same.
-
-    Raises UserError when a filter is out of range.
-    """
+    """The agent's sampling with the `chosen` filters that are not None. Raises UserError when one is out of range."""
     filters = {name: getattr(sampling, name) if value is None else value for name, value in chosen.items()}
     if not (filters["temperature"] >= 1e-4 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
         raise UserError(

@@ -51,7 +51,7 @@ def distinct(played: Sequence[Played]) -> dict[str, Array]:
 
 
 def means(played: Sequence[Played]) -> dict[str, float]:
-    """The mean of each measure, NaN where no dialogue has it; with `success_of`, see `said_of`."""
+    """The mean of each measure, NaN where no dialogue has it; with `success_of`, see `count_verdicts`."""
     known = dialogue_numbers(played) | distinct(played)
     return {name: mean_statistic(values).point for name, values in known.items()} | count_verdicts(known["success"])
 

@@ -44,7 +44,7 @@ class RunConfig:
         return path
 
     def reward(self, new_paths: dict[str, str] | None = None) -> BaseReward | None:
-        """The reward; `given` (old -> new path) replaces models in all its parts by those that the user named.
+        """The reward; `new_paths` (old -> new path) replaces models in all its parts by those that the user named.
 
         None, with one warning, when the configuration is not trusted and the reward reaches out (`BaseReward.reaches_out`).
         Raises what `build_reward` raises.
@@ -78,7 +78,7 @@ def refuse_hub_data(path: Path, key: str, data_path: str | None) -> None:
 
 
 def read_run_config(named: Path | None, path: Path, trust_found: bool = False) -> RunConfig | None:
-    """The configuration that the user named, else the one at `found` if it exists, else None. Raises UserError for its errors."""
+    """The configuration that the user named, else the one at `path` if it exists, else None. Raises UserError for its errors."""
     if named:
         return RunConfig(load_config(named), named, trusted=True)
     return RunConfig(load_config(path), path, trust_found) if path.is_file() else None
@@ -95,7 +95,7 @@ def number_in(path: Path, key: str) -> float | None:
 
 
 def _replace_paths(args: Any, new_paths: dict[str, str]) -> Any:
-    """The arguments of a reward and its parts, with the paths that are keys of `given` replaced by its values."""
+    """The arguments of a reward and its parts, with the paths that are keys of `new_paths` replaced by its values."""
     if isinstance(args, dict):
         return {key: _replace_paths(value, new_paths) for key, value in args.items()}
     if isinstance(args, list):

@@ -66,7 +66,7 @@ def best_of_n_kl(n: float) -> float:
 
 
 def n_with_kl(kl: float) -> float:
-    """The n, not a whole number, whose `kl_of_best_of` is `kl`; 1 for a `kl` of at most 0."""
+    """The n, not a whole number, whose `best_of_n_kl` is `kl`; 1 for a `kl` of at most 0."""
     low, high = 1.0, 2.0
     while best_of_n_kl(high) < kl:
         low, high = high, high * 2

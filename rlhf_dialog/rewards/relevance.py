@@ -21,8 +21,8 @@ class RelevanceReward(BaseReward):
     """log(exp s / mean(exp s, exp s_1 .. exp s_n)) in nats, from `floor` to `ceiling`: the InfoNCE margin of the own prompt.
 
     s is the model's score of the response with its own prompt, s_i with the i-th of the n prompts of a bank that is stored with
-    the model; at most log(n + 1), and the mean over the model's members. A prompt that is itself in the bank is left out there. The
-    mean of one and the same response over prompts like those of the bank is at most 0, also with a floor of at most -1.
+    the model; at most log(n + 1), and the mean over the model's members. A prompt that is itself in the bank is left out there.
+    The mean of one and the same response over prompts like those of the bank is at most 0, also with a floor of at most -1.
 
     `model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
     bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.

@@ -105,9 +105,9 @@ class ScalarModel:
         return uses_bf16("fp32" if self.precision == "auto" and device == "cpu" else self.precision, device)
 
     def normalisation(self, normalize: bool | None) -> tuple[float, float]:
-        """Mean and deviation from the config.json; 0 and 1 if `wanted` is False, or if it is None and there are none.
+        """Mean and deviation from the config.json; 0 and 1 if `normalize` is False, or if it is None and there are none.
 
-        Raises UserError when they are missing but `wanted`, or cannot be used.
+        Raises UserError when they are missing but `normalize` is True, or cannot be used.
         """
         stored = [getattr(self.model.config, name, None) for name in ("mean", "std")]
         if normalize is False or (normalize is None and stored == [None, None]):

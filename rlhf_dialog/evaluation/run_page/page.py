@@ -22,7 +22,7 @@ State = Literal["running", "ended", "stopped"]
 class PageSample:
     """The end of a dialogue, a person's reply, and the replies of systems.
 
-    >>> Sample("Hello .", "Good morning .", {"before": "Hm .", "after": "Hello , how are you ?"})
+    >>> PageSample("Hello .", "Good morning .", {"before": "Hm .", "after": "Hello , how are you ?"})
     """
 
     prompt: str
