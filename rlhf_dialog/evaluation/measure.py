@@ -34,10 +34,10 @@ class Judges:
 
     `scorer`: the run's own reward, with its truncation penalty and the rule for a reply without a score (by default an error);
     `intent`: a classifier of acts, usually the reward's own; `judge`: one that the reward never saw; `relevance`: models that
-    say whether a reply fits its prompt, by the names of their metrics; `own`: what else is asked for one number for each reply,
-    by the name of its metric; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text
-    `<EOU>` is appended to references and finished replies; `seed` determines the other prompts of `meteor_shuffled` and of
-    the recall. `purpose` and `iteration` are passed to the reward before it scores.
+    say whether a reply fits its prompt, by the names of their metrics; `user_judges`: what else gives each reply a number, by the
+    name of its metric; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is
+    appended to references and finished replies; `seed` determines the other prompts of `meteor_shuffled` and of the recall.
+    `purpose` and `iteration` are passed to the reward before it scores.
     """
 
     scorer: Scorer | None = None
@@ -53,7 +53,7 @@ class Judges:
 
     @property
     def own_metrics(self) -> list[str]:
-        """The names of the metrics of `relevance` and `own`."""
+        """The names of the metrics of `relevance` and `user_judges`."""
         return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.user_judges)
 
 
