@@ -17,11 +17,12 @@ from processes import HANGING, environment, load_script, start_python
 hashes = load_script("tests/whole_runs/run_hashes.py")
 pytestmark = pytest.mark.thorough
 SERVER = """
-import offline, json, os, signal, sys, traceback
+import json, os, signal, sys, traceback
 
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # libraries print when they are imported
-import transformers.models.gpt2.modeling_gpt2, trl, peft
+import rlhf_dialog  # before torch, so that idle threads do not spin
+import torch, nltk, transformers.models.gpt2.modeling_gpt2, trl, peft
 import rlhf_dialog.runs.agent, rlhf_dialog.training.supervised.sft, rlhf_dialog.training.supervised.preference_model
 import rlhf_dialog.training.supervised.relevance.model
 from rlhf_dialog.commands.dispatcher import main
@@ -46,6 +47,7 @@ for line in sys.stdin:
             os.replace, os.rename = end_after_a_checkpoint(os.replace), end_after_a_checkpoint(os.rename)
         code = 70
         try:
+            torch.set_num_threads(int(sys.argv[1]))
             code = main(words)
         except SystemExit as end:
             code = end.code
@@ -62,6 +64,7 @@ PPO = hashes.SINGLE_TURN | {
     "advantage_estimator": "gae",
     "use_share_model": True,
     "num_responses_per_prompt": 4,
+    "max_prompt_length": 120,
     "per_device_microbatch_size": 8,
     "ppo_epoch": 1,
     "max_iterations": 2,
@@ -88,17 +91,21 @@ RUNS = {
         STAGE | {"data_path": "../inputs/pairs.jsonl", "model_path": "../inputs/model", "num_samples": 0},
     ),
     "relevance": ("train-relevance-model", STAGE | {"architecture": "convolution", "members": 1, "bank_size": 8}),
-    "night": ("feedback learn", hashes.NIGHT | {"sft_data_path": "../inputs/data"}),
+    "night": ("feedback learn", hashes.NIGHT | {"sft_data_path": "../inputs/data", "batch_size": 16}),
 }
 
 
 class Starter:
-    """Runs the command line in processes of so many threads, forked from one that has imported everything."""
+    """Runs the command line in processes of so many threads, forked from one that has imported everything.
+
+    Each sets its threads itself, as `pytorch_threads` does: a pool of threads does not survive a fork.
+    """
 
     def __init__(self, threads):
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        variables = dict.fromkeys(names, str(threads)) | {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = start_python("-c", SERVER, env=environment(**dict.fromkeys(names, str(threads))), **pipes)
+        self.process = start_python("-c", SERVER, threads, env=environment(**variables), **pipes)
 
     def run(self, folder, words, is_killed=False):
         """The exit code, negative for a signal."""
@@ -121,7 +128,7 @@ def root(tmp_path_factory):
     (root / "inputs").mkdir()
     hashes.write_rows(root / "inputs")
     tiny.write_data(root / "inputs/data", 30)
-    tiny.gpt2(n_embd=128).save_pretrained(root / "inputs/model")
+    tiny.gpt2(n_embd=256, n_layer=1).save_pretrained(root / "inputs/model")
     tiny.byte_tokenizer().save_pretrained(root / "inputs/model")
     (root / "inputs/model/rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 6}', encoding="utf-8")
     return root
