@@ -141,5 +141,5 @@ def test_the_copy_keeps_the_rules(house):
 def test_make_test_all_installs_what_its_tests_need():
     """Without deepspeed its tests are skipped, and nobody sees it."""
     printed = run_command("make", "--dry-run", "--assume-new=pyproject.toml", "test-all", cwd=ROOT).stdout
-    install, tests = printed.index('".[dev,deepspeed]"'), printed.index('-m pytest -q -n 2 -m ""')
+    install, tests = printed.index('".[dev,deepspeed,experiments]"'), printed.index('-m pytest -q -n 2 -m ""')
     assert install < tests
