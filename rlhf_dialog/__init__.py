@@ -11,7 +11,7 @@ from rlhf_dialog.config import registry
 from rlhf_dialog.distributed import openmp
 
 openmp.spin_briefly()
-registry.OFFERED.update({kind: wings.registered(kind) for kind in ("environment", "policy", "baseline")})
+registry.OFFERED.update({kind: wings.registered_ids(kind) for kind in ("environment", "policy", "baseline")})
 _HOME = {
     "BaseReward": "rewards.base",
     "ChatAgent": "models.chat_agent",

@@ -23,7 +23,7 @@ class UserError(Exception):
         super().__init__((f"{where}: " if where else "") + what + (f"; {remedy}" if remedy else ""))
         self.what, self.where, self.remedy = what, where, remedy
 
-    def at(self, where: str, instead_of: str = "") -> Self:
+    def with_location(self, where: str, instead_of: str = "") -> Self:
         """The error with another place: `where` before its text, and in place of its own; an empty `where` leaves the place out.
 
         With `instead_of`, `where` replaces that, wherever the text names it; a text that does not name it stays as it is.

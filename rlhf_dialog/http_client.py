@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import SplitResult
 
-from rlhf_dialog.user_code import TimeLimit, within
+from rlhf_dialog.user_code import TimeLimit, run_with_timeout
 
 CHUNK = 1 << 16  # bytes
 AGENT = "rlhf-dialog"
@@ -45,7 +45,7 @@ class EndedEarly(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """seconds: from the name's resolution to the last byte; size: bytes of an answer"""
 
     seconds: float
@@ -66,19 +66,19 @@ class Client:
     proxy: SplitResult | None = None
     check_address: Callable[[str], None] | None = None
 
-    def ask(self, method: str, target: str, limits: Limits, body: bytes | None = None) -> bytes:
+    def ask(self, method: str, target: str, limits: RequestLimits, body: bytes | None = None) -> bytes:
         """The body of the answer, whose status is 200 to 299; `target` is path and query.
 
         Raises TimeLimit, Unreachable, Refused, TooLong and EndedEarly.
         """
         try:
-            return within(limits.seconds, lambda: self._ask(method, target, limits, body))
+            return run_with_timeout(limits.seconds, lambda: self._ask(method, target, limits, body))
         except TimeoutError:
             raise TimeLimit from None
         except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError: a name that cannot be one
             raise Unreachable(error) from None
 
-    def _ask(self, method: str, target: str, limits: Limits, body: bytes | None) -> bytes:
+    def _ask(self, method: str, target: str, limits: RequestLimits, body: bytes | None) -> bytes:
         deadline = time.monotonic() + limits.seconds
         headers = {"User-Agent": AGENT} | {name.title(): value for name, value in self.headers.items()}
         for_proxy = {name: headers.pop(name) for name in TO_PROXY if name in headers and self._has_tunnel}

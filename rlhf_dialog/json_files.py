@@ -15,7 +15,7 @@ FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what a
 MAX_FAULT = 300  # characters
 
 
-def parsed(text: str | bytes, shape: Any = None) -> Any:
+def parse_json(text: str | bytes, shape: Any = None) -> Any:
     """The JSON of a text. Raises ValueError when it is none, is nested too deeply, or has not the types of `shape`."""
     try:
         tree = json.loads(text)
@@ -32,8 +32,8 @@ def check_shape(tree: Any, shape: Any) -> None:
 
 
 def load_json(path: Path | Traversable, shape: Any = None, encoding: str = "utf-8") -> Any:
-    """The JSON of a file, see `parsed`. Raises OSError or ValueError: for readers that have a message for all their files."""
-    return parsed(path.read_text(encoding=encoding), shape)
+    """The JSON of a file, see `parse_json`. Raises OSError or ValueError: for readers that have a message for all their files."""
+    return parse_json(path.read_text(encoding=encoding), shape)
 
 
 def read_json(

@@ -75,11 +75,11 @@ def lasting(seconds: float) -> str:
 
 def each_logged(items: Sequence[T], title: str, logger: logging.Logger, interval: float = 60.0) -> Iterator[T]:
     """The items; every `interval` seconds a line of the log says how many are done, and how long the rest takes."""
-    left, said = TimeLeft(), time.monotonic()
+    left, last_logged = TimeLeft(), time.monotonic()
     left.text(0.0)
     for number, item in enumerate(items):
-        if number and time.monotonic() - said >= interval:
-            said, share = time.monotonic(), number / len(items)
+        if number and time.monotonic() - last_logged >= interval:
+            last_logged, share = time.monotonic(), number / len(items)
             logger.info("%s: %d of %d, %.0f %%, %s", title, number, len(items), 100 * share, left.text(share))
         yield item
 

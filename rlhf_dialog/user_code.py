@@ -24,7 +24,7 @@ LIBRARIES = (
 
 
 class TimeLimit(Exception):
-    """The work of `within` did not finish in time; `frames` is where it was then."""
+    """The work of `run_with_timeout` did not finish in time; `frames` is where it was then."""
 
     def __init__(self, frames: Iterable[traceback.FrameSummary] = ()):
         super().__init__()
@@ -64,7 +64,7 @@ class BackgroundCall(Generic[T]):
         return self._value
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def run_with_timeout(seconds: float, work: Callable[[], T]) -> T:
     """Return or raise what `work` does in its own thread. Raises TimeLimit after `seconds`; the thread goes on."""
     return BackgroundCall(work).result(seconds)
 
@@ -94,36 +94,36 @@ def all_stacks() -> str:
 
 
 @contextlib.contextmanager
-def named(who: str, cls: type = object) -> Iterator[None]:
-    """Turn exceptions of the block into a UserError: who raised, what, at which line (`place_of`); those that end a run pass."""
+def as_user_error(who: str, cls: type = object) -> Iterator[None]:
+    """Turn exceptions of the block into a UserError: who raised, what, at which line (`find_user_line`); those that end a run pass."""
     try:
         yield
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        place = place_of(cls, frames_of(error))
+        place = find_user_line(cls, extract_frames(error))
         raise UserError(f"{who} raised {type(error).__name__}: {error}{place}") from error
 
 
-def place_of(cls: type, frames: list[traceback.FrameSummary]) -> str:
+def find_user_line(cls: type, frames: list[traceback.FrameSummary]) -> str:
     """` at path:line`: the deepest line of the user's own code, else of the file of the class; empty without one."""
-    own = outside_libraries(frames) or in_file_of(cls, frames)
-    return f" at {line_of(own[-1])}" if own else ""
+    user_frames = outside_libraries(frames) or frames_in_class_file(cls, frames)
+    return f" at {format_line(user_frames[-1])}" if user_frames else ""
 
 
-def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+def extract_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Where the exception was raised, the deepest frame last."""
     return list(traceback.extract_tb(error.__traceback__))
 
 
-def line_of(frame: traceback.FrameSummary) -> str:
+def format_line(frame: traceback.FrameSummary) -> str:
     """`path:line`, relative to the working directory where the file lies below it."""
     path = Path(frame.filename)
     place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{place}:{frame.lineno}"
 
 
-def in_file_of(cls: type, frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+def frames_in_class_file(cls: type, frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """The frames in the file of the class."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return [frame for frame in frames if file and Path(frame.filename).resolve() == Path(file).resolve()]

@@ -97,7 +97,7 @@ def commands() -> dict[str, Command]:
     return {name: command for wing in WINGS for name, command in wing.commands.items()}
 
 
-def registered(kind: str) -> dict[str, Callable[[], Any]]:
+def registered_ids(kind: str) -> dict[str, Callable[[], Any]]:
     """The ids of a kind of registry, each with what loads its class or function."""
     places = {name: place for wing in WINGS for name, place in wing.registered.get(kind, {}).items()}
     return {name: partial(load, place) for name, place in places.items()}

@@ -18,7 +18,7 @@ import yaml
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import quickstart
-from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
@@ -68,12 +68,12 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     checks: list[Check] = []
     if options.seeds:
-        code = exit_code_of(lambda: checks.extend(check_seeds(options.work, options.seeds)), debug=False)
+        code = call_for_exit_code(lambda: checks.extend(check_seeds(options.work, options.seeds)), debug=False)
     else:
-        code = exit_code_of(lambda: checks.extend(check_run(options.run)), debug=False)
+        code = call_for_exit_code(lambda: checks.extend(check_run(options.run)), debug=False)
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
-    for title, seconds, budget in quickstart.seconds_of(Path()) if checks and not options.seeds else []:
+    for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks and not options.seeds else []:
         print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     return code or int(not all(passed for _, passed, _ in checks))
 

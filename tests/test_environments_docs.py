@@ -10,7 +10,7 @@ import yaml
 from small_world import write_world
 
 from experiments.users.command import USERS, CompareUsersOptions
-from rlhf_dialog.commands.options import parsed
+from rlhf_dialog.commands.options import parse_options
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -76,7 +76,7 @@ def test_the_users_of_the_yaml_and_the_commands():
     assert set(settings["args"]) - {"model", "persona", "goals", "max_turns"} <= set(AgentSettings.model_fields)
     assert set(re.findall(r"^\| `(\w+)` \| (?:the agenda|the same|`--model`|other)", PAGE, re.MULTILINE)) == set(USERS)
     commands = [line for line in "".join(blocks("bash")).splitlines() if "experiments.users" in line]
-    assert [parsed(CompareUsersOptions, shlex.split(line)[3:]).users for line in commands] == [
+    assert [parse_options(CompareUsersOptions, shlex.split(line)[3:]).users for line in commands] == [
         ("agenda", "corpus"),
         ("language_model", "corpus"),
     ]

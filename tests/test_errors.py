@@ -79,5 +79,5 @@ def test_an_error_names_where_what_and_the_remedy():
     ],
 )
 def test_an_error_at_another_place(error, place, text):
-    moved = error.at(*place)
+    moved = error.with_location(*place)
     assert (str(moved), type(moved)) == (text, type(error))

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from servers import serving
 
-from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
+from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
 
-LIMITS = Limits(60, 1000)
+LIMITS = RequestLimits(60, 1000)
 
 
 def ask(server, limits=LIMITS, **options):
@@ -80,10 +80,10 @@ def test_the_key_of_a_proxy_that_reads_the_request_is_in_the_request():
 def test_an_answer_as_long_as_the_limit_is_read(size):
     with serving(lambda *_: (200, b"yes")) as server:
         if size == 3:
-            assert ask(server, Limits(60, size)) == b"yes"
+            assert ask(server, RequestLimits(60, size)) == b"yes"
         else:
             with pytest.raises(TooLong):
-                ask(server, Limits(60, size))
+                ask(server, RequestLimits(60, size))
 
 
 @pytest.mark.parametrize("status", [199, 204, 299, 300, 404, 500])

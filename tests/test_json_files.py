@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import as_read_again, damage_as_user_error, json_or, load_json, parsed, read_json
+from rlhf_dialog.json_files import as_read_again, damage_as_user_error, json_or, load_json, parse_json, read_json
 
 DEEP = "[" * 100_000
 
@@ -52,7 +52,7 @@ def test_damage_is_one_sentence_with_the_file_the_fault_and_what_to_do(tmp_path,
 
 
 def test_parts_that_the_shape_does_not_name_are_kept():
-    assert parsed('{"count": 3, "more": [1]}', Count) == {"count": 3, "more": [1]}
+    assert parse_json('{"count": 3, "more": [1]}', Count) == {"count": 3, "more": [1]}
 
 
 @pytest.mark.parametrize(

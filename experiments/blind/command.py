@@ -30,7 +30,9 @@ class BlindOptions(Options):
     seed: int = option("draws the prompts, their order and the sides (default: 0)", 0)
     output: Path | None = option("folder for page.html and key.json")
     key: Path | None = option("key.json of the page")
-    verdicts: tuple[Path, ...] = option("verdicts that a reader has saved. May be given several times", (), again=True)
+    verdicts: tuple[Path, ...] = option(
+        "verdicts that a reader has saved. May be given several times", (), form="repeated"
+    )
 
 
 def run(options: BlindOptions) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.month.simulation import MonthKeys
 from rlhf_dialog.commands.command_line import key_rows
-from rlhf_dialog.commands.schema import text_of
+from rlhf_dialog.commands.schema import schema_text
 from rlhf_dialog.config.json_schema import json_schema
 
 FOLDER = Path(__file__).parent
@@ -21,7 +21,10 @@ def written() -> dict[Path, str]:
     """Each file that is written here, with its text."""
     rows = [[f"`{row.key}`", row.kind, row.default, row.meaning] for row in key_rows(MonthKeys)]
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in rows]
-    return {FOLDER / "KEYS.md": HEAD + "\n".join(lines) + "\n", FOLDER / "schema.json": text_of(json_schema(MonthKeys))}
+    return {
+        FOLDER / "KEYS.md": HEAD + "\n".join(lines) + "\n",
+        FOLDER / "schema.json": schema_text(json_schema(MonthKeys)),
+    }
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.policies_table.table import LANGUAGE_MODEL, Cell, Plan
-from rlhf_dialog.commands.options import parsed
+from rlhf_dialog.commands.options import parse_options
 from rlhf_dialog.environments.base import baseline_names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, dialogue_numbers
@@ -52,7 +52,7 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     from rlhf_dialog.runs.sources import played, simulated, spoken
 
     words = ["--agent", str(folder), "--domain", plan.domain, "--user", plan.user]
-    options = parsed(EvaluatePolicyOptions, words)
+    options = parse_options(EvaluatePolicyOptions, words)
     source, numbers = simulated(choose_environment(options), 0, "test"), range(plan.test_dialogues)
     agent = ChatAgent.load(folder)
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())

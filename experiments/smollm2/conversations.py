@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.smollm2.wheels import opened
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import parsed
+from rlhf_dialog.json_files import parse_json
 
 DATA = "chitchat_dataset/dataset.json"
 SHARES = {"test": 5, "validation": 5}  # percent of the conversations; the rest is train
@@ -18,7 +18,7 @@ def write_chitchat(wheel: Path, folder: Path) -> str:
     """`train.jsonl`, `validation.jsonl` and `test.jsonl`; returns what was written, in words. Raises UserError for damage."""
     with opened(wheel) as archive:
         try:
-            conversations: dict[str, Any] = parsed(archive.read(DATA))
+            conversations: dict[str, Any] = parse_json(archive.read(DATA))
             dialogues = {name: turns_of(one["messages"]) for name, one in conversations.items()}
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UserError(f"{wheel} is damaged: {DATA}: {error!r}; remove it, and fetch again") from error

@@ -19,7 +19,7 @@ class FetchOptions(Options):
         for name, part in PARTS.items()
     )
 
-    parts: tuple[str, ...] = option(f"what to fetch: {', '.join(PARTS)}", metavar="PART", positional=True)
+    parts: tuple[str, ...] = option(f"what to fetch: {', '.join(PARTS)}", metavar="PART", form="positional")
     output: Path = option("folder in which each part gets its own (default: fetched)", Path("fetched"), metavar="DIR")
 
 

@@ -40,7 +40,7 @@ PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differenc
 
 class TableOptions(Options):
     description = __doc__
-    agent: tuple[str, ...] = option("agent of one training seed; may be given several times", again=True)
+    agent: tuple[str, ...] = option("agent of one training seed; may be given several times", form="repeated")
     config: str = option("YAML of the runs: model_path is the start, and the data and reward are those of the rows")
     encoder: str = option("folder of a sentence encoder that the reward never saw, such as fetched/minilm")
     work: Path = option("folder for the replies of each row")
@@ -50,7 +50,7 @@ class TableOptions(Options):
     )
     system_prompt: tuple[str, ...] = option(
         "also the start behind this system prompt, `null` for that of its template; may be given several times",
-        again=True,
+        form="repeated",
     )
     likelihood: bool = option(
         "also the log-probability of replies under the start (a minute for 200 replies on one core)"

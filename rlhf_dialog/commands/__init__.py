@@ -6,7 +6,7 @@
   runs and returns the exit code. With a YAML (`YamlOptions`) each key of its schema is an option too.
 - **`dispatcher` imports a command when it is called**, and a command imports torch, transformers, datasets and trl when
   its work begins: help, a missing folder and an unknown key take a second, not nine.
-- **A user's mistake is a message, not a traceback** (`exit_code_of`): exit code 2 for a UserError, 3 when a check of
+- **A user's mistake is a message, not a traceback** (`call_for_exit_code`): exit code 2 for a UserError, 3 when a check of
   the run fails, 130 and 143 for SIGINT and SIGTERM, 141 when nobody reads the output any more. Any other exception is a
   bug: exit code 70, one line, and the traceback in error.log. `--debug` shows the traceback of either.
 - **What is printed or logged goes through `terminal`**, so that control characters in somebody's text are only shown.

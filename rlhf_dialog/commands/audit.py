@@ -57,7 +57,7 @@ class AuditOptions(Options):
     judge: tuple[str, ...] = option(
         "act classifier that the reward never saw, or a registered reward, `Name` or `{id: Name, args: {..}}`. May be given "
         "several times",
-        again=True,
+        form="repeated",
     )
     likelihood: str | None = option(
         "folder of a causal LM or agent that the reward does not use: its mean log-probability of a token is a judge",
@@ -116,11 +116,11 @@ def run(options: AuditOptions) -> int:
     from rlhf_dialog.evaluation.audit.search import Budget
 
     config = read_config(options)
-    task = task_of(options, config)
+    task = build_task(options, config)
     prompts = held_out(task, options)
     training = Training(task.prompts("train", task.drop_overlap))
-    scorer = scorer_of(config, options.device)
-    judges = judges_of(options, config, scorer.reward)
+    scorer = build_scorer(config, options.device)
+    judges = load_judges(options, config, scorer.reward)
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
     budget = Budget(
         min(options.search_prompts, len(prompts)),
@@ -130,7 +130,7 @@ def run(options: AuditOptions) -> int:
     )
     plan = AuditPlan(budget, config.config.turn_separator or "", config.config.max_new_tokens, options.seed)
     result = audit(prompts, training, scorer, judges, plan)
-    result["settings"] = settings_of(options, config, task, plan, len(prompts)) | {
+    result["settings"] = record_settings(options, config, task, plan, len(prompts)) | {
         "seconds": round(time.monotonic() - begun, 1),
         "asked": result.pop("asked"),
     }
@@ -150,12 +150,12 @@ def read_config(options: AuditOptions) -> RunConfig:
     return config
 
 
-def task_of(options: AuditOptions, config: RunConfig) -> Task:
+def build_task(options: AuditOptions, config: RunConfig) -> Task:
     """The data, as the training reads it. Raises UserError without any."""
-    own = config.config
+    settings = config.config
     data_path = options.data_path or config.data_path()
-    sizes = (own.context_size, own.min_context_size)
-    return Task(data_path, sizes[0], sizes[1], own.turn_separator, own.drop_overlap, config)
+    sizes = (settings.context_size, settings.min_context_size)
+    return Task(data_path, sizes[0], sizes[1], settings.turn_separator, settings.drop_overlap, config)
 
 
 def held_out(task: Task, options: AuditOptions) -> "list[Dialogue]":
@@ -171,7 +171,7 @@ def held_out(task: Task, options: AuditOptions) -> "list[Dialogue]":
     return prompts
 
 
-def scorer_of(config: RunConfig, device: str) -> Scorer:
+def build_scorer(config: RunConfig, device: str) -> Scorer:
     """The reward, as an evaluation asks it. Raises what `build_reward` raises."""
     reward = config.reward()
     assert reward is not None  # the user named the file
@@ -182,7 +182,7 @@ def scorer_of(config: RunConfig, device: str) -> Scorer:
     )
 
 
-def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
+def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
     """Those of --judge, and `likelihood`. Raises UserError for one that cannot be loaded, or has a model of the reward."""
     from rlhf_dialog.evaluation.act_judges import same_weights
 
@@ -191,7 +191,7 @@ def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> d
         try:
             price = LikelihoodPrice(options.likelihood, None, config.config.max_new_tokens)
         except UserError as error:
-            raise error.at("--likelihood", "reward_class.args.model") from error
+            raise error.with_location("--likelihood", "reward_class.args.model") from error
         judges["likelihood"] = price.move_to(options.device)
     models = [module for _, module in models_inside(reward).values()]
     for name, judge in judges.items():
@@ -217,16 +217,16 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
         check_needs(reward, prompts, f" of {data_path}, validation,")
 
 
-def settings_of(
+def record_settings(
     options: AuditOptions, config: RunConfig, task: Task, plan: "AuditPlan", num_prompts: int
 ) -> dict[str, Any]:
     """What decides the numbers, and when they were made."""
     from rlhf_dialog.runs.identity import essential
     from rlhf_dialog.runs.verification import sha256_of
 
-    own = config.config
+    settings = config.config
     decides = {
-        "reward_class": essential(own.reward_class.model_dump()),
+        "reward_class": essential(settings.reward_class.model_dump()),
         "data_path": task.data_path,
         "context_size": task.context_size,
         "min_context_size": task.min_context_size,
@@ -258,12 +258,12 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     for line in page.summary_lines(result):
         console.print(line, markup=False, highlight=False)
     console.print(*page.score_tables(result))
-    for line in [*page.example_lines(result), *notes_of(options, result)]:
+    for line in [*page.example_lines(result), *list_notes(options, result)]:
         console.print(line, markup=False, highlight=False)
     return HOLES if any(finding["hole"] for finding in result["findings"]) else 0
 
 
-def notes_of(options: AuditOptions, result: dict[str, Any]) -> list[str]:
+def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
     """What a reader of the tables has to know."""
     settings = result["settings"]
     notes = [

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_dialog import wings
-from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, answered, word_of
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, show_answer, split_command
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
@@ -51,7 +51,7 @@ def converse(begin: Callable[[], AnsweringTalk], read: Callable[[str], str], scr
             except EOFError:
                 screen.write("")
                 return
-            word = word_of(text)[0] or text.lower()
+            word = split_command(text)[0] or text.lower()
             if word in ENDS:
                 return
             if word == "reset":
@@ -75,11 +75,11 @@ def _next(talk: AnsweringTalk, begin: Callable[[], AnsweringTalk], screen: Scree
 
 
 def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
-    said = talk.spoken(text)
-    if said != text:
+    message = talk.spoken(text)
+    if message != text:
         screen.write(NOTICE)
-    if said:
-        answered(talk, talk.say(said), screen)
+    if message:
+        show_answer(talk, talk.say(message), screen)
 
 
 class ChatOptions(Options):

@@ -50,12 +50,12 @@ class Screen:
         """Show a growing answer: on a terminal as it grows, else when it is whole."""
         if self.show is None:
             *_, whole = ["", *pieces]
-            self.write(label + (_below(whole) or "(an empty reply)"))
+            self.write(label + (_indent_lines(whole) or "(an empty reply)"))
             return
         self.show(label)
         done = ""
         try:
-            for text in map(_below, pieces):
+            for text in map(_indent_lines, pieces):
                 if not text.startswith(done):  # what was certain has changed after all
                     self.show(f"\n{label}")
                     done = ""
@@ -69,21 +69,21 @@ class Screen:
         self.write(f"({text})")
 
 
-def _below(text: str) -> str:
+def _indent_lines(text: str) -> str:
     """The text with further lines below the first: no line of it can pass for a prompt."""
     return text.replace("\n", "\n         ")
 
 
-def answered(talk: AnsweringTalk, pieces: Iterator[str], screen: Screen, label: str = AGENT) -> None:
+def show_answer(talk: AnsweringTalk, pieces: Iterator[str], screen: Screen, label: str = AGENT) -> None:
     """Show an answer, and say so when it is not on disk."""
     screen.answer(pieces, label)
     if talk.problem:
         screen.note(talk.problem)
 
 
-def word_of(line: str) -> tuple[str, str]:
+def split_command(line: str) -> tuple[str, str]:
     """The word of `/word arguments`, in lower case, and its arguments; two empty texts for a message to the agent."""
     if not line.startswith("/") or line.startswith("//"):
         return "", ""
-    word, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
-    return word.lower(), rest
+    word, arguments = [*line[1:].split(maxsplit=1), "", ""][:2]
+    return word.lower(), arguments

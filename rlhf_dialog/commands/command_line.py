@@ -55,7 +55,7 @@ def _leave(signum: int, _: object) -> NoReturn:
     raise SignalExit(128 + signum)
 
 
-def exit_code_of(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
+def call_for_exit_code(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
     """Call `run`; returns the code that it returns, 0 for None, or that of how it ended, after one message on stderr.
 
     2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
@@ -168,14 +168,14 @@ def home_path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
-def check_output(name: str, path: Path, shown: str) -> None:
+def check_output(name: str, path: Path, text: str) -> None:
     """Raises UserError when the file of the option `--name` cannot be written, or is a device or a pipe."""
     path = path.absolute()
     above = next((parent for parent in path.parents if parent.exists()), path)  # "/" has none
     if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
-        raise UserError(f"--{name}: '{shown}' cannot be written; name a file in a folder that you may write to")
+        raise UserError(f"--{name}: '{text}' cannot be written; name a file in a folder that you may write to")
     if is_special(path):
-        raise UserError(f"--{name}: '{shown}' is not a regular file; name a file, which may be a new one")
+        raise UserError(f"--{name}: '{text}' is not a regular file; name a file, which may be a new one")
 
 
 def check_seed(seed: int) -> None:

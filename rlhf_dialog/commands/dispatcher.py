@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(usage())
         return 0
-    name, *rest = words
+    name, *arguments = words
     if name == "--version":
         sys.stdout.write(f"rlhf-dialog {rlhf_dialog.__version__}\n")
         return 0
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: there is no command {name!r}{advice}\n")
         return UserError.exit_code
     sys.argv[0] = f"{_program()} {name}"  # the program name in the help of the command
-    return int(import_module(COMMANDS[name].module).main([*rank, *rest]))
+    return int(import_module(COMMANDS[name].module).main([*rank, *arguments]))
 
 
 def usage() -> str:

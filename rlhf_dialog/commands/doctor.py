@@ -100,13 +100,13 @@ def machine_lines(machine: "Machine") -> Iterator[str]:
     limit = "" if machine.memory_limit is None else f"; limit of the control group {_gib(machine.memory_limit)}"
     yield from _row("memory", f"{_gib(machine.memory_total)}, {_gib(machine.memory_available)} available{limit}")
     for gpu in machine.gpus:
-        yield from _row("GPU", _described(gpu))
+        yield from _row("GPU", _describe_gpu(gpu))
     if not machine.gpus:
         yield from _row("GPU", "none that torch can use")
     yield from _row("disk", f"{_gib(machine.disk_free)} free in {machine.folder}")
 
 
-def _described(gpu: "Gpu") -> str:
+def _describe_gpu(gpu: "Gpu") -> str:
     bfloat16 = f"bfloat16 {gpu.bfloat16:,.0f} GFLOP/s" if gpu.has_bfloat16 else "no bfloat16"
     return f"{gpu.name}, {_gib(gpu.free)} of {_gib(gpu.total)} free; float32 {gpu.float32:,.0f} GFLOP/s, {bfloat16}"
 
@@ -123,13 +123,13 @@ def run_lines(runs: "list[CommonRun]", packages: list[Package]) -> Iterator[str]
     missing = {package.name: package.install for package in packages if package.version is None}
     for run in runs:
         memory = f"{_gib(run.bytes_needed)} of memory, of {_gib(run.bytes_available)} available"
-        yield from wrapped(f"{run.what}: {'fits' if run.fits else 'does not fit'}: it needs {memory}", "  ", "    ")
+        yield from wrap_lines(f"{run.what}: {'fits' if run.fits else 'does not fit'}: it needs {memory}", "  ", "    ")
         for name in run.extras:
             if name in missing:
-                yield from wrapped(f"first: {missing[name]}", "    ", "      ")
+                yield from wrap_lines(f"first: {missing[name]}", "    ", "      ")
 
 
-def wrapped(text: str, first: str = "  ", then: str = "  ") -> list[str]:
+def wrap_lines(text: str, first: str = "  ", then: str = "  ") -> list[str]:
     """The text in lines of at most WIDTH letters; a path or a name that is longer is not divided."""
     return textwrap.wrap(
         text,
@@ -142,7 +142,7 @@ def wrapped(text: str, first: str = "  ", then: str = "  ") -> list[str]:
 
 
 def _row(name: str, text: str) -> list[str]:
-    return wrapped(f"{name:<14}{text}", "  ", " " * 16)
+    return wrap_lines(f"{name:<14}{text}", "  ", " " * 16)
 
 
 def _gib(size: int | None) -> str:

@@ -78,7 +78,7 @@ class EvaluateOptions(AgentOptions):
     system_prompt: tuple[str, ...] = option(
         "also --baseline (without one, --agent) behind this system prompt, `null` for that of the model's template: what a "
         "prompt gains without any training. May be given several times",
-        again=True,
+        form="repeated",
     )
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
     samples: Path | None = option("JSON file for the replies of three prompts")
@@ -139,12 +139,12 @@ def check(options: EvaluateOptions) -> None:
 
 def check_outputs(options: EvaluateOptions) -> None:
     """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
-    given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples", "figure")}
-    paths = {name: path.absolute() for name, path in given.items() if path is not None}
+    files = {name: getattr(options, name) for name in ("output", "report", "replies", "samples", "figure")}
+    paths = {name: path.absolute() for name, path in files.items() if path is not None}
     for name, path in paths.items():
-        check_output(name, path, str(given[name]))
+        check_output(name, path, str(files[name]))
         if list(paths.values()).count(path) > 1:
-            raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
+            raise UserError(f"--{name}: '{files[name]}' is given twice; name one file for each output")
 
 
 def run(options: EvaluateOptions) -> None:
@@ -157,7 +157,7 @@ def run(options: EvaluateOptions) -> None:
 
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
-    judges = judges_of(options, task)
+    judges = build_judges(options, task)
     for name in ("best_of", "baselines"):
         if getattr(options, name) and judges.scorer is None:
             raise UserError(
@@ -171,10 +171,10 @@ def run(options: EvaluateOptions) -> None:
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     comparison.beside, comparison.draws = load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
-    bias_prompts = prompts_of_bias(task, options) if options.baselines else None
+    bias_prompts = pick_bias_prompts(task, options) if options.baselines else None
     system_prompts = [None if text == "null" else text for text in options.system_prompt]
-    result = comparison.run(training_of(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
-    result["settings"] = settings_of(options, task, sampling, judges, prompts)
+    result = comparison.run(load_training_prompts(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
+    result["settings"] = record_settings(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
 
@@ -260,7 +260,7 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
         raise
 
 
-def judges_of(options: EvaluateOptions, task: Task) -> "Judges":
+def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
     from rlhf_dialog.evaluation.measure import default_judges as judges_by
 
@@ -301,7 +301,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     return prompts
 
 
-def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
+def pick_bias_prompts(task: Task, options: EvaluateOptions) -> "BiasPrompts":
     """Training and validation prompts for the row of one bias."""
     from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
     from rlhf_dialog.evaluation.replies import pick_prompts
@@ -310,7 +310,7 @@ def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
     return BiasPrompts(*(pick_prompts(some, BIAS_PROMPTS, options.seed) for some in (training, validation)))
 
 
-def training_of(task: Task) -> list[Dialogue]:
+def load_training_prompts(task: Task) -> list[Dialogue]:
     """The prompts of the training split that have a reference; none, with a notice, when it cannot be read."""
     try:
         prompts = task.prompts("train", task.drop_overlap)
@@ -320,7 +320,7 @@ def training_of(task: Task) -> list[Dialogue]:
     return [prompt for prompt in prompts if prompt.reference]
 
 
-def settings_of(
+def record_settings(
     options: EvaluateOptions, task: Task, sampling: "Sampling", judges: "Judges", prompts: list[Dialogue]
 ) -> dict[str, Any]:
     """What decides the numbers."""

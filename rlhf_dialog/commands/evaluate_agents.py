@@ -24,7 +24,7 @@ class AgentOptions(JudgeOptions):
     beside: tuple[str, ...] = option(
         "one more agent as a row of its own, NAME=DIR, or DIR, whose name it then has: another seed, what was trained "
         "otherwise. May be given several times",
-        again=True,
+        form="repeated",
     )
     draws: int = option("samples of each agent to each prompt, of which the mean counts (default: 1)", 1)
     config: str | None = option(
@@ -59,11 +59,11 @@ def load_agent(options: AgentOptions, folder: str, settings: "AgentSettings | No
 
 def folders_beside(options: AgentOptions) -> dict[str, str]:
     """The folder of each agent of --beside, by the name of its row."""
-    pairs = [text.split("=", 1) if "=" in text else (_name_of(text), text) for text in options.beside]
+    pairs = [text.split("=", 1) if "=" in text else (_row_name(text), text) for text in options.beside]
     return {name: folder for name, folder in pairs}
 
 
-def _name_of(folder: str) -> str:
+def _row_name(folder: str) -> str:
     """That of the folder, or of the run that an `agent` lies in."""
     path = Path(folder).absolute()
     return path.parent.name if path.name == "agent" else path.name
@@ -71,10 +71,10 @@ def _name_of(folder: str) -> str:
 
 def check_beside(options: AgentOptions) -> None:
     """Raises UserError for two rows of one name."""
-    known = folders_beside(options)
-    if len(known) < len(options.beside):
+    folders = folders_beside(options)
+    if len(folders) < len(options.beside):
         raise UserError(f"--beside: two of {', '.join(options.beside)} have the same name; give each its own, NAME=DIR")
-    if wrong := [name for name in known if name in OWN or not name]:
+    if wrong := [name for name in folders if name in OWN or not name]:
         raise UserError(f"--beside: '{wrong[0]}' is the name of another row; give another one, NAME=DIR")
 
 

@@ -26,12 +26,12 @@ class JudgeOptions(Options):
         "act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
         "beside intent_accuracy and intent_macro_f1; or a registered reward, `Name` or `{id: Name, args: {..}}`, whose mean is "
         "judge_<its name>. May be given several times",
-        again=True,
+        form="repeated",
     )
     relevance_model: tuple[str, ...] = option(
         "relevance model that the reward never saw (docs: reward_models/README.md): how often a reply's own prompt is the "
         "first, and among the first 10, of 100: relevance_r1, relevance_r10. May be given several times",
-        again=True,
+        form="repeated",
     )
     register: str | None = option(
         "Python file that registers rewards, metrics and networks of your own, run first; for example train_ppo.py. Metrics "
@@ -75,12 +75,12 @@ def all_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
 
 def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
     """The registered rewards among the values of --judge, as `judge_<name>`. Raises UserError when one cannot be built."""
-    found: dict[str, BaseReward] = {}
+    judges: dict[str, BaseReward] = {}
     for word in words:
         if (node := _reward_node(word)) is not None:
             reward = _reward(word, node).move_to(device)
-            found[free_name(f"judge_{reward.name}", found)] = reward
-    return found
+            judges[free_name(f"judge_{reward.name}", judges)] = reward
+    return judges
 
 
 def judge_folder(options: JudgeOptions) -> str | None:
@@ -123,11 +123,11 @@ def _reward(word: str, node: dict[str, Any]) -> BaseReward:
     try:
         return build_reward(node["id"], args)
     except UserError as error:
-        raise error.at("args", "reward_class.args").at("--judge") from error
+        raise error.with_location("args", "reward_class.args").with_location("--judge") from error
 
 
 def _act_classifier(path: str, device: str) -> Intent:
     try:
         return Intent(path, precision="fp32").move_to(device)
     except UserError as error:
-        raise error.at("--judge", INTENT_KEY) from error
+        raise error.with_location("--judge", INTENT_KEY) from error

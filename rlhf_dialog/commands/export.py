@@ -139,14 +139,15 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> "tuple[
     return policy.eval(), tokenizer
 
 
-def _refuse_another_base(given: str, config: Config, source: Path, state: dict[str, Any]) -> None:
+def _refuse_another_base(fingerprint: str, config: Config, source: Path, state: dict[str, Any]) -> None:
     """Raises UserError if the model is not the one that the adapter was trained on."""
     with as_user_error(source):
-        wanted = state.get("identity", {}).get("model_path", given)  # earlier versions did not record it
-    if given != wanted:
+        expected = state.get("identity", {}).get("model_path", fingerprint)  # earlier versions did not record it
+    if fingerprint != expected:
         raise UserError(
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
-            f"{str(wanted)[:100]!r}, found {given!r}); set --model_path to the folder of the model that the run started from"
+            f"{str(expected)[:100]!r}, found {fingerprint!r}); "
+            "set --model_path to the folder of the model that the run started from"
         )
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_dialog.commands.command_line import (
-    exit_code_of,
+    call_for_exit_code,
     exit_on_sigterm,
     home_path,
     program,
@@ -37,6 +37,7 @@ from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
+Form = Literal["named", "positional", "repeated"]
 
 
 def option(
@@ -44,17 +45,16 @@ def option(
     default: Any = MISSING,
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
-    positional: bool = False,
-    again: bool = False,
+    form: Form = "named",
     rivals: str | None = None,
 ) -> Any:
     """A field of `Options`, which must be given if it has no default; a flag (`bool`) is off, and `X | None` is None.
 
-    again: given again for each value, in place of all values behind one name. rivals: of options with the same word only one
-    can be given.
+    form: repeated is given again for each value, in place of all values behind one name. rivals: of options with the same word
+    only one can be given.
     """
-    said = {"meaning": meaning, "metavar": metavar, "choices": choices}
-    return field(default=default, metadata=said | {"positional": positional, "again": again, "rivals": rivals})
+    metadata = {"meaning": meaning, "metavar": metavar, "choices": choices, "form": form, "rivals": rivals}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,11 @@ class Options:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name, annotation in inspect.get_annotations(cls).items():
-            one = getattr(cls, name, None)
-            if isinstance(one, Field) and one.default is MISSING and "meaning" in one.metadata:
-                is_tuple = one.metadata["again"]
+            declared = getattr(cls, name, None)
+            if isinstance(declared, Field) and declared.default is MISSING and "meaning" in declared.metadata:
+                is_tuple = declared.metadata["form"] == "repeated"
                 usual = {bool: False} | ({annotation: None} if type(None) in get_args(annotation) else {})
-                one.default = () if is_tuple else usual.get(annotation, MISSING)
+                declared.default = () if is_tuple else usual.get(annotation, MISSING)
         dataclass(frozen=True, kw_only=True)(cls)
 
 
@@ -159,51 +159,63 @@ def run_command(
     exit_on_sigterm()
     if issubclass(kind, YamlOptions):
         folders: list[Path] = []
-        return exit_code_of(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
-    options = parsed(kind, words, name, about)
-    return exit_code_of(lambda: run(options), options.debug)
+        return call_for_exit_code(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
+    options = parse_options(kind, words, name, about)
+    return call_for_exit_code(lambda: run(options), options.debug)
 
 
-def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None) -> AnyOptions:
+def parse_options(
+    kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None
+) -> AnyOptions:
     """The options that the words give. Ends the program with code 2 and a usage line for words that make none."""
-    given: dict[str, Any] = vars(parser_of(kind, name, about).parse_args(words))
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    arguments: dict[str, Any] = vars(make_parser(kind, name, about).parse_args(words))
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
+    }
     return kind(**values)
 
 
-def parser_of(kind: type[Options], name: str | None, about: str | None) -> "Parser":
+def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Parser":
     """What reads the options of this class, and shows its help."""
     text = kind.description or about
     parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     types_of, rivals = get_type_hints(kind), dict[str, Any]()
-    for one in options_of(kind):
-        said = one.metadata
-        place = parser if said["rivals"] is None else rivals.get(said["rivals"])
+    for option_field in option_fields(kind):
+        metadata = option_field.metadata
+        place = parser if metadata["rivals"] is None else rivals.get(metadata["rivals"])
         if place is None:
-            place = rivals[said["rivals"]] = parser.add_mutually_exclusive_group()
-        place.add_argument(one.name if said["positional"] else f"--{one.name}", **_how(one, types_of[one.name]))
+            place = rivals[metadata["rivals"]] = parser.add_mutually_exclusive_group()
+        name = option_field.name if metadata["form"] == "positional" else f"--{option_field.name}"
+        place.add_argument(
+            option_field.name if metadata["form"] == "positional" else f"--{option_field.name}",
+            **_argparse_arguments(option_field, types_of[option_field.name]),
+        )
     return parser
 
 
-def options_of(kind: type[Options]) -> Iterator[Field[Any]]:
+def option_fields(kind: type[Options]) -> Iterator[Field[Any]]:
     """The fields that are options; `debug` is the last."""
-    found = [one for one in fields(kind) if "meaning" in one.metadata]
-    return iter(sorted(found, key=lambda one: one.name == "debug"))
+    options = [one for one in fields(kind) if "meaning" in one.metadata]
+    return iter(sorted(options, key=lambda one: one.name == "debug"))
 
 
-def _how(one: Field[Any], annotation: Any) -> dict[str, Any]:
+def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, Any]:
     """How argparse reads the option."""
-    said = one.metadata
-    how: dict[str, Any] = {"help": said["meaning"].replace("%", "%%")}
+    metadata = option_field.metadata
+    arguments: dict[str, Any] = {"help": metadata["meaning"].replace("%", "%%")}
     if annotation is bool:
-        return how | {"action": "store_true"}
-    how |= {"metavar": said["metavar"], "choices": said["choices"], "type": _reader(annotation)}
+        return arguments | {"action": "store_true"}
+    arguments |= {"metavar": metadata["metavar"], "choices": metadata["choices"], "type": _reader(annotation)}
     if get_origin(annotation) is tuple:
-        how |= {"action": "append"} if said["again"] else {"nargs": "+"}
-    if said["positional"]:
-        return how
-    required = one.default is MISSING
-    return how | {"required": required, "default": [] if said["again"] else None if required else one.default}
+        arguments |= {"action": "append"} if metadata["form"] == "repeated" else {"nargs": "+"}
+    if metadata["form"] == "positional":
+        return arguments
+    required = option_field.default is MISSING
+    default = None if required else option_field.default
+    return arguments | {
+        "required": required,
+        "default": [] if metadata["form"] == "repeated" else None if required else option_field.default,
+    }
 
 
 def _reader(annotation: Any) -> Callable[[str], Any]:
@@ -219,10 +231,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's own."""
         words = sys.argv[1:] if args is None else args
-        return super().parse_known_args([_underscored(word) for word in words], namespace)
+        return super().parse_known_args([_with_underscores(word) for word in words], namespace)
 
 
-def _underscored(word: str) -> str:
+def _with_underscores(word: str) -> str:
     name, equals, value = word.partition("=")
     return f"--{name[2:].replace('-', '_')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", name) else word
 
@@ -231,11 +243,11 @@ def _run_yaml(
     kind: type[AnyYaml], run: Callable[[AnyYaml], int | None], words: list[str], folders: list[Path]
 ) -> int | None:
     flags, texts = flags_and_texts(kind)
-    config, keys, given = parse_arguments(words, {*flags, "help"}, texts)
-    if "help" in given:
+    config, keys, set_flags = parse_arguments(words, {*flags, "help"}, texts)
+    if "help" in set_flags:
         show_help(kind.schema, "\n".join(_usage_lines(kind)))
         return 0
-    values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(given, True)
+    values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
     values |= {"config": config, "keys": keys, "folders": folders}
     options = kind(**values)
     if options.print_config:
@@ -247,13 +259,13 @@ def _run_yaml(
 def flags_and_texts(kind: type[YamlOptions[Any]]) -> tuple[list[str], list[str]]:
     """The names of the options without a value, and of those whose value is a text; all others are keys of the YAML."""
     types_of = get_type_hints(kind)
-    names = [one.name for one in options_of(kind) if one.name != "config"]
+    names = [one.name for one in option_fields(kind) if one.name != "config"]
     return [name for name in names if types_of[name] is bool], [name for name in names if types_of[name] is not bool]
 
 
 def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
     yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=program())}"
-    rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in options_of(kind)]
+    rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
     for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
         head = f"  --{name} {metavar or ''}".ljust(17)
         yield textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18)

@@ -209,7 +209,7 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     output = folder / stage.output
     stamp = folder / stage.stamp
     kept = json_or(stamp, {}, Stamp)
-    if output.exists() and kept.get("fingerprint") == fingerprint_of(stage, folder):
+    if output.exists() and kept.get("fingerprint") == compute_fingerprint(stage, folder):
         console.print("unchanged, skipped")
         return 0
     if stage.clear and output.exists():
@@ -219,19 +219,19 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     if code == 0:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         seconds = time.perf_counter() - start
-        write_json(stamp, {"fingerprint": fingerprint_of(stage, folder), "seconds": seconds})
+        write_json(stamp, {"fingerprint": compute_fingerprint(stage, folder), "seconds": seconds})
         console.print(f"({seconds:.0f} s)")
     return code
 
 
-def seconds_of(folder: Path) -> list[tuple[str, float, int]]:
+def read_stage_seconds(folder: Path) -> list[tuple[str, float, int]]:
     """Title, seconds and budget in seconds of each stage that was run in `folder`."""
     stamps = [(stage, folder / stage.stamp) for stage in STAGES]
     kept = [(stage, json_or(stamp, {}, Stamp)) for stage, stamp in stamps]
     return [(stage.title, stamp["seconds"], stage.budget) for stage, stamp in kept if stamp]
 
 
-def fingerprint_of(stage: Stage, folder: Path) -> str:
+def compute_fingerprint(stage: Stage, folder: Path) -> str:
     """A hash of the command, the code with its grammar, the inputs, and the versions that compute.
 
     A configuration that is not in the folder is the one that comes with the program.
@@ -239,10 +239,10 @@ def fingerprint_of(stage: Stage, folder: Path) -> str:
     digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
     script = Path(stage.command.split()[0])
     for path in (folder / script, PACKAGE, *(folder / path for path in stage.inputs)):
-        found = path if path.exists() else shipped_folder("configs") / path.name
-        for file in sorted(found.rglob("*")) if found.is_dir() else [found]:
+        source = path if path.exists() else shipped_folder("configs") / path.name
+        for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
             if file.is_file() and "__pycache__" not in file.parts:
-                name = f"{found.name}/{file.relative_to(found)}"
+                name = f"{source.name}/{file.relative_to(source)}"
                 digest.update(f"{name}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
     return digest.hexdigest()
 

@@ -16,7 +16,7 @@ from rlhf_dialog.errors import UserError
 
 class ReportOptions(Options):
     description = __doc__
-    runs: tuple[Path, ...] = option("folder of a run, which contains metrics.jsonl", metavar="RUN", positional=True)
+    runs: tuple[Path, ...] = option("folder of a run, which contains metrics.jsonl", metavar="RUN", form="positional")
     output: Path | None = option("HTML file to write; default: report.html in the first run folder")
 
 

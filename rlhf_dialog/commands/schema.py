@@ -24,7 +24,7 @@ class SchemaOptions(Options):
         "  # yaml-language-server: $schema=schemas/ppo.json"
     )
 
-    of: str = option(
+    kind: str = option(
         "which YAML: that of train (ppo, the default), of a supervised stage, of train-policy", "ppo", choices=KINDS
     )
     output: Path | None = option("file to write, in place of standard output", metavar="FILE")
@@ -33,18 +33,18 @@ class SchemaOptions(Options):
 def run(options: SchemaOptions) -> None:
     if options.output:
         check_output("output", options.output, str(options.output))
-        replace_text(options.output, text_of(schema_of(options.of)))
+        replace_text(options.output, schema_text(build_schema(options.kind)))
         print(f"{options.output}: written")
     else:
-        sys.stdout.write(text_of(schema_of(options.of)))
+        sys.stdout.write(schema_text(build_schema(options.kind)))
 
 
-def text_of(schema: Schema) -> str:
+def schema_text(schema: Schema) -> str:
     """The schema as the text of a file."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
-def schema_of(kind: str) -> Schema:
+def build_schema(kind: str) -> Schema:
     """The schema of one of KINDS. Classes of the user's are not in it, but every id is allowed."""
     from rlhf_dialog.training.supervised.settings import IntentConfig, PreferenceConfig, RelevanceConfig, SFTConfig
 
@@ -55,13 +55,13 @@ def schema_of(kind: str) -> Schema:
         "relevance": RelevanceConfig,
     }
     if kind == "ppo":
-        return _of_ppo()
+        return _ppo_schema()
     if kind == "policy":
-        return json_schema(wings.settings(kind), {"policy": list(wings.registered("policy"))})
+        return json_schema(wings.settings(kind), {"policy": list(wings.registered_ids("policy"))})
     return json_schema(kinds[kind])
 
 
-def _of_ppo() -> Schema:
+def _ppo_schema() -> Schema:
     import rlhf_dialog.environments.built_in
     import rlhf_dialog.metrics
     import rlhf_dialog.rewards  # noqa: F401  the built-in classes register themselves
@@ -70,7 +70,7 @@ def _of_ppo() -> Schema:
     ids = {
         "reward_class": built_in(RewardFactory),
         "vec_info_class": built_in(VecInfoFactory),
-        "environment": [*built_in(EnvironmentFactory), *wings.registered("environment")],
+        "environment": [*built_in(EnvironmentFactory), *wings.registered_ids("environment")],
     }
     return json_schema(Config, ids, NO_EFFECT)
 

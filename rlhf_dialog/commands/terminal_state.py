@@ -35,7 +35,7 @@ def terminal_person() -> str:
     try:
         path = state_folder() / "person"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), _created(path) as file:
+        with contextlib.suppress(FileExistsError), _create_file(path) as file:
             os.write(file, f"{secrets.token_hex(16)}\n".encode())
         person = path.read_text(encoding="ascii").strip()
         if not re.fullmatch(r"[0-9a-f]{32}", person):
@@ -47,7 +47,7 @@ def terminal_person() -> str:
 
 
 @contextlib.contextmanager
-def _created(path: Path) -> Iterator[int]:
+def _create_file(path: Path) -> Iterator[int]:
     """A new file that only its owner can read, whole when it gets its name. Raises FileExistsError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

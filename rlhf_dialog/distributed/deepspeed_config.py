@@ -14,7 +14,7 @@ from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped_folder
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import damage_as_user_error, parsed
+from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
@@ -230,7 +230,7 @@ def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[s
         listed = ", ".join(str(place) for place in dict.fromkeys(places))
         raise UserError(f"{key}: '{name}' not found; looked in {listed}")
     with damage_as_user_error(f"{key}: {path} is not valid JSON (# comments are allowed): "):
-        found = parsed(COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8-sig")))
+        found = parse_json(COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8-sig")))
     if not isinstance(found, dict):
         raise UserError(f"{key}: {path} must hold a JSON object {{...}}, found {type(found).__name__}")
     return str(path), found

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.user_code import TimeLimit, ends_the_process, named, place_of, within
+from rlhf_dialog.user_code import TimeLimit, as_user_error, ends_the_process, find_user_line, run_with_timeout
 
 LARGEST_REWARD = 1e6
 REWARD = "a finite number from -1e6 to 1e6"
@@ -176,14 +176,14 @@ def _call(environment: Environment, method: str, limits: Limits, work: Callable[
     if not callable(getattr(environment, method, None)):
         raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
     seconds = limits.step_timeout_s
-    with named(f"environment {type(environment).__name__}: {method}", type(environment)):
+    with as_user_error(f"environment {type(environment).__name__}: {method}", type(environment)):
         if seconds is None:
             return work()
         with ends_the_process(seconds):
             try:
-                return within(seconds, work)
+                return run_with_timeout(seconds, work)
             except TimeLimit as late:
-                place = place_of(type(environment), late.frames)
+                place = find_user_line(type(environment), late.frames)
                 raise _wrong(
                     environment,
                     f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",

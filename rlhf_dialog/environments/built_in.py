@@ -6,7 +6,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments import corpus  # noqa: F401  registers its class
 from rlhf_dialog.environments.base import Environment
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.user_code import named
+from rlhf_dialog.user_code import as_user_error
 
 
 def build_environment(name: str, args: dict[str, Any]) -> Environment:
@@ -16,7 +16,7 @@ def build_environment(name: str, args: dict[str, Any]) -> Environment:
     """
     if problem := EnvironmentFactory.problem(name, args):
         raise UserError(f"environment: {problem}")
-    with named(f"environment {name}: its constructor"):
+    with as_user_error(f"environment {name}: its constructor"):
         built: Environment = EnvironmentFactory.classes[name](**args)
     for method in ("reset", "step"):
         if not callable(getattr(built, method, None)):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import damage_as_user_error, load_json, parsed
+from rlhf_dialog.json_files import damage_as_user_error, load_json, parse_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, read_settings
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.relevance_folder import is_relevance_folder
@@ -98,7 +98,7 @@ def _with_sampling(content: bytes, folder: Path, key: str) -> bytes:
 
     A separator that is known by its text alone ends no response of plain transformers.
     """
-    settings, tree = settings_in(folder, key, AGENT_FILE), parsed(content)
+    settings, tree = settings_in(folder, key, AGENT_FILE), parse_json(content)
     tree.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
     own, words = tree.get("eos_token_id"), read_tokenizer(str(folder), key)
     ends = {words.eos_token_id, *(own if isinstance(own, list) else [own]), *settings.get("stop_token_ids", [])} - {

@@ -12,7 +12,7 @@ from huggingface_hub import get_token
 from rlhf_dialog.config.loading import SECRET
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import parsed
+from rlhf_dialog.json_files import parse_json
 
 PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)
@@ -53,7 +53,7 @@ def clean_json(content: bytes) -> bytes:
 
     Raises ValueError when it is not a JSON object.
     """
-    tree = parsed(content)
+    tree = parse_json(content)
     if not isinstance(tree, dict):
         raise ValueError("is not a JSON object")
     kept = {key: _clean(value) for key, value in tree.items() if key not in LOCAL_KEYS}

@@ -161,4 +161,6 @@ def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
         return build_reward(*_id_and_args(part))
     except UserError as error:
         is_inside = "reward_class.args" in str(error)
-        raise (error.at(f"{place}.args", "reward_class.args") if is_inside else error.at(place)) from error
+        raise (
+            error.with_location(f"{place}.args", "reward_class.args") if is_inside else error.with_location(place)
+        ) from error

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.user_code import TimeLimit, all_stacks, ends_the_process, frames_of, in_file_of, line_of, within
+from rlhf_dialog.user_code import TimeLimit, all_stacks, ends_the_process, extract_frames, frames_in_class_file, format_line, run_with_timeout
 
 
 class RewardError(UserError):
@@ -29,9 +29,9 @@ def as_reward_error(name: str, cls: type) -> Iterator[None]:
 
 def reward_error(name: str, cls: type, error: BaseException) -> RewardError:
     """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
-    frames = frames_of(error)
-    frame = (in_file_of(cls, frames) or frames)[-1]
-    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {line_of(frame)}")
+    frames = extract_frames(error)
+    frame = (frames_in_class_file(cls, frames) or frames)[-1]
+    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {format_line(frame)}")
 
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
         return work()
     with ends_the_process(seconds):
         try:
-            return within(seconds, work)
+            return run_with_timeout(seconds, work)
         except TimeLimit:
             stacks = all_stacks()
             sys.stderr.write(stacks)

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
+from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
 from rlhf_dialog.rewards.base import BaseReward, NoScore
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.user_code import TimeLimit
@@ -140,7 +140,7 @@ class RemoteReward(BaseReward):
     def _post(self, body: bytes) -> bytes:
         """The body of the answer to one request. Raises Failed."""
         try:
-            return self._client.ask("POST", self._target, Limits(self.timeout_s, MAX_ANSWER), body)
+            return self._client.ask("POST", self._target, RequestLimits(self.timeout_s, MAX_ANSWER), body)
         except TimeLimit:
             raise Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True) from None
         except Refused as error:

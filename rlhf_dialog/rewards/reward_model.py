@@ -152,7 +152,7 @@ def _member(index: int, path: Any, options: dict[str, Any]) -> RewardModel:
     try:
         return RewardModel(str(path), **options)
     except UserError as error:
-        raise error.at(f"{ARGS}.members[{index}]", f"{ARGS}.model") from error
+        raise error.with_location(f"{ARGS}.members[{index}]", f"{ARGS}.model") from error
 
 
 def _check_choices(model: Any, members: Any, combine: Any, normalize: Any) -> None:

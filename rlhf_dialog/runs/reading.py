@@ -8,7 +8,7 @@ from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
-from rlhf_dialog.json_files import FAULTS, json_or, parsed, read_json
+from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, Row, newest_rows
@@ -52,7 +52,7 @@ def read_samples(folder: Path) -> list[PageSample]:
 def read_replies(path: Path) -> list[dict[str, Any]]:
     """The rows of a file that `evaluate --replies` wrote. Raises UserError when it is something else."""
     try:
-        rows = [parsed(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         if not rows or not all(_is_row(row) for row in rows):
             raise ValueError("no replies")
     except (OSError, ValueError) as error:

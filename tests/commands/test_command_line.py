@@ -121,9 +121,9 @@ def test_exit_codes(error, code, capsys):
     def fail() -> None:
         raise error
 
-    assert command_line.exit_code_of(fail, debug=False) == code
+    assert command_line.call_for_exit_code(fail, debug=False) == code
     assert "Traceback" not in capsys.readouterr().err
-    assert command_line.exit_code_of(fail, debug=True) == code
+    assert command_line.call_for_exit_code(fail, debug=True) == code
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
 
 
@@ -140,7 +140,7 @@ def test_a_bug_is_one_line_and_leaves_its_traceback(place, tmp_path, monkeypatch
     if place == "temp":
         (tmp_path / "rlhf_dialog_error.log").mkdir()  # a file there cannot be written
     folders = [tmp_path / "run"] if place == "run" else [tmp_path / "not there yet"]
-    assert command_line.exit_code_of(break_down, debug=False, folders=folders) == 70
+    assert command_line.call_for_exit_code(break_down, debug=False, folders=folders) == 70
     (line,) = capsys.readouterr().err.splitlines()
     start = r"internal error, please report: ZeroDivisionError: division by \x1b[2Jzero; the traceback is in "
     assert line.startswith(start)
@@ -152,7 +152,7 @@ def test_a_bug_is_one_line_and_leaves_its_traceback(place, tmp_path, monkeypatch
 
 def test_debug_shows_the_traceback_of_a_bug(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert command_line.exit_code_of(break_down, debug=True) == 70
+    assert command_line.call_for_exit_code(break_down, debug=True) == 70
     text = capsys.readouterr().err
     assert text.startswith("Traceback")
     assert "in break_down" in text
@@ -163,7 +163,7 @@ def test_another_rank_leaves_the_file_of_rank_0_alone(tmp_path, monkeypatch, cap
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "error.log").write_text("of rank 0", encoding="utf-8")
-    assert command_line.exit_code_of(break_down, debug=False, folders=[tmp_path]) == 70
+    assert command_line.call_for_exit_code(break_down, debug=False, folders=[tmp_path]) == 70
     assert (tmp_path / "error.log").read_text(encoding="utf-8") == "of rank 0"
     assert len(list(tmp_path.glob("rlhf_dialog_error_*.log"))) == 1
 
@@ -175,7 +175,7 @@ def test_what_a_person_reads_has_no_control_characters(capsys):
     def fail() -> None:
         raise UserError("row '\x9b2J\u202e'\nerror: forged")
 
-    assert command_line.exit_code_of(fail, debug=False) == 2
+    assert command_line.call_for_exit_code(fail, debug=False) == 2
     lines = [r"data: \x1b]0;owned\x07", "  error: forged", r"error: row '\x9b2J\u202e'", "  error: forged"]
     assert capsys.readouterr().err.splitlines() == lines
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.options import Options, YamlOptions, option, parsed, run_command
+from rlhf_dialog.commands.options import Options, YamlOptions, option, parse_options, run_command
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
@@ -17,7 +17,7 @@ class DemoOptions(Options):
     max_prompts: int = option("at most 5 % of them; default 3", 3)
     rate: float | None = option("how quick")
     splits: tuple[str, ...] = option("default: train", ("train",), choices=("train", "test"))
-    judge: tuple[str, ...] = option("may be given several times", again=True)
+    judge: tuple[str, ...] = option("may be given several times", form="repeated")
     greedy: bool = option("the most likely")
     left: str | None = option("one side", rivals="side")
     right: bool = option("the other side", rivals="side")
@@ -38,7 +38,7 @@ class DemoYamlOptions(YamlOptions[DemoKeys]):
 
 
 def seen_by(words: list[str]) -> DemoOptions:
-    return parsed(DemoOptions, words)
+    return parse_options(DemoOptions, words)
 
 
 def test_values_have_the_types_of_the_fields():

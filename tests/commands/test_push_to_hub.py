@@ -16,7 +16,7 @@ from tiny import write_data
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands import evaluate, push_to_hub
-from rlhf_dialog.commands.options import parsed
+from rlhf_dialog.commands.options import parse_options
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.weights import save_module
 
@@ -88,7 +88,9 @@ def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_serv
 def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(trained.parent / "config.yaml", tmp_path)
-    assert evaluate.read_run(parsed(evaluate.EvaluateOptions, ["--agent", "polite", "--output", "e.json"])) is None
+    assert (
+        evaluate.read_run(parse_options(evaluate.EvaluateOptions, ["--agent", "polite", "--output", "e.json"])) is None
+    )
 
 
 @pytest.mark.parametrize(

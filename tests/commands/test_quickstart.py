@@ -76,7 +76,7 @@ def test_the_budget_of_all_stages_is_five_minutes():
 def test_the_seconds_of_a_stage_are_kept_beside_its_stamp(folder, monkeypatch):
     monkeypatch.setattr(quickstart, "STAGES", (STAGE, quickstart.STAGES[0]))
     assert run(folder) == 0
-    ((title, seconds, budget),) = quickstart.seconds_of(folder)
+    ((title, seconds, budget),) = quickstart.read_stage_seconds(folder)
     assert (title, budget) == ("copy", STAGE.budget)
     assert 0 < seconds < 600
 
@@ -86,7 +86,7 @@ def test_a_damaged_stamp_runs_it_again(folder, text, monkeypatch):
     monkeypatch.setattr(quickstart, "STAGES", (STAGE,))
     assert run(folder) == 0
     (folder / STAGE.stamp).write_text(text)
-    assert quickstart.seconds_of(folder) == []
+    assert quickstart.read_stage_seconds(folder) == []
     assert run(folder) == 0
     assert times_run(folder) == 2
 

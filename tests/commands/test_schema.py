@@ -32,14 +32,14 @@ def test_it_prints_that_of_train(capsys):
     ],
 )
 def test_each_kind_has_its_own_keys(key, kinds, capsys):
-    assert [kind for kind in KINDS if key in printed(capsys, "--of", kind)["properties"]] == kinds
+    assert [kind for kind in KINDS if key in printed(capsys, "--kind", kind)["properties"]] == kinds
 
 
 def test_it_writes_a_file(tmp_path, capsys):
     path = tmp_path / "sft.json"
-    assert main(["--of", "sft", "--output", str(path)]) == 0
+    assert main(["--kind", "sft", "--output", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: written\n"
-    assert json.loads(path.read_text(encoding="utf-8")) == printed(capsys, "--of", "sft")
+    assert json.loads(path.read_text(encoding="utf-8")) == printed(capsys, "--kind", "sft")
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
@@ -51,6 +51,6 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
 
 def test_another_kind_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
-        main(["--of", "dpo"])
+        main(["--kind", "dpo"])
     assert end.value.code == 2
     assert "invalid choice: 'dpo'" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ranks import runs_in_ranks
 
-from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.errors import RunStopped, UserError
 
@@ -28,7 +28,7 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
                 if errors.get("step") == rank:
                     raise UserError("bad reward")
 
-    return rank_errors.with_one_voice(lambda: exit_code_of(run, debug=False))
+    return rank_errors.with_one_voice(lambda: call_for_exit_code(run, debug=False))
 
 
 @pytest.mark.multiprocess

@@ -8,7 +8,7 @@ from small_domain import DATA
 from tiny import write_data
 
 from experiments.users import command as compare_users
-from rlhf_dialog.commands.options import parsed
+from rlhf_dialog.commands.options import parse_options
 
 pytest.importorskip("sklearn")
 
@@ -55,7 +55,7 @@ def test_all_kinds_of_users(tmp_path, dialogues, agent_folder, capsys):
 
 
 def test_the_halves_have_no_dialogue_in_common(dialogues):
-    options = parsed(
+    options = parse_options(
         compare_users.CompareUsersOptions, ["--data_path", str(dialogues), "--users", "corpus", "--output", "x"]
     )
     real, others = compare_users._halves(options)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rlhf_dialog.commands.supervised.stage_command import command_of
+from rlhf_dialog.commands.supervised.stage_command import make_command
 from rlhf_dialog.training.supervised.settings import IntentConfig
 
 
@@ -12,4 +12,4 @@ def _stage() -> Any:
     return IntentClassifier
 
 
-main = command_of(IntentConfig, _stage, __doc__)
+main = make_command(IntentConfig, _stage, __doc__)

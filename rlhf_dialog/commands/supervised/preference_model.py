@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlhf_dialog.commands.registering import register
-from rlhf_dialog.commands.supervised.stage_command import command_of
+from rlhf_dialog.commands.supervised.stage_command import make_command
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 
 
@@ -18,4 +18,4 @@ def _register(config: PreferenceConfig) -> None:
         register(config.register_file, "register_file:")
 
 
-main = command_of(PreferenceConfig, _stage, __doc__, before=_register)
+main = make_command(PreferenceConfig, _stage, __doc__, before=_register)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MODELS = ("model_path", "tokenizer_path", "sft_model")
 
 
-def command_of(
+def make_command(
     keys: type[SupervisedKeys],
     load: Callable[[], "type[SupervisedStage[Any]]"],
     doc: str | None,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import FAULTS, parsed
+from rlhf_dialog.json_files import FAULTS, parse_json
 
 
 def read_parquet(data: bytes, where: str) -> Iterator[tuple[str, Row]]:
@@ -31,7 +31,7 @@ def read_saved(tree: Tree, state: str) -> Iterator[tuple[str, Row]]:
 def _arrow_files(tree: Tree, state: str) -> list[str]:
     where = tree.place(state)
     try:
-        known = parsed(tree.read(state))
+        known = parse_json(tree.read(state))
         names = [PurePosixPath(item["filename"]).name for item in known["_data_files"]]
         reordered = known.get("_indices_data_files") or known.get("_indices_files")
     except FAULTS:

@@ -38,7 +38,7 @@ def run_init(options: InitOptions) -> None:
 
 class RollbackOptions(BotOptions):
     version: str = option(
-        "the version to go back to, e.g. 0002; `status` lists them", metavar="VERSION", positional=True
+        "the version to go back to, e.g. 0002; `status` lists them", metavar="VERSION", form="positional"
     )
 
 
@@ -54,7 +54,7 @@ class ForgetOptions(BotOptions):
     person: str = option(
         "16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
         metavar="HASH",
-        positional=True,
+        form="positional",
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rlhf_dialog.commands.chat_screen import Screen, answered, word_of
+from rlhf_dialog.commands.chat_screen import Screen, show_answer, split_command
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 
@@ -23,7 +23,7 @@ WORDS = {  # word: its arguments, what it does
 
 def run_word(talk: ChatSession, line: str, screen: Screen) -> None:
     """Do what `/word arguments` asks for. A mistake, or feedback that could not be stored, is shown."""
-    word, arguments = word_of(line)
+    word, arguments = split_command(line)
     if word not in ACTIONS:
         advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
         screen.note(f"there is no word /{word}{advice or ';'} /help lists them, and // begins a message with a slash")
@@ -59,7 +59,7 @@ def _edit(talk: ChatSession, rest: str, screen: Screen) -> None:
 
 def _again(talk: ChatSession, rest: str, screen: Screen) -> None:
     number = len(talk.alternatives()) + 1
-    answered(talk, talk.again(), screen, f"> Agent, answer {number}: ")
+    show_answer(talk, talk.again(), screen, f"> Agent, answer {number}: ")
     if talk.store is not None:
         screen.note(f"/choose 1 to /choose {number} says which answer is the best")
 

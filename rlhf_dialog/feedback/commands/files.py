@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 class FeedbackExportOptions(BotOptions):
     file: Path = option(
-        "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", positional=True
+        "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", form="positional"
     )
     format: str = option(
         "jsonl: everything, a dialogue a line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
@@ -56,7 +56,7 @@ class ImportOptions(BotOptions):
     description = f"Add the feedback of a file; its columns decide the format. Known are {KNOWN}."
 
     file: Path = option(
-        ".jsonl, .json, .csv or .parquet file, or folder of save_to_disk", metavar="FILE", positional=True
+        ".jsonl, .json, .csv or .parquet file, or folder of save_to_disk", metavar="FILE", form="positional"
     )
     name: str | None = option("where it is from: source and person are import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
@@ -83,7 +83,7 @@ def run_import(options: ImportOptions) -> None:
 
 
 class BackupOptions(BotOptions):
-    file: Path = option("SQLite file to write; an earlier one is replaced", metavar="FILE", positional=True)
+    file: Path = option("SQLite file to write; an earlier one is replaced", metavar="FILE", form="positional")
 
 
 def run_backup(options: BackupOptions) -> None:

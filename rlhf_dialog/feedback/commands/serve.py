@@ -42,7 +42,7 @@ class ServeOptions(BotOptions):
         "name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
         "any. May be given again",
         metavar="NAME",
-        again=True,
+        form="repeated",
     )
     share: bool = option("also a public link through Gradio's servers")
     device: str = option("cpu or cuda (default: cpu)", "cpu")

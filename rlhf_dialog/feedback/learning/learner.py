@@ -66,7 +66,7 @@ def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
         agent = ChatAgent.load(bot.agent_folder(version), device=device_of(settings.device))
     except UserError as error:
         raise UserError(
-            f"{bot.folder}: version {version} cannot be loaded ({error.at('', '--agent')}); go back to another one with "
+            f"{bot.folder}: version {version} cannot be loaded ({error.with_location('', '--agent')}); go back to another one with "
             "`feedback rollback`"
         ) from error
     agent.policy.use_amp = settings.use_amp

@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.schema import explain_errors, transaction
-from rlhf_dialog.json_files import damage_as_user_error, parsed
+from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
@@ -320,7 +320,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _turn(row: sqlite3.Row) -> StoredTurn:
     given = [key for key in ("token_ids", "logprobs", "sampling") if row[key] is not None]
     with damage_as_user_error(f"the store of feedback: turn {row['id']} is damaged (", "); put a backup in its place"):
-        read = {key: parsed(row[key]) for key in given}
+        read = {key: parse_json(row[key]) for key in given}
     return StoredTurn(**{**dict(row), **read})
 
 

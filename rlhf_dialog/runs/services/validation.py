@@ -177,7 +177,7 @@ def guards_judge(spec: ClassConfig) -> BaseReward:
     try:
         return build_reward(spec.id, spec.args)
     except UserError as error:
-        raise error.at("guard.judge", "reward_class") from error
+        raise error.with_location("guard.judge", "reward_class") from error
 
 
 def load_validation_prompts(config: Config) -> list[Dialogue]:

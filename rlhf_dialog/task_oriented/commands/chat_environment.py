@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, answered
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, show_answer
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
@@ -53,7 +53,7 @@ def converse_about_a_goal(
         ended = False
         while not ended:
             reply = _Last(talk.say(text))
-            answered(talk, reply, screen)
+            show_answer(talk, reply, screen)
             text, _, terminated, truncated, info = environment.step(reply.text)
             ended = terminated or truncated
     finally:

@@ -7,7 +7,7 @@ from rlhf_dialog.environments.base import is_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import NULL
-from rlhf_dialog.user_code import named
+from rlhf_dialog.user_code import as_user_error
 
 MAX_TURNS = 25
 TURN_REWARD, SUCCESS_REWARD = -1.0, 20.0
@@ -139,7 +139,7 @@ def acts_from(role: str, part: Any, method: str, *args: Any) -> list[Act]:
     call = part if method == role else getattr(part, method, None)
     if not callable(call):
         raise UserError(f"{role} {name}: it has no method {method}; define begin(goal, rng) and answer(system_acts)")
-    with named(f"{role} {name}: {method}"):
+    with as_user_error(f"{role} {name}: {method}"):
         acts = call(*args)
     if not isinstance(acts, list) or not all(
         isinstance(act, Act) and all(map(is_text, (act.intent, act.slot, act.value))) for act in acts

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import split_words
-from rlhf_dialog.user_code import named
+from rlhf_dialog.user_code import as_user_error
 
 # functions (turns, **args) -> a vector, always of the same size
 StateFactory = Registry("state", "in a file of --register")
@@ -59,7 +59,7 @@ class StateFunction:
 
     def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
         """The vector (D,) after these turns, the oldest one first."""
-        with named(f"domain.state {self.name}:"):
+        with as_user_error(f"domain.state {self.name}:"):
             vector = np.array(self.function(list(turns)), dtype=np.float32)
         if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() or self.size not in (0, len(vector)):
             expected = (

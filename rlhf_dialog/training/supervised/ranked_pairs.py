@@ -91,5 +91,5 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
         own = read_settings(Path(model_path), settings)
         agent = ChatAgent.load(model_path, device=device_of(keys.device), settings=own)
     except UserError as error:
-        raise error.at("model_path", "--agent") from error
+        raise error.with_location("model_path", "--agent") from error
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
+from rlhf_dialog.http_client import Client, EndedEarly, RequestLimits, Refused, TooLong, Unreachable
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, WikiPage
 from rlhf_dialog.user_code import TimeLimit
 
@@ -78,7 +78,7 @@ class MediaWiki:
     def _get(self, **query: Any) -> Any:
         target = f"{self.parts.path}?{urlencode({'format': 'json', 'formatversion': 2, **query})}"
         try:
-            body = self.client.ask("GET", target, Limits(self.timeout_s, MAX_ANSWER))
+            body = self.client.ask("GET", target, RequestLimits(self.timeout_s, MAX_ANSWER))
         except TimeLimit:
             raise LookupFailed(f"the wiki gave no answer within {self.timeout_s:g} seconds") from None
         except Unreachable:

@@ -15,7 +15,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.base import is_truth
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import EnvironmentFailed, EnvWrapper, as_environment_error
-from rlhf_dialog.user_code import TimeLimit, ends_the_process, line_of, outside_libraries, within
+from rlhf_dialog.user_code import TimeLimit, ends_the_process, format_line, outside_libraries, run_with_timeout
 
 
 class UserEnvironment(EnvWrapper):
@@ -75,11 +75,11 @@ class UserEnvironment(EnvWrapper):
         seconds = self.step_timeout_s
         try:
             with ends_the_process(seconds) if seconds else nullcontext():
-                return within(seconds, work) if seconds else work()
+                return run_with_timeout(seconds, work) if seconds else work()
         except (UserError, RunStopped, SignalExit):
             raise
         except TimeLimit as late:
-            lines = [line_of(frame) for frame in outside_libraries(late.frames)[-1:]]
+            lines = [format_line(frame) for frame in outside_libraries(late.frames)[-1:]]
             raise EnvironmentFailed(
                 f"{self.class_name}.{method} did not return within {seconds:g} seconds (step_timeout_s); it was at "
                 f"{lines[0] if lines else 'a line of a library'}"

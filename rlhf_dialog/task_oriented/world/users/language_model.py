@@ -192,7 +192,7 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
         wrong = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise UserError(f"language_model_user: {wrong}; correct it") from None
     except UserError as error:
-        raise error.at("model", "--agent").at("language_model_user") from error
+        raise error.with_location("model", "--agent").with_location("language_model_user") from error
 
 
 def _folder(model: str) -> str:
