@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification
 from benchmarks import workload
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
-from rlhf_dialog.distributed.memory.model_bytes import sizes_of
-from rlhf_dialog.distributed.memory.setting import setting_of
+from rlhf_dialog.distributed.memory.model_bytes import model_sizes
+from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.training.trainer import PPOTrainer
 
 TABLE, TRACE = "profile.txt", "trace.json.gz"
@@ -29,8 +29,8 @@ def forecast_gib(config: Config, size: str | None, device: torch.device) -> floa
         return None
     judges = {}
     if size:
-        judges["classifier"] = sizes_of(workload.classifier_config(size), AutoModelForSequenceClassification)
-    setting = setting_of(config, on_cuda=device.type == "cuda")
+        judges["classifier"] = model_sizes(workload.classifier_config(size), AutoModelForSequenceClassification)
+    setting = memory_setting(config, on_cuda=device.type == "cuda")
     return forecast(sizes[0], sizes[1], judges, setting).total / 2**30
 
 

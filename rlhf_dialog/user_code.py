@@ -95,7 +95,7 @@ def all_stacks() -> str:
 
 @contextlib.contextmanager
 def as_user_error(who: str, cls: type = object) -> Iterator[None]:
-    """Turn exceptions of the block into a UserError: who raised, what, at which line (`find_user_line`); those that end a run pass."""
+    """Turn exceptions of the block into a UserError: who raised, what, which line (`find_user_line`); RunStopped passes."""
     try:
         yield
     except (UserError, RunStopped, SignalExit):

@@ -13,8 +13,8 @@ from typing import Any
 from transformers import GPT2Config, LlamaConfig, OPTConfig, RobertaConfig
 
 from rlhf_dialog.distributed.memory.forecast import Forecast, forecast
-from rlhf_dialog.distributed.memory.model_bytes import Sizes, lora_parameters, sizes_of
-from rlhf_dialog.distributed.memory.setting import Setting
+from rlhf_dialog.distributed.memory.model_bytes import Sizes, lora_parameters, model_sizes
+from rlhf_dialog.distributed.memory.setting import MemorySetting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "SCALING.md"
 BEGIN, END = "<!-- written by scripts/write_scaling_docs.py -->\n", "<!-- end of what is written -->\n"
@@ -49,7 +49,7 @@ ROWS = (
     ("3, offload", 8),
 )
 # as in nlp_ppo.yaml; its 256 responses are divided among the GPUs
-SETTING = Setting(
+SETTING = MemorySetting(
     rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
 )
 STAGES: dict[str, dict[str, Any]] = {
@@ -74,7 +74,7 @@ def written() -> str:
     """The generated section: a table for each model, and the effect of single keys."""
     parts = []
     for name, config in MODELS.items():
-        sizes = sizes_of(config)
+        sizes = model_sizes(config)
         lora = lora_parameters(sizes, RANK)
         parts.append(
             f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters ({lora / 1e6:,.1f} million with LoRA of rank {RANK})"
@@ -83,7 +83,7 @@ def written() -> str:
     return "\n\n".join([*parts, classifier()]) + "\n"
 
 
-def setting_for(stage: str, gpus: int, rank: int) -> Setting:
+def setting_for(stage: str, gpus: int, rank: int) -> MemorySetting:
     return replace(SETTING, rows=SETTING.rows // gpus, world_size=gpus, lora_rank=rank, **STAGES[stage])
 
 
@@ -130,7 +130,7 @@ def other_choices(sizes: Sizes) -> str:
 
 def classifier() -> str:
     """What the intent classifier adds to everything else."""
-    sizes = sizes_of(RobertaConfig())
+    sizes = model_sizes(RobertaConfig())
     return f"An intent classifier of RoBERTa-base's size adds {gib(4 * sizes.parameters)} to every row."
 
 

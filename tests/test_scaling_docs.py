@@ -7,8 +7,8 @@ from processes import ROOT, load_script
 from trainers import settings
 
 from rlhf_dialog.distributed.memory.forecast import forecast
-from rlhf_dialog.distributed.memory.model_bytes import lora_parameters, sizes_of
-from rlhf_dialog.distributed.memory.setting import setting_of
+from rlhf_dialog.distributed.memory.model_bytes import lora_parameters, model_sizes
+from rlhf_dialog.distributed.memory.setting import memory_setting
 
 PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")
 
@@ -24,7 +24,7 @@ def test_the_tables_are_up_to_date(script):
 
 def test_a_table_by_hand(script):
     """GPT-2 has 124,439,808 parameters: 4 bytes each for weights, gradients and reference, 8 for Adam (12 under ZeRO)."""
-    sizes, gib = sizes_of(script.MODELS["GPT-2"]), 2**30
+    sizes, gib = model_sizes(script.MODELS["GPT-2"]), 2**30
     count = 124_439_808
     for stage, gpus, by_hand in (
         ("0", 1, (4, 4, 8, 4)),
@@ -46,11 +46,11 @@ def test_a_table_by_hand(script):
 
 def test_a_run_forecasts_with_its_own_keys():
     keys = {"use_lora": True, "lora_r": 4, "lora_target_modules": ["attn.c_attn"], "activation_checkpointing": True}
-    setting = setting_of(settings(**keys))
+    setting = memory_setting(settings(**keys))
     assert (setting.lora_rank, setting.lora_targets, setting.activation_checkpointing) == (4, ("c_attn",), True)
     assert not setting.holds_reference
-    assert setting_of(settings(use_lora=True, ref_model="other")).holds_reference
-    plain = setting_of(settings(lora_r=4))
+    assert memory_setting(settings(use_lora=True, ref_model="other")).holds_reference
+    plain = memory_setting(settings(lora_r=4))
     assert (plain.lora_rank, plain.lora_targets, plain.activation_checkpointing) == (0, (), False)
 
 

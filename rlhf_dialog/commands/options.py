@@ -185,9 +185,9 @@ def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Pa
         place = parser if metadata["rivals"] is None else rivals.get(metadata["rivals"])
         if place is None:
             place = rivals[metadata["rivals"]] = parser.add_mutually_exclusive_group()
-        name = option_field.name if metadata["form"] == "positional" else f"--{option_field.name}"
+        word = option_field.name if metadata["form"] == "positional" else f"--{option_field.name}"
         place.add_argument(
-            option_field.name if metadata["form"] == "positional" else f"--{option_field.name}",
+            word,
             **_argparse_arguments(option_field, types_of[option_field.name]),
         )
     return parser
@@ -212,10 +212,7 @@ def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, 
         return arguments
     required = option_field.default is MISSING
     default = None if required else option_field.default
-    return arguments | {
-        "required": required,
-        "default": [] if metadata["form"] == "repeated" else None if required else option_field.default,
-    }
+    return arguments | {"required": required, "default": [] if metadata["form"] == "repeated" else default}
 
 
 def _reader(annotation: Any) -> Callable[[str], Any]:

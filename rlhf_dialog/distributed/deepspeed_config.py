@@ -100,11 +100,11 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def _offload(zero: dict[str, Any], stage: int, wanted: bool, source: str) -> None:
+def _offload(zero: dict[str, Any], stage: int, use_offload: bool, source: str) -> None:
     """Add `use_offload` to the block. Raises UserError for an offload that DeepSpeed ignores or that cannot be saved."""
-    if wanted and stage == 0:
+    if use_offload and stage == 0:
         raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
-    if wanted:
+    if use_offload:
         zero.setdefault("offload_optimizer", {"device": "cpu"})
         if stage == 3:
             zero.setdefault("offload_param", {"device": "cpu"})
@@ -149,7 +149,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     Where the key is not set: None, but a reference is partitioned as a policy of stage 3 is. None also for a reference that is
     the policy itself. Raises UserError for stages 1 and 2, and when two places set different values.
     """
-    asked = _asked(config, key)
+    asked = _read_frozen_key(config, key)
     if not asked:
         return _as_the_policy(config) if key == REFERENCE_KEY else None
     given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
@@ -192,20 +192,20 @@ def reference_is_policy(config: Config) -> bool:
 
 def unused_reference_keys(config: Config) -> list[str]:
     """The places of the configuration that say where a reference is kept which is the policy itself."""
-    return list(_named(config, REFERENCE_KEY)) if reference_is_policy(config) else []
+    return list(_key_places(config, REFERENCE_KEY)) if reference_is_policy(config) else []
 
 
 def asks_deepspeed(config: Config) -> bool:
     """Whether DeepSpeed is used, for the trained models or for a frozen one."""
-    return config.use_deepspeed or any(_asked(config, key) for key in FROZEN_KEYS)
+    return config.use_deepspeed or any(_read_frozen_key(config, key) for key in FROZEN_KEYS)
 
 
-def _asked(config: Config, key: str) -> dict[str, Any]:
-    """As `_named`; nothing for a reference that is the policy itself."""
-    return {} if key == REFERENCE_KEY and reference_is_policy(config) else _named(config, key)
+def _read_frozen_key(config: Config, key: str) -> dict[str, Any]:
+    """As `_key_places`; nothing for a reference that is the policy itself."""
+    return {} if key == REFERENCE_KEY and reference_is_policy(config) else _key_places(config, key)
 
 
-def _named(config: Config, key: str) -> dict[str, Any]:
+def _key_places(config: Config, key: str) -> dict[str, Any]:
     """The value of `key` at every place that may set it, by dotted key; None where the place does not set it."""
     top = {key: value} if (value := getattr(config, key)) is not None else {}
     inside = {

@@ -222,12 +222,12 @@ class DeepSpeedEngine(Engine):
 
     def partitions(self) -> dict[str, Tensor]:
         inner = self.optimizer.optimizer.state
-        found = {}
+        tensors = {}
         for i, flat in enumerate(self._flats()):
-            found[f"{i}.weights"] = flat.detach().cpu().contiguous()
+            tensors[f"{i}.weights"] = flat.detach().cpu().contiguous()
             for key, x in inner.get(flat, {}).items():
-                found[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
-        return found
+                tensors[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
+        return tensors
 
     def restore_partitions(self, tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
         inner = self.optimizer.optimizer.state
@@ -266,16 +266,16 @@ class FrozenEngine:
         module.eval()
 
 
-def offload_of(engine: Any) -> Any:
+def find_offload(engine: Any) -> Any:
     """DeepSpeed's object with the hooks that fetch and drop the weights of an engine of stage 3."""
     return getattr(engine.optimizer, "parameter_offload", engine.optimizer)
 
 
 @contextmanager
-def gathered(engine: Any) -> Iterator[None]:
+def gather_weights(engine: Any) -> Iterator[None]:
     """Inside the block, every rank has all weights of a stage-3 engine, and its module can be called in any way."""
     deepspeed = importlib.import_module("deepspeed")
-    offload = offload_of(engine)
+    offload = find_offload(engine)
     for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
         hook.remove()
     offload.forward_hooks, offload.backward_hooks = [], []

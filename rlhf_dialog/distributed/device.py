@@ -16,7 +16,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def device_of(asked: str) -> str:
+def choose_device(asked: str) -> str:
     """`cpu` or `cuda` for `auto`, `cpu` or `cuda`; see `take_gpu`. Raises UserError for a device that is not there."""
     available = torch.cuda.is_available()
     if asked == "cuda" and not available:

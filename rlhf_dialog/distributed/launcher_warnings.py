@@ -20,18 +20,18 @@ TASKS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_
 
 def report(grace_seconds: float, speaks: bool = True) -> None:
     """Log a warning for each thing about the launcher that costs iterations or processes, if this process `speaks`."""
-    for text in (_of_patience(grace_seconds), _of_one_process()) if speaks else ():
+    for text in (_patience_warning(grace_seconds), _single_process_warning()) if speaks else ():
         if text:
             logger.warning("%s", text)
 
 
-def _of_patience(grace_seconds: float) -> str | None:
+def _patience_warning(grace_seconds: float) -> str | None:
     """A launcher that kills its processes before `grace_seconds` have passed."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         patience, launcher = torchrun_patience(parents_command()), "torchrun"
-        wanted = math.ceil(grace_seconds) + PATIENCE
+        seconds = math.ceil(grace_seconds) + PATIENCE
         remedy = (
-            f"start torchrun with --shutdown_timeout {wanted} (accelerate launch: set TORCH_ELASTIC_SHUTDOWN_TIMEOUT={wanted})"
+            f"start torchrun with --shutdown_timeout {seconds} (accelerate launch: set TORCH_ELASTIC_SHUTDOWN_TIMEOUT={seconds})"
             if has_shutdown_timeout()
             else f"that of torch {torch.__version__} cannot wait longer: lower grace_seconds, or install a newer torch"
         )
@@ -55,12 +55,12 @@ def has_shutdown_timeout() -> bool:
 
 def torchrun_patience(command: Sequence[str]) -> float:
     """The seconds that a torchrun with this command line, and with the environment of this process, waits after SIGTERM."""
-    given = [os.environ[name] for name in reversed(OF_TORCHRUN) if name in os.environ]
+    timeouts = [os.environ[name] for name in reversed(OF_TORCHRUN) if name in os.environ]
     for word, following in zip(command, [*command[1:], ""], strict=False):
         if found := OPTION.fullmatch(word):
-            given.append(following if found[1] is None else found[1])
+            timeouts.append(following if found[1] is None else found[1])
     try:
-        return float(given[-1]) if given and has_shutdown_timeout() else PATIENCE
+        return float(timeouts[-1]) if timeouts and has_shutdown_timeout() else PATIENCE
     except ValueError:
         return PATIENCE
 
@@ -73,7 +73,7 @@ def parents_command(proc: Path = Path("/proc")) -> list[str]:
         return []
 
 
-def _of_one_process() -> str | None:
+def _single_process_warning() -> str | None:
     """One process, where the launcher was asked for several.
 
     accelerate sets an address for several processes, but starts one of them under --cpu; srun and mpirun do not say to

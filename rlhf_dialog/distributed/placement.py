@@ -28,7 +28,7 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.distributed.memory.setting import Setting, setting_of
+from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
@@ -144,26 +144,26 @@ class Placement:
     # -- frozen models
 
     def _place_frozen(self, reward: BaseReward) -> None:
-        wanted = frozen_settings(self.config, "ref_ds_config")
-        if wanted:
-            self._freeze("reference", self.models.ref_policy, wanted)
-        wanted = frozen_settings(self.config, "intent_ds_config")
-        if wanted is None:
+        settings = frozen_settings(self.config, "ref_ds_config")
+        if settings:
+            self._freeze("reference", self.models.ref_policy, settings)
+        settings = frozen_settings(self.config, "intent_ds_config")
+        if settings is None:
             return
         for name, (judge, module) in models_inside(reward).items():
-            self._freeze(name, module, wanted)
-            if wanted.offload and wanted.stage == 0 and self.world.device.type != "cpu":
+            self._freeze(name, module, settings)
+            if settings.offload and settings.stage == 0 and self.world.device.type != "cpu":
                 judge.at_work = partial(self._on_device, [*judge.frozen_models().values()])
 
-    def _freeze(self, name: str, module: nn.Module, wanted: FrozenSettings) -> None:
-        if wanted.stage == 3:
+    def _freeze(self, name: str, module: nn.Module, settings: FrozenSettings) -> None:
+        if settings.stage == 3:
             if isinstance(module, Policy):
                 _ = module.has_plain_head
             else:
                 module.float()  # DeepSpeed partitions weights of one type
-            self.frozen.append(FrozenEngine(module, self.world, wanted.document["zero_optimization"]))
+            self.frozen.append(FrozenEngine(module, self.world, settings.document["zero_optimization"]))
             logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
-        elif wanted.offload and self.world.device.type != "cpu":
+        elif settings.offload and self.world.device.type != "cpu":
             module.to("cpu")
             if isinstance(module, Policy):
                 for part in (module.lm, module.lm.base_model):
@@ -206,7 +206,7 @@ class Placement:
         start = time.perf_counter()
         with ExitStack() as stack:
             for engine, _ in shared:
-                stack.enter_context(deepspeed_engine.gathered(engine))
+                stack.enter_context(deepspeed_engine.gather_weights(engine))
             waited = time.perf_counter() - start
             yield
         if not self.reported:
@@ -221,7 +221,7 @@ class Placement:
         with ExitStack() as stack:
             for engine, module in self._shared_out:
                 if not isinstance(module, Policy | Critic):
-                    stack.enter_context(deepspeed_engine.gathered(engine))
+                    stack.enter_context(deepspeed_engine.gather_weights(engine))
             yield
 
     def _send_back(self) -> None:
@@ -253,9 +253,9 @@ def autocasts(config: Config, settings: EngineSettings) -> bool:
     return not settings.half and (settings.stage < 3 or config.asked_precision != "auto")
 
 
-def deepspeed_setting(config: Config, world: World) -> Setting:
+def deepspeed_setting(config: Config, world: World) -> MemorySetting:
     """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
-    setting = setting_of(config, world.size, on_cuda=world.device.type == "cuda")
+    setting = memory_setting(config, world.size, on_cuda=world.device.type == "cuda")
     if config.use_deepspeed:
         engine = engine_settings(config)
         setting = replace(
@@ -265,10 +265,10 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
         )
-    wanted = frozen_settings(config, "ref_ds_config")
-    if wanted:
-        setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]
-    wanted = frozen_settings(config, "intent_ds_config")
-    if wanted:
-        setting = replace(setting, judge_stage=wanted.stage, judge_offload=wanted.offload)  # type: ignore[arg-type]
+    frozen = frozen_settings(config, "ref_ds_config")
+    if frozen:
+        setting = replace(setting, frozen_stage=frozen.stage, frozen_offload=frozen.offload)  # type: ignore[arg-type]
+    frozen = frozen_settings(config, "intent_ds_config")
+    if frozen:
+        setting = replace(setting, judge_stage=frozen.stage, judge_offload=frozen.offload)  # type: ignore[arg-type]
     return replace(setting, rows=math.ceil(setting.rows))

@@ -81,10 +81,10 @@ def merged_states(ranks: Sequence[RandomStates]) -> tuple[dict[str, Tensor], dic
     return generators, {"random": ranks[0][1], **others}
 
 
-def states_of_rank(rank: int, generators: dict[str, Tensor], state: dict[str, Any]) -> RandomStates:
+def select_rank_states(rank: int, generators: dict[str, Tensor], state: dict[str, Any]) -> RandomStates:
     """The states of one rank, taken from the result of `merged_states`."""
     if rank == 0:
         return {name: x for name, x in generators.items() if not name.startswith("rank")}, state["random"]
     prefix = f"rank{rank}."
-    own = {name.removeprefix(prefix): x for name, x in generators.items() if name.startswith(prefix)}
-    return own, state["random_of_other_ranks"][rank - 1]
+    tensors = {name.removeprefix(prefix): x for name, x in generators.items() if name.startswith(prefix)}
+    return tensors, state["random_of_other_ranks"][rank - 1]

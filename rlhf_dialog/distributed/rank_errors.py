@@ -71,9 +71,9 @@ def _notify_others(code: int) -> None:
 
 
 def _run_silently(run: Callable[[], int]) -> int:
-    heard, stderr = _LastWrites(), sys.stderr
+    stderr_writes, stderr = _LastWrites(), sys.stderr
     try:
-        with redirect_stdout(_LastWrites()), redirect_stderr(heard):
+        with redirect_stdout(_LastWrites()), redirect_stderr(stderr_writes):
             code = run()
     except Exception:
         stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
@@ -83,7 +83,7 @@ def _run_silently(run: Callable[[], int]) -> int:
         return code
     reported = _reported_by_rank_0()
     if not reported or (code == INTERNAL_ERROR and reported != code):
-        stderr.write(f"rank {rank()}: {heard.writes[-1] if heard.writes else code}")
+        stderr.write(f"rank {rank()}: {stderr_writes.writes[-1] if stderr_writes.writes else code}")
         stderr.flush()
     return code
 

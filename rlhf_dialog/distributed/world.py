@@ -29,9 +29,9 @@ class Failure:
     trace: str
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
-        known = isinstance(error, UserError | RunStopped)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
+    def describe(cls, error: Exception) -> "Failure":
+        is_expected = isinstance(error, UserError | RunStopped)
+        text = str(error) if is_expected else f"{type(error).__name__}: {error}"
         return cls(getattr(error, "exit_code", 1), text, "".join(traceback.format_exception(error)))
 
     def raise_for(self, prefix: str) -> None:
@@ -74,7 +74,7 @@ class World:
         dist.all_reduce(x)
         return x
 
-    def sum_of(self, numbers: Sequence[float]) -> list[float]:
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """The sum over all ranks of each number, in float64."""
         return list(numbers) if self.size == 1 else self.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
@@ -105,7 +105,7 @@ class World:
                 result = action()
             except Exception as error:
                 failure = error
-        reported, result = self.broadcast((None if failure is None else Failure.of(failure), result))
+        reported, result = self.broadcast((None if failure is None else Failure.describe(failure), result))
         if failure is not None:
             raise failure
         if reported is not None:
@@ -126,12 +126,12 @@ class World:
             yield
         except Exception as error:
             failure = error
-        failed = self.sum_of([float(failure is not None)])[0]
+        failed = self.sum_numbers([float(failure is not None)])[0]
         if failed:
             self._raise_together(failure, everyone=failed == self.size)
 
     def _raise_together(self, failure: Exception | None, everyone: bool) -> None:
-        failures = self.gather(None if failure is None else Failure.of(failure))
+        failures = self.gather(None if failure is None else Failure.describe(failure))
         if failure is not None:
             if isinstance(failure, UserError | RunStopped) and not everyone:
                 failure.args = (f"rank {self.rank}: {failure}",)

@@ -87,11 +87,11 @@ def refuse_another_partitioning(
     now = {name: _sharing(found) for name, found in describe(engines, world).get("zero", {}).items()}
     if then == now:
         return
-    said = [next(iter(found.values()), "no ZeRO stage 1 to 3") for found in (then, now)]
+    layouts = [next(iter(found.values()), "no ZeRO stage 1 to 3") for found in (then, now)]
     run = source.parent.parent
     raise UserError(
-        f"{source}: was saved with {said[0]}, but this run has {said[1]}; the optimizer state is stored per process and does "
-        "not fit. Resume with the settings it was saved with, or start a new run from its weights: --resume_weights_only "
+        f"{source}: was saved with {layouts[0]}, but this run has {layouts[1]}; the optimizer state is stored per process and "
+        "does not fit. Resume with the settings it was saved with, or start a new run from its weights: --resume_weights_only "
         f"{run} --experiment_name <a new name> (DeepSpeed's ds_to_universal converts only its own pickled checkpoints, which "
         "this program neither writes nor reads)"
     )

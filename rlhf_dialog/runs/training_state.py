@@ -16,7 +16,7 @@ from rlhf_dialog.distributed.random_states import (
     merged_states,
     random_states,
     restore_random_states,
-    states_of_rank,
+    select_rank_states,
 )
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError

@@ -99,7 +99,7 @@ def estimate_advantages(
 def _flat_groups(paid: Tensor, mask: Tensor, credit: ppo.Credit, world: World) -> tuple[int, int]:
     """The number of groups whose responses are all paid the same, and the number of all groups."""
     num_groups = len(paid) / credit.num_responses_per_prompt
-    flat, groups = world.sum_of([ppo.flat_groups(paid, mask, credit).item(), num_groups])
+    flat, groups = world.sum_numbers([ppo.flat_groups(paid, mask, credit).item(), num_groups])
     return int(flat), int(groups)
 
 

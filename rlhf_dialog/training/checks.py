@@ -58,7 +58,7 @@ def check_first_kl(rollout: Rollout, noise: Noise, world: World) -> None:
     size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
     largest = max(world.gather(size.max().item() if len(size) else 0.0))
     mean = masked_mean(size, rollout.response_mask, world.sum).item()
-    check_start(largest, mean, noise, world.sum_of([rollout.num_tokens])[0])
+    check_start(largest, mean, noise, world.sum_numbers([rollout.num_tokens])[0])
 
 
 def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:

@@ -41,7 +41,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     parts = rollout.reward_scores.parts
     paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     counts = [rollout.num_dropped, rollout.num_tokens, rollout.num_replies, len(rollout)]
-    dropped, tokens, replies, episodes, *paid = world.sum_of([*counts, *paid])
+    dropped, tokens, replies, episodes, *paid = world.sum_numbers([*counts, *paid])
     means = {
         "score": mean(rollout.paid, total),
         "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
@@ -69,7 +69,7 @@ def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
     known = [d.meta.get("info", {}).get("success") for d in rollout.dialogues]
     paid = 0.0 if rollout.turn_rewards is None else rollout.turn_rewards.double().sum().item()
     counts = [len(rollout), rollout.num_replies, sum(x is not None for x in known), sum(map(bool, known)), paid]
-    episodes, replies, judged, successes, paid = world.sum_of(counts)
+    episodes, replies, judged, successes, paid = world.sum_numbers(counts)
     found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
     found |= {"environment/success": successes / judged} if judged else {}
     return found | ({"environment/success_of": judged} if 0 < judged < episodes else {})

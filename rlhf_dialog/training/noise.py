@@ -146,7 +146,7 @@ def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -
     A temperature below 1 divides the logits, and multiplies their rounding errors.
     """
     largest = max(world.gather(of_rank.max().item() if len(of_rank) else 0.0))
-    total, count = world.sum_of([of_rank.double().sum().item(), len(of_rank)])
+    total, count = world.sum_numbers([of_rank.double().sum().item(), len(of_rank)])
     mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
     text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
     logger.log(logging.INFO if num_bits == 16 else logging.DEBUG, text, num_bits, mean, largest)

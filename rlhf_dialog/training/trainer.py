@@ -222,7 +222,7 @@ class PPOTrainer:
     def count(self, rollout: Rollout) -> int:
         """Count an iteration with this rollout; returns the number of its generated tokens, of all ranks."""
         made = [rollout.num_generated, len(rollout) + rollout.num_dropped]
-        num_generated, num_episodes = map(int, self.world.sum_of(made))
+        num_generated, num_episodes = map(int, self.world.sum_numbers(made))
         self.iteration += 1
         self.time_steps += num_generated
         self.episodes += num_episodes

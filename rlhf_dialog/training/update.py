@@ -168,7 +168,7 @@ class PPOUpdate:
         own = dict.fromkeys(found[0], 0.0)
         for numbers in found:
             own = {name: total + numbers[name] for name, total in own.items()}
-        return dict(zip(own, self.world.sum_of(list(own.values())), strict=True))
+        return dict(zip(own, self.world.sum_numbers(list(own.values())), strict=True))
 
     def _move(self, is_made: bool, norms: Metrics) -> None:
         """Make the step of each engine with its clipped gradient, or discard the gradients."""

@@ -38,7 +38,7 @@ def gpus(monkeypatch, caplog):
 
 
 WAYS = {
-    "a supervised stage or a night": lambda: device.device_of("auto"),
+    "a supervised stage or a night": lambda: device.choose_device("auto"),
     "chat, evaluate, feedback serve": lambda: check_device("cuda"),
     "train": lambda: process_group.start(Config.model_validate(CONFIG)),
 }
@@ -78,14 +78,14 @@ def test_a_process_that_sees_one_gpu_takes_it_whatever_its_rank(gpus):
 @pytest.mark.parametrize(("asked", "visible", "device"), [("cpu", 2, "cpu"), ("auto", 0, "cpu"), ("cuda", 1, "cuda")])
 def test_the_device_that_a_key_asks_for(gpus, caplog, asked, visible, device):
     taken = gpus(visible)
-    assert device.device_of(asked) == device
+    assert device.choose_device(asked) == device
     assert (taken == [], caplog.messages == []) == (device == "cpu", device == "cpu")
 
 
 def test_a_gpu_that_is_not_there(gpus):
     gpus(0)
     with pytest.raises(UserError, match=r"^device: cuda, but torch finds no CUDA device; use auto or cpu$"):
-        device.device_of("cuda")
+        device.choose_device("cuda")
 
 
 def test_the_gpu_that_an_option_names_is_left_as_it_is(gpus, caplog):

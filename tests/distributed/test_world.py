@@ -71,7 +71,7 @@ def test_a_world_of_one():
     world = World()
     x = torch.tensor([1.0, 2.0])
     assert world.sum(x) is x
-    assert (world.sum_of([1, 2.5]), world.gather("a"), world.broadcast("b")) == ([1, 2.5], ["a"], "b")
+    assert (world.sum_numbers([1, 2.5]), world.gather("a"), world.broadcast("b")) == ([1, 2.5], ["a"], "b")
     assert (world.share([1, 2, 3]), world.on_main(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
     error = ValueError("x")
     with pytest.raises(ValueError, match="x") as found, world.fail_together():
@@ -117,7 +117,7 @@ def fail(world: World, errors: dict) -> tuple[str, str, str]:
             if world.rank in errors:
                 raise errors[world.rank]
     except Exception as error:
-        assert world.sum_of([1.0]) == [world.size]  # nobody is left behind
+        assert world.sum_numbers([1.0]) == [world.size]  # nobody is left behind
         return type(error).__name__, str(error), str(error.__cause__)
     return "", "", ""
 

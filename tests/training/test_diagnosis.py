@@ -158,7 +158,7 @@ def in_a_rank(world, kind, ref_model):
     """The message that a rank ends with."""
     trainer = trainer_on(kind, packing=False, world=world, ref_model=ref_model)
     message = stopped(trainer)
-    world.sum_of([0.0])  # waits for all ranks
+    world.sum_numbers([0.0])  # waits for all ranks
     return message
 
 

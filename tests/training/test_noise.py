@@ -188,7 +188,7 @@ def test_the_noise_is_that_of_all_ranks():
         def gather(self, value):
             return [value, 0.5]
 
-        def sum_of(self, numbers):
+        def sum_numbers(self, numbers):
             return [numbers[0] + 0.9, numbers[1] + 7]
 
     found = noise.noise_of(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0, 16)

@@ -215,7 +215,7 @@ def stopped(world: World, spoil, keys: dict, reward=None) -> str:
         for _ in range(2):
             trainer.step()
     except (RunStopped, UserError) as error:
-        world.sum_of([0.0])  # waits for all ranks
+        world.sum_numbers([0.0])  # waits for all ranks
         return f"{type(error).__name__} {error}"
     return f"went on, {trainer.update.skipped_in_a_row} skipped"
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rlhf_dialog.distributed.machine import Machine
 from rlhf_dialog.distributed.memory.forecast import forecast
-from rlhf_dialog.distributed.memory.model_bytes import Sizes, sizes_of
-from rlhf_dialog.distributed.memory.setting import Setting
+from rlhf_dialog.distributed.memory.model_bytes import Sizes, model_sizes
+from rlhf_dialog.distributed.memory.setting import MemorySetting
 
 GIB = 2**30
 LIBRARIES = GIB  # bytes that torch, transformers and other packages take, which the forecast leaves out
@@ -46,7 +46,7 @@ class CommonRun:
 
 def common_runs(machine: Machine) -> list[CommonRun]:
     """The rows of `rlhf-dialog doctor`, each on the GPU if there is one, else on the processor."""
-    small, large = sizes_of_llama(LLAMA_1B), sizes_of_llama(LLAMA_8B)
+    small, large = llama_sizes(LLAMA_1B), llama_sizes(LLAMA_8B)
     available = machine.gpu.free if machine.gpu else machine.memory_available
     return [
         CommonRun("configs/chat_smollm2.yaml", CHAT_SMOLLM2, available, ("peft", "gguf")),
@@ -58,7 +58,7 @@ def common_runs(machine: Machine) -> list[CommonRun]:
 
 def forecast_bytes(sizes: Sizes, lora_rank: int, machine: Machine) -> int:
     """Bytes of a run as that of configs/chat_smollm2.yaml without its reward; lora_rank 0: every parameter is trained."""
-    setting = Setting(
+    setting = MemorySetting(
         rows=64,
         microbatch=16,
         prompt=160,
@@ -72,7 +72,7 @@ def forecast_bytes(sizes: Sizes, lora_rank: int, machine: Machine) -> int:
     return forecast(sizes, None, None, setting).total + LIBRARIES
 
 
-def sizes_of_llama(values: dict[str, Any]) -> Sizes:
+def llama_sizes(values: dict[str, Any]) -> Sizes:
     from transformers import LlamaConfig
 
-    return sizes_of(LlamaConfig(**values))
+    return model_sizes(LlamaConfig(**values))

@@ -25,9 +25,9 @@ from rlhf_dialog.distributed.memory.model_bytes import (
     kept_bytes,
     live_bytes,
     lora_parameters,
-    sizes_of,
+    model_sizes,
 )
-from rlhf_dialog.distributed.memory.setting import Setting, setting_of
+from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 from rlhf_dialog.models.pretrained import load_pretrained
 from rlhf_dialog.rewards.composite import model_paths
 
@@ -59,7 +59,7 @@ class Forecast:
         """The items that are in memory during a phase."""
         return [item for item in self.items if item.on_host == on_host and (not item.phases or phase in item.phases)]
 
-    def of(self, phase: str, on_host: bool = False) -> int:
+    def bytes_in(self, phase: str, on_host: bool = False) -> int:
         return sum(item.bytes for item in self.items_in(phase, on_host))
 
     @property
@@ -70,16 +70,16 @@ class Forecast:
     @property
     def peak(self) -> str:
         """The phase that needs the most memory on the device."""
-        return max(PHASES, key=self.of)
+        return max(PHASES, key=self.bytes_in)
 
     @property
     def total(self) -> int:
         """Bytes on the device at the peak: the permanent items and those of the largest phase."""
-        return self.of(self.peak)
+        return self.bytes_in(self.peak)
 
     @property
     def host_total(self) -> int:
-        return max(self.of(phase, on_host=True) for phase in PHASES)
+        return max(self.bytes_in(phase, on_host=True) for phase in PHASES)
 
     @property
     def largest(self) -> Item:
@@ -97,11 +97,11 @@ class Forecast:
         for title, items in groups.items():
             if items:
                 on_device = sum(item.bytes for item in items if not item.on_host)
-                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_described, items))}")
+                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_describe_item, items))}")
         return "\n".join(lines)
 
 
-def _described(item: Item) -> str:
+def _describe_item(item: Item) -> str:
     return f"{item.name} {human(item.bytes)}{' of host memory' if item.on_host else ''}"
 
 
@@ -110,12 +110,14 @@ def human(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
-def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes] | None, setting: Setting) -> Forecast:
+def forecast(
+    policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes] | None, setting: MemorySetting
+) -> Forecast:
     """The memory of one process. `reference` None: as large as the policy; `judges`: the models of the reward by name."""
     reference = reference or policy
-    items = _trained("policy", policy, policy.parameters, setting)
+    items = _trained_items("policy", policy, policy.parameters, setting)
     if setting.critic == "separate":
-        items += _trained("critic", policy, policy.trunk, setting)
+        items += _trained_items("critic", policy, policy.trunk, setting)
     if setting.holds_reference:
         items += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
     kept = replace(setting, frozen_stage=setting.judge_stage, frozen_offload=setting.judge_offload)
@@ -129,7 +131,9 @@ def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes]
     return Forecast(tuple(item for item in items if item.bytes))
 
 
-def _loading(policy: Sizes, reference: Sizes, judges: Mapping[str, Sizes], held: int, setting: Setting) -> list[Item]:
+def _loading(
+    policy: Sizes, reference: Sizes, judges: Mapping[str, Sizes], held: int, setting: MemorySetting
+) -> list[Item]:
     """Every process reads whole models in fp32 to its device, and only then shares them out, offloads them or halves them.
 
     `held`: bytes of weights that stay on the device.
@@ -144,12 +148,12 @@ def _loading(policy: Sizes, reference: Sizes, judges: Mapping[str, Sizes], held:
     return items
 
 
-def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
+def trained_count(sizes: Sizes, weights: int, setting: MemorySetting) -> int:
     """The number of parameters that get a gradient, of a model with `weights` parameters."""
     return lora_parameters(sizes, setting.lora_rank, setting.lora_targets) if setting.lora_rank else weights
 
 
-def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Item]:
+def _trained_items(name: str, sizes: Sizes, weights: int, setting: MemorySetting) -> list[Item]:
     """Weights, gradients and Adam's state: 4 + 4 + 8 bytes for each trained parameter in fp32.
 
     ZeRO (arXiv 1910.02054, section 5 and figure 1) partitions the optimizer state over the processes in stage 1, also the
@@ -181,7 +185,7 @@ def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[It
     return items
 
 
-def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Item]:
+def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: MemorySetting) -> list[Item]:
     """Weights without gradients, `width` bytes each."""
     whole = width * sizes.parameters
     if setting.frozen_stage == 3:
@@ -191,7 +195,7 @@ def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -
     return [weights, Item(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
 
 
-def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
+def _rollout(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     """Keys and values of every layer for the rows generated at once, the pass over their prompts, and logits to sample from."""
     rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
@@ -214,7 +218,7 @@ def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
     ]
 
 
-def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Item]:
+def _scoring(policy: Sizes, reference: Sizes, setting: MemorySetting) -> list[Item]:
     """Passes over microbatches without gradients, one model after the other."""
     length, rows = setting.prompt + setting.response, min(setting.microbatch, setting.rows)
     tokens = setting.num_prompts(rows) * setting.prompt + rows * setting.response
@@ -226,7 +230,7 @@ def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Item]:
     ]
 
 
-def _update(sizes: Sizes, setting: Setting) -> list[Item]:
+def _update(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     """Passes over microbatches with gradients, and the temporary memory of the optimizer step.
 
     On a GPU, torch's AdamW takes the root of all second moments at once; on a CPU, it uses two buffers of one parameter at a
@@ -261,12 +265,12 @@ def _update(sizes: Sizes, setting: Setting) -> list[Item]:
     ]
 
 
-def _logits(sizes: Sizes, setting: Setting) -> int:
+def _logits(sizes: Sizes, setting: MemorySetting) -> int:
     rows = min(setting.microbatch, setting.rows)
     return LOGITS_BUFFERS * min(rows * (setting.response + 1) * sizes.vocab * 4, setting.logits_chunk)
 
 
-def _bf16_copies(sizes: Sizes, setting: Setting) -> int:
+def _bf16_copies(sizes: Sizes, setting: MemorySetting) -> int:
     """Autocast converts the weights of each linear layer once per forward and keeps the copies until the pass has ended."""
     linears = sum(inputs * outputs for _, inputs, outputs in sizes.linears) + sizes.vocab * sizes.hidden
     return 2 * linears if setting.precision == "amp" else 0
@@ -277,7 +281,7 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
 
 
-def report_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
+def report_forecast(config: Config, device: torch.device, setting: MemorySetting | None = None) -> Forecast | None:
     """The forecast of this process; None when no forecast is possible, as for a network of the user's.
 
     Logged as a table with --verbose, and with a warning where it exceeds the free memory.
@@ -287,7 +291,7 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
     if config.model_class or config.critic_class:
         return None
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    setting = setting or setting_of(config, world_size, on_cuda=device.type == "cuda")
+    setting = setting or memory_setting(config, world_size, on_cuda=device.type == "cuda")
     sizes = read_sizes(config)
     if sizes is None:
         return None
@@ -314,13 +318,13 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
                 forecast_of_run.peak,
                 human(free),
                 where,
-                _described(forecast_of_run.largest),
+                _describe_item(forecast_of_run.largest),
                 helps,
             )
     return forecast_of_run
 
 
-def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], setting: Setting) -> list[str]:
+def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], setting: MemorySetting) -> list[str]:
     """Each change of a single key that lowers the forecast, the best one first: `use_share_model: true (to 1.20 GiB)`."""
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
@@ -366,4 +370,4 @@ def _read_judges(config: Config) -> dict[str, Sizes]:
 
 
 def _read(path: str, auto_class: Any) -> Sizes:
-    return sizes_of(load_pretrained(AutoConfig, path, "model_path", trust_remote_code=False), auto_class)
+    return model_sizes(load_pretrained(AutoConfig, path, "model_path", trust_remote_code=False), auto_class)

@@ -39,7 +39,7 @@ class Sizes:
     explicit_attention: bool = False  # the model has no fused attention: the probabilities (H, L, L) are kept
 
 
-def sizes_of(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
+def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
     """The sizes of the model that `auto_class` builds from the configuration, on the meta device, which takes no memory."""
     with torch.device("meta"):
         model = auto_class.from_config(hf_config, trust_remote_code=False)

@@ -16,7 +16,7 @@ CriticKind = Literal["none", "shared", "separate"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class MemorySetting:
     """The properties of a run that determine the memory of one process; `dataclasses.replace` makes variants."""
 
     rows: int  # responses of one iteration, of this process
@@ -66,12 +66,12 @@ class Setting:
         return self.own_reference or not self.lora_rank
 
 
-def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Setting:
+def memory_setting(config: Config, world_size: int = 1, on_cuda: bool = False) -> MemorySetting:
     """The setting of a configuration; the responses of an iteration are divided among the processes."""
     batch = _find(config.reward_class.args, "batch_size")
     critic: CriticKind = "shared" if config.use_share_model else "separate"
     device = torch.device("cuda" if on_cuda else "cpu")
-    return Setting(
+    return MemorySetting(
         rows=math.ceil(batch_plan(config).num_responses / world_size),
         microbatch=config.per_device_microbatch_size,
         packing=config.packing,

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.distributed.device import device_of
+from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.distributed.random_states import (
     random_states,
     random_states_kept,
@@ -63,11 +63,11 @@ Save = Callable[[dict[str, Any]], None]  # called with what a night has done so 
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
     """The agent of a version. Raises UserError when it does not load."""
     try:
-        agent = ChatAgent.load(bot.agent_folder(version), device=device_of(settings.device))
+        agent = ChatAgent.load(bot.agent_folder(version), device=choose_device(settings.device))
     except UserError as error:
         raise UserError(
-            f"{bot.folder}: version {version} cannot be loaded ({error.with_location('', '--agent')}); go back to another one with "
-            "`feedback rollback`"
+            f"{bot.folder}: version {version} cannot be loaded ({error.with_location('', '--agent')}); go back to another one "
+            "with `feedback rollback`"
         ) from error
     agent.policy.use_amp = settings.use_amp
     return agent
@@ -92,7 +92,7 @@ class Learner:
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
         self.encoder = ExampleEncoder.from_agent(self.agent)
         size = settings.per_device_microbatch_size
-        setting = f"{bot.first()}, {device_of(settings.device)}, use_amp {settings.use_amp}"
+        setting = f"{bot.first()}, {choose_device(settings.device)}, use_amp {settings.use_amp}"
         self.reference = ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.device import device_of
+from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Watch
 from rlhf_dialog.feedback.learning.run import Night
@@ -232,7 +232,7 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
         seed=night_seed(night),
-        device=device_of(settings.device),
+        device=choose_device(settings.device),
         use_amp=settings.use_amp,
     )
 

@@ -11,7 +11,7 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArg
 from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.distributed import openmp
-from rlhf_dialog.distributed.device import device_of
+from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.terminal import TimeLeft
@@ -24,7 +24,7 @@ POOL = 50  # batches that are sorted by length together
 
 def prepare(config: SupervisedKeys) -> None:
     """Set seeds, threads and memory options. Raises UserError when the device is not available."""
-    device_of(config.device)
+    choose_device(config.device)
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     if torch.get_num_threads() > 1:
@@ -45,7 +45,7 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": device_of(config.device) == "cpu",
+        "use_cpu": choose_device(config.device) == "cpu",
         "bf16": config.use_amp,
         "gradient_checkpointing": False,
         "save_strategy": "no",

@@ -14,7 +14,7 @@ from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
-from rlhf_dialog.distributed.device import device_of
+from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
@@ -31,7 +31,7 @@ def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str)
     Raises MissingSplit, and UserError for a YAML or data that cannot be read, or when the reward prefers no reply at all.
     """
     config = load_config(find_config(str(keys.rank_with)))
-    reward = build_reward(config.reward_class.id, config.reward_class.args).move_to(device_of(keys.device))
+    reward = build_reward(config.reward_class.id, config.reward_class.args).move_to(choose_device(keys.device))
     groups = list(_candidates(keys, config, data_path, split, model_path))
     scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
     pairs = []
@@ -89,7 +89,7 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
     settings = AgentSettings(turn_separator=turn_separator, max_new_tokens=keys.max_new_tokens)
     try:
         own = read_settings(Path(model_path), settings)
-        agent = ChatAgent.load(model_path, device=device_of(keys.device), settings=own)
+        agent = ChatAgent.load(model_path, device=choose_device(keys.device), settings=own)
     except UserError as error:
         raise error.with_location("model_path", "--agent") from error
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues

@@ -11,7 +11,7 @@ from rlhf_dialog.distributed.memory.common_runs import (
     CommonRun,
     common_runs,
     forecast_bytes,
-    sizes_of_llama,
+    llama_sizes,
 )
 
 
@@ -34,5 +34,5 @@ def test_a_gpu_computes_in_its_own_memory():
 
 def test_the_sizes_are_those_of_the_published_models():
     """1.24 and 8.03 billion parameters (Llama 3.2 1B, Llama 3.1 8B: model cards)."""
-    parameters = [sizes_of_llama(values).parameters for values in (LLAMA_1B, LLAMA_8B)]
+    parameters = [llama_sizes(values).parameters for values in (LLAMA_1B, LLAMA_8B)]
     assert parameters == [1_235_814_400, 8_030_261_248]

@@ -32,11 +32,11 @@ from rlhf_dialog.distributed.memory.forecast import (
     remedies,
     report_forecast,
 )
-from rlhf_dialog.distributed.memory.setting import Setting, setting_of
+from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")
-PLAIN = Setting(rows=8, microbatch=4, prompt=90, response=10)
+PLAIN = MemorySetting(rows=8, microbatch=4, prompt=90, response=10)
 
 
 def parts(found: Forecast) -> dict[str, int]:
@@ -215,9 +215,11 @@ def test_more_of_anything_needs_more():
     for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
         setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
         more = forecast(BILLION, None, {"judge": BILLION}, setting)
-        assert all(more.of(phase) >= base.of(phase) for phase in PHASES), key
-        assert sum(map(more.of, PHASES)) > sum(map(base.of, PHASES)), key
-    assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).of("update") < base.of("update")
+        assert all(more.bytes_in(phase) >= base.bytes_in(phase) for phase in PHASES), key
+        assert sum(map(more.bytes_in, PHASES)) > sum(map(base.bytes_in, PHASES)), key
+    assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).bytes_in(
+        "update"
+    ) < base.bytes_in("update")
 
 
 def test_total_is_what_stands_always_and_the_largest_phase():
@@ -435,7 +437,7 @@ def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_wei
         byte_tokenizer().save_pretrained(tmp_path / name)
     few = {"rollout_batch_size": 8, "num_mini_batch": 1, "ppo_epoch": 2, "max_new_tokens": 12}
     configs = [settings(model_path=str(tmp_path / name), **few, **keys) for name in ("warm", "real")]
-    told = forecast(*read_sizes(configs[1]), setting_of(configs[1]))
+    told = forecast(*read_sizes(configs[1]), memory_setting(configs[1]))
     kept = ("gradients", "Adam's state")
     always = sum(part.bytes for part in told.items if not part.phases or part.name.startswith(kept))
     assert abs(always / told.total - of_weights) < 0.1  # the run is what its name says
@@ -453,7 +455,7 @@ def test_the_forecast_counts_models_of_any_reward(depth, judges, tmp_path):
     make_trainer().models.policy.lm.config.save_pretrained(tmp_path / "lm")
     policy, reference, found = read_sizes(CONFIG.model_copy(update=config_of(**keys)))
     assert {name: sizes.parameters for name, sizes in found.items()} == {"judge": built.num_parameters()}
-    parts = {part.name: part.bytes for part in forecast(policy, reference, found, setting_of(CONFIG)).items}
+    parts = {part.name: part.bytes for part in forecast(policy, reference, found, memory_setting(CONFIG)).items}
     assert parts["weights of the judge"] == 4 * built.num_parameters()
 
 

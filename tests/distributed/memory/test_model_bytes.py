@@ -16,7 +16,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, model_sizes
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
@@ -32,12 +32,12 @@ from rlhf_dialog.models.policy import Policy, packs
     ids=["gpt2", "opt", "llama"],
 )
 def test_published_parameter_counts(config, parameters, trunk):
-    sizes = sizes_of(config)
+    sizes = model_sizes(config)
     assert (sizes.parameters, sizes.trunk) == (parameters, trunk)
 
 
 def test_shapes_of_known_models():
-    gpt, opt, lla = (sizes_of(config) for config in (GPT2Config(), OPT_1B, LLAMA_3_8B))
+    gpt, opt, lla = (model_sizes(config) for config in (GPT2Config(), OPT_1B, LLAMA_3_8B))
     assert (gpt.layers, gpt.hidden, gpt.heads, gpt.kv_heads, gpt.head_dim) == (12, 768, 12, 12, 64)
     assert (gpt.vocab, gpt.intermediate, gpt.positions, gpt.largest) == (50257, 3072, 1024, 50257 * 768)
     assert (gpt.norm_floats, gpt.mlp_floats, gpt.explicit_attention) == (2, 2, False)
@@ -54,15 +54,15 @@ def test_shapes_of_known_models():
         ("up_proj", 4096, 14336),
         ("down_proj", 14336, 4096),
     }
-    assert sizes_of(GPT2Config(n_inner=123)).intermediate == 123
+    assert model_sizes(GPT2Config(n_inner=123)).intermediate == 123
 
 
 def test_lora_counts_that_peft_prints():
     """r * (in + out): what peft's documentation shows for GPT-2 and what it prints for Llama-2-7B with its default targets."""
-    llama_2_7b = sizes_of(LlamaConfig())
+    llama_2_7b = model_sizes(LlamaConfig())
     assert lora_parameters(llama_2_7b, 8, ("q_proj", "v_proj")) == 4_194_304  # 0.0622 % of 6,742,609,920
     assert llama_2_7b.parameters + 4_194_304 == 6_742_609_920
-    assert lora_parameters(sizes_of(GPT2Config()), 8, ("c_attn",)) == 294_912
+    assert lora_parameters(model_sizes(GPT2Config()), 8, ("c_attn",)) == 294_912
     assert lora_parameters(BILLION, 2) == 2 * (2000 + 1200)
 
 
@@ -70,14 +70,14 @@ def test_lora_count_of_peft_itself():
     peft = pytest.importorskip("peft")
     lm = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
     trained = sum(p.numel() for p in lm.parameters() if p.requires_grad)
-    assert lora_parameters(sizes_of(llama().config), 4) == trained
+    assert lora_parameters(model_sizes(llama().config), 4) == trained
 
 
 def test_counting_is_quick_and_leaves_no_trace():
     before, config = torch.get_rng_state(), GPT2Config()
-    sizes_of(config)
+    model_sizes(config)
     start = time.process_time()
-    sizes_of(config)
+    model_sizes(config)
     assert time.process_time() - start < 0.5
     assert torch.equal(before, torch.get_rng_state())
 
@@ -126,7 +126,7 @@ def test_activations_of_real_models(name, amp, packed, tmp_path):
     """Left out: the statistics of norms and attention, masks, the last norm. amp + packed: an explicit attention on a CPU."""
     AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
     lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
-    sizes = replace(sizes_of(KEPT_OF[name]), explicit_attention=amp and packed)
+    sizes = replace(model_sizes(KEPT_OF[name]), explicit_attention=amp and packed)
     told = kept_bytes(
         sizes, 8 * 40, 40, float_bytes=2 if amp else 4, packed=packed
     )  # the last of each row is not read; 320 needs no rounding
@@ -144,7 +144,7 @@ def test_activations_of_shared_prompts(name, amp, tmp_path):
     """
     AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
     lm = load_causal_lm(str(tmp_path), "model_path")
-    sizes = replace(sizes_of(KEPT_OF[name]), explicit_attention=amp)
+    sizes = replace(model_sizes(KEPT_OF[name]), explicit_attention=amp)
     keys = 2 * 32 + 8 * (32 + 16)
     told = kept_bytes(sizes, 2 * 32 + 8 * 16, 32 + 16, float_bytes=2 if amp else 4, keys=keys)
     most = 1.25 if amp else 1.05

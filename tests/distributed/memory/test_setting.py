@@ -2,7 +2,7 @@
 
 from yaml_files import settings
 
-from rlhf_dialog.distributed.memory.setting import setting_of
+from rlhf_dialog.distributed.memory.setting import memory_setting
 
 
 def test_setting_of_a_configuration():
@@ -15,15 +15,15 @@ def test_setting_of_a_configuration():
         top_k=7,
         reward_class={"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"batch_size": 4}}]}},
     )
-    found = setting_of(config, world_size=4)
+    found = memory_setting(config, world_size=4)
     assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
     assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
     assert (found.classifier_batch, found.own_reference, found.exact_kl) == (4, False, False)
-    assert setting_of(settings(kl_in="loss")).exact_kl
-    assert setting_of(settings(), on_cuda=True).precision == "amp"  # auto
-    assert setting_of(settings(precision="fp32"), on_cuda=True).precision == "fp32"
-    other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
+    assert memory_setting(settings(kl_in="loss")).exact_kl
+    assert memory_setting(settings(), on_cuda=True).precision == "amp"  # auto
+    assert memory_setting(settings(precision="fp32"), on_cuda=True).precision == "fp32"
+    other = memory_setting(settings(use_share_model=True, ref_model="other", top_p=0.5))
     assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
-    assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
-    assert not setting_of(settings(ref_model="tiny")).own_reference
-    assert setting_of(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32
+    assert memory_setting(settings(advantage_estimator="grpo")).critic == "none"
+    assert not memory_setting(settings(ref_model="tiny")).own_reference
+    assert memory_setting(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32

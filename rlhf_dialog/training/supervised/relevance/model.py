@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed.device import device_of
+from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -82,7 +82,7 @@ class RelevanceTraining(StageOfHalves):
         answers = model_answers(config, self.training, self.report)
         pairs = numbered(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
         identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist(), pairs.model_replies.tolist()])
-        self.model.to(device_of(config.device))
+        self.model.to(choose_device(config.device))
         with unfinished(config) as folder:
             checkpoint = MembersCheckpoint(self.model, folder, identity, Due(config.checkpoint_minutes))
             begun = checkpoint.restore()
@@ -97,7 +97,7 @@ class RelevanceTraining(StageOfHalves):
         save_relevance(self.model.cpu().eval(), self.folder)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
-        return measure(str(self.folder), pairs, device_of(self.config.device), self.config.seed)
+        return measure(str(self.folder), pairs, choose_device(self.config.device), self.config.seed)
 
     def measure(self) -> dict[str, Any]:
         return super().measure() | {"num_bank": len(self.model.bank)}
