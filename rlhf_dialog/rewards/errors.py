@@ -6,7 +6,15 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.user_code import TimeLimit, all_stacks, ends_the_process, extract_frames, frames_in_class_file, format_line, run_with_timeout
+from rlhf_dialog.user_code import (
+    TimeLimit,
+    all_stacks,
+    ends_the_process,
+    extract_frames,
+    format_line,
+    frames_in_class_file,
+    run_with_timeout,
+)
 
 
 class RewardError(UserError):

@@ -90,7 +90,7 @@ def load_training(
         for key, optimizer in optimizers.items():
             load_optimizer(optimizer, source / f"{key}_optimizer.safetensors", state["optimizers"][key])
         if world_size_of(state) == world.size:
-            restore_random_states(*states_of_rank(world.rank, load_file(source / "random.safetensors"), state))
+            restore_random_states(*select_rank_states(world.rank, load_file(source / "random.safetensors"), state))
     return state
 
 

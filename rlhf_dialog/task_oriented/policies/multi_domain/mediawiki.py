@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, EndedEarly, RequestLimits, Refused, TooLong, Unreachable
+from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, WikiPage
 from rlhf_dialog.user_code import TimeLimit
 
