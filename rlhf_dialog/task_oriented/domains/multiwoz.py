@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Entity
-from rlhf_dialog.task_oriented.domains.services import TIMES, Chances, MultiDomain, Service
+from rlhf_dialog.task_oriented.domains.services import TIMES, Chances, DomainService, MultiDomain
 
 ONTOLOGY, GOALS = "ontology.json", ("new_goal_model.json", "goal_model.json")
 KEYS = (NAME, "trainID", "department")
@@ -112,7 +112,7 @@ def _check_slots(name: str, shares: dict[str, Any], slots: dict[str, set[str]], 
             )
 
 
-def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: Callable[[Path], Any]) -> Service:
+def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: Callable[[Path], Any]) -> DomainService:
     if not path.is_file():
         raise UserError(f"{path}: is missing, but {goals} has goals of the domain {name}; add the file")
     data = read(path)
@@ -129,7 +129,7 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
                 f"{path}: no entity has the slot '{slot}', which {goals} asks for; add it, or remove it there"
             )
     filled = tuple({slot: entity.get(slot, UNKNOWN) for slot in sorted(slots)} for entity in entities)
-    service = Service(name, key, entities=filled, **shares)
+    service = DomainService(name, key, entities=filled, **shares)
     for slot, chances in service.constraints.items():
         if not any(service.matching({slot: value}) for value in chances.shares):
             examples = ", ".join(list(chances.shares)[:5])
@@ -145,7 +145,7 @@ def _entity(row: Mapping[str, Any]) -> Entity:
     return {slot: value for slot, value in texts.items() if value not in UNSAID}
 
 
-def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], path: Path) -> Service:
+def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], path: Path) -> DomainService:
     """A taxi: made of a colour and a type, with a number of its own."""
     parts = {part: data.get(part) for part in TAXI_PARTS}
     for part, values in parts.items():
@@ -154,6 +154,6 @@ def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], p
     for slot in shares["requests"]:
         if slot not in TAXI_SLOTS:
             raise UserError(f"{path}: a {name} has no slot '{slot}', only {' and '.join(TAXI_SLOTS)}")
-    return Service(
+    return DomainService(
         name, TAXI_SLOTS[0], made_from={part: tuple(values) for part, values in parts.items() if values}, **shares
     )

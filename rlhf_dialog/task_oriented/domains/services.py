@@ -43,7 +43,7 @@ def meets(slot: str, limit: str, value: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Service:
+class DomainService:
     """One domain of several. All values are text in lower case; times are HH:MM.
 
     key: the slot that names an entity; several entities of a table may share a name
@@ -119,7 +119,7 @@ class MultiDomain:
     name: of the data; services: by name; orders: tuples of names with their shares
     """
 
-    def __init__(self, name: str, services: Mapping[str, Service], orders: Chances):
+    def __init__(self, name: str, services: Mapping[str, DomainService], orders: Chances):
         self.name = name
         self.services = dict(services)
         self.orders = orders

@@ -15,7 +15,7 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.domains.services import DomainService
 from rlhf_dialog.task_oriented.policies.base import Features
 from rlhf_dialog.task_oriented.policies.multi_domain.views import Rows, View
 from rlhf_dialog.task_oriented.world.multi_domain.user import BOOK
@@ -43,7 +43,7 @@ def make_abstraction(domain: MultiDomain) -> Abstraction:
     return {name: _name_slots(service) for name, service in domain.services.items()}
 
 
-def _name_slots(service: Service) -> dict[str, str]:
+def _name_slots(service: DomainService) -> dict[str, str]:
     constraints = [slot for slot in service.constraints if slot != service.key]
     asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
     booking = {
@@ -54,7 +54,7 @@ def _name_slots(service: Service) -> dict[str, str]:
     return names | _rank("info", {slot: _entropy(service, slot) for slot in asked}) | _rank("book", booking)
 
 
-def _entropy(service: Service, slot: str) -> float:
+def _entropy(service: DomainService, slot: str) -> float:
     counts = Counter(entity.get(slot, UNKNOWN) for entity in service.entities)
     counts.pop(UNKNOWN, None)
     chances = service.constraints.get(slot)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.domains.services import DomainService
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState, DomainState
@@ -15,7 +15,7 @@ NULL = [Act("null")]
 GLOBAL = ("reqmore", "bye")
 
 
-def list_intents(service: Service) -> tuple[str, ...]:
+def list_intents(service: DomainService) -> tuple[str, ...]:
     """What a system can do in a domain."""
     intents = ["request"] if service.asked else []
     intents += ["recommend", "nooffer"] if service.entities and service.constraints else []

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import AT_LEAST, AT_MOST, TIMES, Service
+from rlhf_dialog.task_oriented.domains.services import AT_LEAST, AT_MOST, TIMES, DomainService
 
 MAX_TRIALS, MAX_DRAWS = 100, 10_000
 SAME_AREA, SAME_PEOPLE = 0.5, 0.5  # shares of users that want it in both domains
@@ -96,7 +96,7 @@ def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -
     return MultiGoal(by_domain)
 
 
-def _draw_domain_goal(service: Service, rng: Random) -> DomainGoal:
+def _draw_domain_goal(service: DomainService, rng: Random) -> DomainGoal:
     """Constraints that something fulfils, at least one request or a booking. Raises UserError when none is found."""
     for _ in range(MAX_DRAWS):
         info = _constraints(service, rng)
@@ -121,7 +121,7 @@ def _draw_domain_goal(service: Service, rng: Random) -> DomainGoal:
     )
 
 
-def _constraints(service: Service, rng: Random) -> dict[str, str]:
+def _constraints(service: DomainService, rng: Random) -> dict[str, str]:
     if service.combinations:
         slots = list(service.combinations.draw(rng))
     else:
@@ -136,7 +136,7 @@ def _constraints(service: Service, rng: Random) -> dict[str, str]:
     return info
 
 
-def _one_time(service: Service, slots: list[str], rng: Random) -> list[str]:
+def _one_time(service: DomainService, slots: list[str], rng: Random) -> list[str]:
     """A user of trains and taxis says when to leave or when to arrive."""
     times = [slot for slot in TIMES if slot in slots]
     if len(times) == 1:
@@ -146,7 +146,7 @@ def _one_time(service: Service, slots: list[str], rng: Random) -> list[str]:
     return [*(slot for slot in slots if slot not in TIMES), time]
 
 
-def _journey(service: Service, info: dict[str, str], rng: Random) -> None:
+def _journey(service: DomainService, info: dict[str, str], rng: Random) -> None:
     """Two different ends: those of an entity where there are any."""
     if service.entities:
         ends = rng.choice(service.entities)
@@ -160,7 +160,7 @@ def _journey(service: Service, info: dict[str, str], rng: Random) -> None:
         info[slot] = service.constraints[slot].draw(rng)
 
 
-def _fulfillable(service: Service, info: dict[str, str], rng: Random) -> dict[str, str] | None:
+def _fulfillable(service: DomainService, info: dict[str, str], rng: Random) -> dict[str, str] | None:
     """The constraints with another value of one slot, so that something fulfils them; None where that is not found."""
     for _ in range(MAX_TRIALS):
         slot = rng.choice(list(info))
@@ -253,7 +253,7 @@ def parse_goal(domain: MultiDomain, data: Any) -> MultiGoal:
     )
 
 
-def _parse_domain_goal(service: Service, data: Any) -> DomainGoal:
+def _parse_domain_goal(service: DomainService, data: Any) -> DomainGoal:
     where = f"goal, domain {service.name}"
     if not isinstance(data, Mapping) or not set(data) <= set(KEYS):
         raise UserError(f"{where}: is not a wish; give an object with {', '.join(KEYS)}")

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.domains.services import DomainService
 from rlhf_dialog.task_oriented.world.multi_domain.actions import action_names
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState, DomainState
 
@@ -12,7 +12,7 @@ FEW = 5
 FLAGS = ("current", "spoken_of", "ready", "none", "one", "few", "many", "offered", "booked", "declined", "refused")
 
 
-def _features(service: Service) -> list[str]:
+def _features(service: DomainService) -> list[str]:
     """The names of a domain's places: flags, then for each slot what is known of it."""
     constraints = [f"{kind} {slot}" for slot in service.constraints for kind in ("known", "dontcare")]
     booking = [f"booking {slot}" for slot in service.booking]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import TIMES, Service
+from rlhf_dialog.task_oriented.domains.services import TIMES, DomainService
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.user import BOOK, OFFERS, REFERENCE
 
@@ -20,7 +20,7 @@ class DomainState:
     booked: what was booked last, None before; refused: the booking as it is was refused; declined: no booking is wanted
     """
 
-    service: Service
+    service: DomainService
     constraints: dict[str, str] = field(default_factory=dict)
     booking: dict[str, str] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
@@ -137,6 +137,6 @@ def _note(state: DomainState, slot: str, value: str) -> None:
         state.refused = state.declined = False
 
 
-def _fits(service: Service, number: int, values: dict[str, str]) -> bool:
+def _fits(service: DomainService, number: int, values: dict[str, str]) -> bool:
     entity = service.entities[number]
     return all(entity[slot] == value for slot, value in values.items() if slot in entity)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
-from rlhf_dialog.task_oriented.domains.services import Service, meets
+from rlhf_dialog.task_oriented.domains.services import DomainService, meets
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.bookings import Booking
 from rlhf_dialog.task_oriented.world.multi_domain.goals import DEPARTURE, DESTINATION, DomainGoal, MultiGoal
@@ -76,7 +76,7 @@ def _scores(right: int, useless: int, num_requests: int) -> tuple[float | None, 
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
 
 
-def _collect_claims(service: Service, system_turns: Sequence[Sequence[Act]]) -> SystemClaims:
+def _collect_claims(service: DomainService, system_turns: Sequence[Sequence[Act]]) -> SystemClaims:
     claims, prefix = SystemClaims(), f"{service.name}-"
     for acts in system_turns:
         turn = {
@@ -96,7 +96,7 @@ def _collect_claims(service: Service, system_turns: Sequence[Sequence[Act]]) -> 
     return claims
 
 
-def _verdict(service: Service, goal: DomainGoal, claims: SystemClaims, booking: Booking | None) -> Verdict:
+def _verdict(service: DomainService, goal: DomainGoal, claims: SystemClaims, booking: Booking | None) -> Verdict:
     constrained = {*goal.info, *goal.fail_info}
     useless = sum(slot in service.requests for slot in claims.slots - set(goal.requests) - constrained)
     if service.made_from:
@@ -117,14 +117,16 @@ def _verdict(service: Service, goal: DomainGoal, claims: SystemClaims, booking: 
     return Verdict(right, useless, fits and is_booked, _share(service, goal, number) if booking else 0.0)
 
 
-def _rows(service: Service, claims: SystemClaims, booking: Booking | None) -> tuple[Sequence[int], dict[str, str]]:
+def _rows(
+    service: DomainService, claims: SystemClaims, booking: Booking | None
+) -> tuple[Sequence[int], dict[str, str]]:
     """The entity that was booked, else those that the last offer may mean, and what was said of it."""
     if booking is not None and booking.entity is not None:
         return (booking.entity,), claims.values.get(service.entities[booking.entity][service.key], {})
     return claims.rows.get(claims.venue, ()), claims.values.get(claims.venue, {})
 
 
-def _share(service: Service, goal: DomainGoal, number: int) -> float:
+def _share(service: DomainService, goal: DomainGoal, number: int) -> float:
     """The share of the constraints that the entity fulfils; the ends of a journey are left out."""
     entity = service.entities[number]
     checked = [

@@ -7,7 +7,7 @@ from several_policies import TWO, seen, setting_of
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
-from rlhf_dialog.task_oriented.domains.services import Chances, Service
+from rlhf_dialog.task_oriented.domains.services import Chances, DomainService
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
     SlotMapping,
     make_abstraction,
@@ -29,8 +29,8 @@ def tea_and_rooms():
     ]
     shares = {"name": 1.0, "phone": 0.5, "late": 0.5, "kind": 0.1}
     services = {
-        "tea": Service("tea", "name", {"kind": EVEN, "name": EVEN, "size": EVEN}, shares, entities=tuple(tea)),
-        "rooms": Service(
+        "tea": DomainService("tea", "name", {"kind": EVEN, "name": EVEN, "size": EVEN}, shares, entities=tuple(tea)),
+        "rooms": DomainService(
             *("rooms", "name", {"view": EVEN, "floor": EVEN, "bath": EVEN, "name": EVEN}, {"fee": 0.5}),
             booking={"nights": Chances({"1": 3, "2": 1}), "day": Chances({"x": 1, "y": 1})},
             entities=tuple(rooms),
