@@ -243,7 +243,9 @@ def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
 def lap_of(trainer: PPOTrainer) -> Lap:
     rollout, ended = trainer.rollout, time.perf_counter()
     assert rollout is not None
-    prompts, responses = (mask.sum(dim=1).tolist() for mask in (rollout.prompt_mask, rollout.response_mask))
+    prompts, responses = (
+        mask.sum(dim=1).tolist() for mask in (rollout.tokens.prompt_mask, rollout.tokens.response_mask)
+    )
     return Lap(ended, rollout.num_generated, prompts, responses, machine.peak_gib())
 
 

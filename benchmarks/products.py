@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import wait
 from rlhf_dialog.models import cpu_linear
-from rlhf_dialog.models.microbatches import microbatches
-from rlhf_dialog.models.packed_rows import leaders
+from rlhf_dialog.models.token_batch import TokenBatch, leaders
 from rlhf_dialog.training.trainer import PPOTrainer
 
 Shape = tuple[int, int, int]  # (M, I, O)
@@ -28,28 +27,26 @@ def shapes_of(trainer: PPOTrainer) -> Counter[Shape]:
     """The products of the newest rollout and of the update on it, and how often each is made."""
     rollout, policy, found = trainer.rollout, trainer.models.policy, Counter[Shape]()
     assert rollout is not None
-    prompt_mask, response_mask = rollout.masks_on_host
-    prompts, responses = prompt_mask.sum(dim=1), response_mask.sum(dim=1)
+    prompts, responses = (mask.sum(dim=1) for mask in (rollout.tokens.prompt_mask, rollout.tokens.response_mask))
     trunk, head = trunk_of(policy.lm.base_model), policy.lm.get_output_embeddings()
-    is_first = first_of_each(rollout.prompt_numbers)
+    is_first = first_of_each(rollout.tokens)
 
     def add(num_tokens: int, num_logits: int, times: int = 1) -> None:
         for (inputs, outputs), count in trunk.items():
             found[num_tokens, inputs, outputs] += count * times
         found[num_logits, head.in_features, head.out_features] += times
 
-    for lengths in prompts[is_first].split(trainer.speaker.microbatch_size):
+    for lengths in prompts[is_first].split(trainer.speaker.limits.prompts_at_once):
         add(int(lengths.sum()), 0)
     for written in range(int(responses.max())):
         alive = int((responses > written).sum())
         add(alive if written else 0, alive)
     is_trained = any(p.requires_grad for name, p in policy.lm.named_parameters() if "lora" not in name)
     passes = 1 + trainer.config.ppo_epoch * (3 if is_trained else 2)
-    size, rows = trainer.config.per_device_microbatch_size, torch.arange(len(rollout))
-    for part in microbatches(prompt_mask, response_mask, rows, size, rows.device, rollout.prompt_numbers):
-        own = part.host_rows[first_of_each(rollout.prompt_numbers[part.host_rows])]
-        behind = int((responses[part.host_rows] - 1).sum())
-        add(int(prompts[own].sum()) + behind, int(responses[part.host_rows].sum()), passes)
+    for _, part in rollout.tokens.microbatches(trainer.config.per_device_microbatch_size):
+        prompts, responses = part.prompt_mask.sum(dim=1), part.response_mask.sum(dim=1)
+        behind = int((responses - 1).sum())
+        add(int(prompts[first_of_each(part)].sum()) + behind, int(responses.sum()), passes)
     return Counter({shape: count for shape, count in found.items() if shape[0]})
 
 
@@ -63,9 +60,10 @@ def trunk_of(trunk: nn.Module) -> Counter[tuple[int, int]]:
     return Counter((w.shape[1], w.shape[0]) for w in matrices.values())
 
 
-def first_of_each(numbers: Tensor) -> Tensor:
-    """Whether each row is the first with its number."""
-    return leaders(numbers) == torch.arange(len(numbers))
+def first_of_each(tokens: TokenBatch) -> Tensor:
+    """Whether each row is the first of its prompt group."""
+    assert tokens.prompt_groups is not None
+    return leaders(tokens.prompt_groups) == torch.arange(len(tokens))
 
 
 def seconds_of(shapes: Counter[Shape], device: torch.device, dtype: torch.dtype) -> float:

@@ -113,8 +113,9 @@ class Host:
         sampling, device = self.agent.sampling, self.agent.policy.lm.device
         numbers = torch.Generator().manual_seed(number_of(seed))
         uniform = torch.rand(len(visits), sampling.max_new_tokens, dtype=torch.float64, generator=numbers).to(device)
-        _, _, responses = self.agent.respond([visit.turns[-self.context_size :] for visit in visits], uniform)
-        logprobs, mask = responses.logprobs.cpu(), responses.mask.cpu()
+        prompts = self.agent.encode([visit.turns[-self.context_size :] for visit in visits])
+        responses = self.agent.generate(prompts, uniform)
+        logprobs, mask = responses.logprobs.cpu(), responses.tokens.response_mask
         found = [row[counts].tolist() for row, counts in zip(logprobs, mask, strict=True)]
         return list(zip(self.agent.read(responses), found, strict=True))
 

@@ -6,9 +6,8 @@ import torch
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import Replies, batches
-from rlhf_dialog.models.chat_agent import ChatAgent, collate_replies
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.models.packed_rows import pack
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.policy import teacher_forced
 
 
 @torch.no_grad()
@@ -30,25 +29,14 @@ def kl_by_token(
     table = np.full((len(replies.dialogues), longest), np.nan)
     row = 0
     for batch in batches(replies.dialogues, batch_size, "KL"):
-        ids, mask = collate_replies([reply_ids(one) for one in batch], encoder.pad_id)
-        turns = [dialogue.prompt_turns for dialogue in batch]
-        (prompt_ids, prompt_mask), (start_ids, start_mask) = (one.encode(turns) for one in (agent, start))
-        ids = ids.to(prompt_ids.device)
-        packed = pack(start_ids, start_mask, ids, mask)
+        ids, turns = [reply_ids(dialogue) for dialogue in batch], [dialogue.prompt_turns for dialogue in batch]
+        tokens, start_tokens = (speaker.encode(turns).with_replies(ids) for speaker in (agent, start))
+        packed = start_tokens.pack()
         features = packed.scatter(start.policy.features(packed)[0])
-        forced = teacher_forced(
-            agent.policy,
-            prompt_ids,
-            prompt_mask,
-            ids,
-            mask,
-            temperature,
-            with_entropy=False,
-            toward=(start.policy, features),
-        )
-        assert forced.kl is not None
-        kl = torch.where(mask.to(forced.kl.device), forced.kl.double(), torch.nan).cpu().numpy()
-        table[row : row + len(batch), : kl.shape[1]] = kl
+        reference = start.policy, features
+        kl = teacher_forced(agent.policy, tokens, temperature, with_entropy=False, reference=reference).kl
+        assert kl is not None
+        table[row : row + len(batch), : kl.shape[1]] = torch.where(tokens.mask, kl.double(), torch.nan).cpu().numpy()
         row += len(batch)
     return table
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import replies
-from rlhf_dialog.models.chat_agent import ChatAgent, collate_replies
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.logprobs import at_least_float32
-from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import in_chunks
 
 logger = logging.getLogger(__name__)
@@ -58,15 +57,14 @@ def fit_bias(
 
 def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
-    ids, mask = collate_replies([agent.encoder.encode_reply(one.response) for one in dialogues], agent.encoder.pad_id)
-    states = []
+    replies_ids, states = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues], []
     for speaker in (agent, start):
-        prompt_ids, prompt_mask = speaker.encode([dialogue.prompt_turns for dialogue in dialogues])
-        packed = pack(prompt_ids, prompt_mask, ids.to(prompt_ids.device), mask)
+        tokens = speaker.encode([dialogue.prompt_turns for dialogue in dialogues]).with_replies(replies_ids)
+        packed = tokens.pack()
         states.append(speaker.policy.features(packed)[0])
-    is_first = torch.zeros_like(mask)
+    is_first = torch.zeros_like(tokens.mask)
     is_first[:, 0] = True
-    kept = packed.gather(is_first.to(prompt_ids.device))
+    kept = packed.gather(is_first)
 
     def logprobs(speaker: ChatAgent, features: Tensor) -> Tensor:
         return at_least_float32(speaker.policy.logits(features)).log_softmax(-1)

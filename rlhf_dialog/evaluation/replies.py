@@ -16,8 +16,8 @@ from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
-from rlhf_dialog.models.sizes import num_positions
+from rlhf_dialog.models.generation import Sampling, random_numbers
+from rlhf_dialog.models.policy import num_positions, teacher_forced
 from rlhf_dialog.terminal import each_logged
 
 logger = logging.getLogger(__name__)
@@ -84,25 +84,17 @@ def reference_nll(speaker: Speaker, prompts: list[Dialogue], batch_size: int = 6
     (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
     """
     positions = num_positions(speaker.policy.lm)
-    device, pad_id = speaker.policy.lm.device, speaker.encoder.pad_id
     sums: list[list[float]] = []
     for batch in batches(prompts, batch_size, "reference perplexity"):
         targets = [
             speaker.encoder.encode_reply(prompt.reference or "")[: positions and positions - 1] for prompt in batch
         ]
-        lengths = torch.tensor([len(target) for target in targets], device=device)
-        ids = torch.full((len(batch), int(lengths.max())), pad_id, device=device)
-        for row, target in enumerate(targets):
-            ids[row, : len(target)] = torch.tensor(target, device=device)
-        room = positions and positions - ids.shape[1]
-        asked = [speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
-        prompt_ids, prompt_mask = speaker.batch([p[-room:] if room else p for p in asked])
-        counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
-        found = teacher_forced(
-            speaker.policy, prompt_ids, prompt_mask, ids, counts, temperature=1.0, with_entropy=False
-        )
-        nll = -found.logprobs.sum(dim=1)
-        sums += torch.stack([nll, lengths], dim=1).tolist()
+        room = positions and positions - max(map(len, targets))
+        prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
+        tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
+        logprobs = teacher_forced(speaker.policy, tokens, temperature=1.0, with_entropy=False).logprobs
+        nll = -logprobs.sum(dim=1)
+        sums += torch.stack([nll, tokens.mask.sum(dim=1)], dim=1).tolist()
     return np.asarray(sums)
 
 

@@ -5,14 +5,14 @@
   plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
   cache.
 - **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
-  (`packed_rows.pack`, `microbatches`), and sent in one copy from pinned memory (`device_copies.send_all`). So the host runs
+  (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`device_copies.send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
 - **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
   then; what they write is masked at the end, so no token depends on it. Whether all is finite is read at the same time.
   How wide the supports are is known only then, so a filter's choice is kept as a mask until the look.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
   is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
-- **A prompt that several responses share is computed once** (`prompt_numbers`, from `training.episodes.numbered`): when it is
+- **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`): when it is
   read for sampling, after which its keys and values are copied to each row, and in each forward pass of reference, update and
   critic, where the responses' attention gathers its keys and values by index. Models that do not pack compute it each time.
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets

@@ -1,11 +1,10 @@
-"""Load a policy and let it answer dialogues. B dialogues, P prompt tokens."""
+"""Load a policy and let it answer dialogues."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
@@ -16,13 +15,14 @@ from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_e
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.device_copies import fetch, send
-from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
+from rlhf_dialog.models.device_copies import fetch
+from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
-from rlhf_dialog.models.sizes import num_embeddings, num_positions
+from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.token_batch import TokenBatch
 
 AGENT_FORMAT = 1
 
@@ -43,69 +43,39 @@ class Reply:
 class Speaker:
     """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
 
-    `rows_at_once` limits the memory of the key-value cache, `microbatch_size` that of reading prompts; neither changes the
-    sampled tokens. `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
+    `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
     """
 
     policy: Policy
     encoder: TurnEncoder
     sampling: Sampling
     stop: StopRule
-    rows_at_once: int = 128
-    microbatch_size: int = 16
+    limits: GenerationLimits = field(default_factory=GenerationLimits)
     context_size: int | None = None
 
-    def encode(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Prompt ids and mask, each (B, P), left padded, on the policy's device."""
-        return self.batch([self.encoder.encode_prompt(some) for some in turns])
+    def encode(self, turns: Sequence[Sequence[str]]) -> TokenBatch:
+        """The prompts of these turns, oldest first, on the policy's device."""
+        return self.batch([self.encoder.encode_prompt(turns_of_row) for turns_of_row in turns])
 
-    def batch(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+    def batch(self, ids: Sequence[Sequence[int]], prompt_groups: Tensor | None = None) -> TokenBatch:
         """As `encode`, for prompts that are already ids."""
-        prompt_ids, prompt_mask = collate(ids, self.encoder.pad_id)
-        device = self.policy.lm.device
-        return send(prompt_ids, device), send(prompt_mask, device)
+        return TokenBatch.from_prompts(ids, self.encoder.pad_id, self.policy.lm.device, prompt_groups)
 
-    def write(
-        self,
-        prompt_ids: Tensor,
-        prompt_mask: Tensor,
-        uniform: Tensor | None = None,
-        prompt_numbers: Tensor | None = None,
-    ) -> Responses:
-        """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given.
-
-        Rows with the same of `prompt_numbers` (B,), on the host, have the same prompt.
-        """
-        return respond(
-            self.policy,
-            prompt_ids,
-            prompt_mask,
-            self.sampling,
-            self.stop,
-            self.encoder.pad_id,
-            self.rows_at_once,
-            self.microbatch_size,
-            uniform=uniform,
-            prompt_numbers=prompt_numbers,
-        )
-
-    def respond(
-        self, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Responses]:
-        """Answer the turns of each prompt: prompt ids and mask, each (B, P), and the responses."""
-        prompt_ids, prompt_mask = self.encode(turns)
-        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask, uniform)
+    def generate(self, prompts: TokenBatch, uniform: Tensor | None = None) -> Responses:
+        """One response to each prompt, sampled from torch's global random state, or with these `random_numbers`."""
+        return respond(self.policy, prompts, self.sampling, self.stop, self.limits, uniform)
 
     def read(self, responses: Responses) -> list[Reply]:
         """The responses as text, without masked tokens."""
-        ids, mask, ends = fetch(responses.ids, responses.mask, responses.truncated)
-        found = [row[counts].tolist() for row, counts in zip(ids, mask, strict=True)]
-        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(found, ends.tolist(), strict=True)]
+        (ids,) = fetch(responses.tokens.response_ids)
+        rows = [row[mask].tolist() for row, mask in zip(ids, responses.tokens.response_mask, strict=True)]
+        ends = responses.truncated.tolist()
+        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(rows, ends, strict=True)]
 
     def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
         """Answer each dialogue after all that has been said in it."""
         turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
-        return self.read(self.respond(turns, uniform)[2])
+        return self.read(self.generate(self.encode(turns), uniform))
 
 
 class AgentSettings(DataKeys, SamplingKeys, ChatKeys):
@@ -186,24 +156,6 @@ class ChatAgent(Speaker):
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
         (reply,) = self.reply([Dialogue(turns)])
         return reply.text
-
-
-def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
-    num_tokens = max(map(len, prompts_ids), default=0)
-    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
-    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
-    for row, ids in enumerate(prompts_ids):
-        start = num_tokens - len(ids)
-        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
-        prompt_mask[row, start:] = True
-    return prompt_ids, prompt_mask
-
-
-def collate_replies(replies_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """`response_ids (B, T)` and `response_mask (B, T)`, as `collate`, but right padded."""
-    ids, mask = collate([ids[::-1] for ids in replies_ids], pad_id)
-    return ids.flip(1), mask.flip(1)
 
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:

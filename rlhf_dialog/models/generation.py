@@ -1,14 +1,15 @@
-"""`respond` samples responses; `teacher_forced` computes the log-probabilities and values of given responses.
+"""Sample responses token by token, with a cache of each row, and write them down.
 
-B episodes, P prompt tokens (padded left), T response tokens (padded right), V vocabulary, K kept tokens of a filter.
+B responses, b rows that are still written to, P prompt tokens (padded left), T response tokens (padded right), V vocabulary,
+S kept tokens of a filter.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,15 +19,15 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPL
 
 from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.dialogue import render_reply, render_target
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.decoding import Decoder, new_decoder
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.device_copies import fetch, send, send_all
-from rlhf_dialog.models.logprobs import at_least_float32, on_support
-from rlhf_dialog.models.packed_rows import pack
-from rlhf_dialog.models.policy import Policy, in_chunks
+from rlhf_dialog.models.logprobs import at_least_float32
+from rlhf_dialog.models.masks import position_ids_of
+from rlhf_dialog.models.packing import KeyValues
+from rlhf_dialog.models.policy import Policy, accepted, packs
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
-from rlhf_dialog.models.response_buffer import ResponseBuffer
+from rlhf_dialog.models.token_batch import TokenBatch, leaders
 
 LOOK_EVERY = 8  # tokens, on a GPU
 
@@ -75,24 +76,33 @@ def at_temperature(temperature: float | None, sampling: Sampling) -> Sampling:
     )
 
 
-@dataclass
-class Responses:
-    """The responses that `respond` generated.
+@dataclass(frozen=True)
+class GenerationLimits:
+    """`rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading prompts.
 
-    `ids` (B, T) padded right; `mask` (B, T) True on every token of the response, including its end token; `support` (B, T, K)
-    the kept token ids of each position padded with -1, or None when nothing was filtered; `truncated` (B,) True where the
-    length limit ended the response. From the policy, 0 outside of the mask: `logprobs` and `entropy` (B, T) of the
-    distribution that was sampled from, `values` (B, T) or None without a value head, and for a filtered rollout `features`
-    (B, T, .), from which `policy.logits` computes the unfiltered logits.
+    After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, and after 8 on a GPU,
+    which it has to wait for. None of them changes the sampled tokens.
     """
 
-    ids: Tensor
-    mask: Tensor
+    rows_at_once: int = 128
+    prompts_at_once: int = 16
+    look_every: int | None = None
+
+
+@dataclass
+class Responses:
+    """Generated responses: `tokens` are the prompts with them, whose mask is True on every token, including the end token.
+
+    `truncated` (B,), on the host, is True where the length limit ended the response. From the policy, 0 outside of the mask:
+    `logprobs` and `entropy` (B, T) of the distribution that was sampled from, `values` (B, T) or None without a value head, and
+    for a filtered rollout `features` (B, T, .), from which `policy.logits` computes the unfiltered logits.
+    """
+
+    tokens: TokenBatch
     truncated: Tensor
     logprobs: Tensor
     entropy: Tensor
     values: Tensor | None = None
-    support: Tensor | None = None
     features: Tensor | None = None
 
 
@@ -174,6 +184,185 @@ class StopRule:
             )
 
 
+class ResponseBuffer:
+    """The responses of B rows, in columns on the device, and which tokens count, on the host.
+
+    `rows` (b,) are those to which `put` writes, `ids` (B, T) what was written. The host asks the device only at a look, for
+    everything at once; between two looks the rows that have ended go on unseen, and what they write is masked in the end.
+    """
+
+    def __init__(self, shape: torch.Size, pad_id: int, device: torch.device):
+        self.pad_id, self.shape = pad_id, shape
+        self.rows, self.host_rows = torch.arange(shape[0], device=device), torch.arange(shape[0])
+        self.alive = torch.ones(shape[0], dtype=torch.bool)  # (b,), on the host
+        self.read, self.mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)  # (B, T), on the host
+        self.seen = 0  # tokens at the last look
+        self.kept: list[Tensor] = []  # bool (b, V), of each token since then: what a filter left
+        self.ids = torch.full(shape, pad_id, device=device)
+        self._columns: dict[str, Tensor] = {"ids": self.ids}
+        self._written = 0
+
+    def put(self, t: int, columns: dict[str, Tensor]) -> None:
+        """Write token t of the rows: of each column (b, ...)."""
+        for name, x in columns.items():
+            if name not in self._columns:
+                self._columns[name] = x.new_zeros(*self.shape, *x.shape[1:])
+            self._columns[name][self.rows, t] = x
+        self._written = t + 1
+
+    def look(self, ended: Callable[[Tensor], Tensor]) -> Tensor:
+        """Read what was written since the last look; returns which of the rows go on: bool (b,), on the host.
+
+        `ended` says of ids (b, t) whether the newest token of each row ends its response. Raises RunStopped when the
+        policy's predictions are not finite.
+        """
+        new = slice(self.seen, self._written)
+        ids, logprobs = (self._columns[name][:, new].index_select(0, self.rows) for name in ("ids", "logprobs"))
+        ids, finite, *counts = fetch(ids, logprobs.isfinite().all(), *(kept.sum(dim=1) for kept in self.kept))
+        if not finite:
+            raise RunStopped(
+                "the policy's predictions are not finite (NaN or inf), so no token can be sampled; its weights are not "
+                "usable: go back to an earlier checkpoint, with a lower learning rate"
+            )
+        self.read[self.host_rows, new] = ids
+        for t in range(self.seen, self._written):
+            self.mask[self.host_rows, t] = self.alive
+            self.alive = self.alive & ~ended(self.read[self.host_rows, : t + 1])
+        if self.kept:
+            self._put_support(counts)
+        self.seen = self._written
+        return self.alive
+
+    def written(self, since: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, mask and log-probabilities (B, n), on the host, of the tokens that were looked at after the first `since`."""
+        new = slice(since, self.seen)
+        (logprobs,) = fetch(self._columns["logprobs"][:, new])
+        return self.read[:, new], self.mask[:, new], logprobs
+
+    def _put_support(self, counts: list[Tensor]) -> None:
+        """The kept ids of the new tokens, as wide as those that count need."""
+        counted = self.mask[self.host_rows, self.seen : self._written]
+        width = int(torch.stack(counts, dim=1)[counted].max())
+        for t, kept in enumerate(self.kept, start=self.seen):
+            x = ids_of(kept, width)
+            if (column := self._columns.get("support")) is None:
+                column = x.new_full((*self.shape, width), -1)
+            elif width > column.shape[2]:
+                column = pad(column, (0, width - column.shape[2]), value=-1)
+            column[self.rows, t, :width] = x
+            self._columns["support"] = column
+        self.kept.clear()
+
+    def keep_rows(self, rows: Tensor) -> Tensor:
+        """Write no longer to the rows where `rows` (b,), on the host, is False; the indices of the others, on the device."""
+        kept = send(rows.nonzero()[:, 0], self.rows.device)
+        self.rows, self.host_rows, self.alive = self.rows.index_select(0, kept), self.host_rows[rows], self.alive[rows]
+        return kept
+
+    def columns(self) -> dict[str, Any]:
+        """Ids, mask, support, and the other fields of Responses, as long as the longest response, empty outside of the mask."""
+        mask = self.mask[:, : int(self.mask.sum(dim=1).max())]
+        truncated = torch.zeros(len(mask), dtype=torch.bool)
+        truncated[self.host_rows] = self.alive
+        is_empty = send(~mask, self.rows.device)
+        columns: dict[str, Any] = {"mask": mask, "truncated": truncated}
+        for name, x in self._columns.items():
+            x, empty = x[:, : mask.shape[1]], {"ids": self.pad_id, "support": -1}.get(name, 0)
+            columns[name] = x.masked_fill_(is_empty.view(*mask.shape, *[1] * (x.dim() - 2)), empty)
+        return columns
+
+
+def ids_of(kept: Tensor, width: int) -> Tensor:
+    """The ids that are True in each row of `kept` (b, V), of which there are at most `width`, padded with -1: (b, width)."""
+    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :width]
+    return torch.where(kept.gather(1, order), order, -1)
+
+
+class Decoder(Protocol):
+    """Rows that grow by one token per step; `features` (b, .) and `values` (b,) belong to their newest tokens."""
+
+    policy: Policy
+    features: Tensor
+    values: Tensor | None
+    can_drop_rows: bool
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token (b,) to each row."""
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Drop the rows where `rows` (b,), on the host, is False."""
+
+
+def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
+    """The decoder that fits the policy's model, started from the prompts; a model that packs reads that of a group once."""
+    if packs(policy.lm):
+        return PackedDecoder(policy, prompts, num_new, prompts_at_once)
+    return PaddedDecoder(policy, prompts)
+
+
+class PackedDecoder:
+    """For models that pack: computes no padding, and writes keys and values in place."""
+
+    can_drop_rows = True
+
+    def __init__(self, policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int):
+        groups = prompts.prompt_groups
+        first, number = (torch.arange(len(prompts)) if groups is None else leaders(groups)).unique(return_inverse=True)
+        self.policy = policy
+        self.cache = KeyValues(prompts.prompt_mask[first].sum(dim=1), num_new, prompts.device)
+        parts = []
+        for start in range(0, len(first), prompts_at_once):
+            packed = prompts.rows(first[start : start + prompts_at_once]).pack_prompts()
+            parts.append(policy.features(packed, self.cache, start))
+        self.features = torch.cat([features for features, _ in parts])
+        self.values = torch.cat([v for _, v in parts if v is not None]) if policy.value_head is not None else None
+        if len(first) < len(number):
+            self.cache.take(number)
+            number = send(number, prompts.device)
+            self.features = self.features.index_select(0, number)
+            self.values = None if self.values is None else self.values.index_select(0, number)
+
+    def step(self, tokens: Tensor) -> None:
+        self.features, self.values = self.policy.next_features(tokens, self.cache)
+
+    def keep_rows(self, rows: Tensor) -> None:
+        self.cache.keep_rows(rows)
+
+
+class PaddedDecoder:
+    """For models that do not pack: rows are padded on the left, and the model makes the cache."""
+
+    can_drop_rows = False
+
+    def __init__(self, policy: Policy, prompts: TokenBatch):
+        self.policy, self.mask = policy, prompts.prompt_mask.to(prompts.device)
+        self.positions = position_ids_of(self.mask)
+        self.cache: Any = None
+        self._run(prompts.prompt_ids)
+
+    def step(self, tokens: Tensor) -> None:
+        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
+        self.positions = self.positions[:, -1:] + 1
+        self._run(tokens.unsqueeze(1))
+
+    def keep_rows(self, rows: Tensor) -> None:
+        raise NotImplementedError("the cache belongs to the model")
+
+    def _run(self, tokens: Tensor) -> None:
+        options = accepted(self.policy.lm, position_ids=self.positions)
+        output, hidden = self.policy.with_hidden_states(
+            lambda lm: lm(
+                input_ids=tokens,
+                attention_mask=self.mask.long(),
+                past_key_values=self.cache,
+                use_cache=True,
+                **options,
+            )
+        )
+        self.features, self.cache = output.logits[:, -1], output.past_key_values
+        self.values = None if hidden is None else self.policy.values(hidden[:, -1])
+
+
 def random_numbers(
     rows: int, sampling: Sampling, device: torch.device, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -184,47 +373,32 @@ def random_numbers(
 @torch.no_grad()
 def respond(
     policy: Policy,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
+    prompts: TokenBatch,
     sampling: Sampling,
     stop: StopRule,
-    pad_id: int,
-    rows_at_once: int = 128,
-    prompts_at_once: int = 16,
-    look_every: int | None = None,
+    limits: GenerationLimits = GenerationLimits(),
     uniform: Tensor | None = None,
-    prompt_numbers: Tensor | None = None,
 ) -> Responses:
-    """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
+    """Sample one response for each prompt, with a key-value cache.
 
-    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now. Rows with the same of
-    `prompt_numbers` (B,), on the host, have the same prompt, which is read once for those of `rows_at_once`.
-
-    `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. After each `look_every` tokens
-    the host looks which responses have ended; by default after each on a CPU, and after 8 on a GPU, which it has to wait for.
-    None of them changes the sampled tokens, because each token has its own random number. The mask may lie on the host.
+    `uniform` (B, T): the `random_numbers` of these responses, by default drawn now from torch's global random state. The prompt
+    of a group is read once for those of `rows_at_once`. Each token has its own random number, so no limit changes the tokens.
     """
-    device = prompt_ids.device
-    uniform = random_numbers(len(prompt_ids), sampling, device) if uniform is None else uniform
-    look_every = look_every or (LOOK_EVERY if device.type == "cuda" else 1)
-    (prompt_mask,) = fetch(prompt_mask)
-    written = []
-    for start in range(0, len(prompt_ids), rows_at_once):
-        rows = slice(start, start + rows_at_once)
-        sheet = ResponseBuffer(uniform[rows].shape, pad_id, device)
-        with sampling_context(policy, prompt_ids):
-            decoder = new_decoder(
-                policy,
-                prompt_ids[rows],
-                prompt_mask[rows],
-                sampling.max_new_tokens,
-                prompts_at_once,
-                None if prompt_numbers is None else prompt_numbers[rows],
-            )
-            for _ in write_tokens(sheet, decoder, uniform[rows], sampling, stop, look_every):
+    uniform = random_numbers(len(prompts), sampling, prompts.device) if uniform is None else uniform
+    look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+    parts = []
+    for start in range(0, len(prompts), limits.rows_at_once):
+        rows = slice(start, start + limits.rows_at_once)
+        buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
+        with sampling_context(policy, prompts.prompt_ids):
+            decoder = new_decoder(policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
+            for _ in write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every):
                 pass
-        written.append(Responses(**sheet.columns()))
-    return _joined(written, pad_id)
+        parts.append(buffer.columns())
+    empty = {"ids": prompts.pad_id, "support": -1}
+    columns = {name: join_rows([part[name] for part in parts], empty.get(name, 0)) for name in parts[0]}
+    tokens = prompts.with_responses(columns.pop("ids"), columns.pop("mask"), columns.pop("support", None))
+    return Responses(tokens, **columns)
 
 
 @contextmanager
@@ -235,7 +409,7 @@ def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
 
 
 def write_tokens(
-    sheet: ResponseBuffer, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
+    buffer: ResponseBuffer, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
 ) -> Iterator[None]:
     """Write the responses of the decoder's rows, with a pause after each look at what was written.
 
@@ -244,20 +418,20 @@ def write_tokens(
     limit, filters = uniform.shape[1], sampling.filters()
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
-        ids = sheet.ids.index_select(0, sheet.rows) if t < sampling.min_new_tokens else sheet.ids
+        ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
         tokens = _draw(scores, None if sampling.greedy else uniform[:, t])
-        sheet.put(t, {"ids": tokens} | _statistics(decoder, scores, tokens, sampling.filtered))
+        buffer.put(t, {"ids": tokens} | _statistics(decoder, scores, tokens, sampling.filtered))
         if sampling.filtered:
-            sheet.kept.append(scores.isfinite())
+            buffer.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
-            alive = sheet.look(stop.ended)
+            alive = buffer.look(stop.ended)
             yield
             if t + 1 == limit or not alive.any():
                 break
             if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
                 decoder.keep_rows(alive)
-                kept = sheet.keep_rows(alive)
+                kept = buffer.keep_rows(alive)
                 tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
         decoder.step(tokens)
 
@@ -299,92 +473,17 @@ def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
     return drawn.clamp_(max=scores.shape[1] - 1)
 
 
-def _joined(parts: list[Responses], pad_id: int) -> Responses:
-    """All parts as one, padded to the widest."""
+def join_rows(parts: list[Tensor], empty: int) -> Tensor:
+    """The rows of all parts as one tensor, padded with `empty` to the same size in all dimensions but the first."""
     if len(parts) == 1:
         return parts[0]
-    empty = {"ids": pad_id, "support": -1}
-    columns: dict[str, Tensor | None] = {}
-    for name in (column.name for column in fields(Responses)):
-        found = [getattr(part, name) for part in parts]
-        columns[name] = None if found[0] is None else torch.cat(as_wide(found, empty.get(name, 0)))
-    return Responses(**columns)  # type: ignore[arg-type]
+    widest = [max(sizes) for sizes in zip(*(x.shape for x in parts), strict=True)]
+    return torch.cat([pad(x, _padding(x.shape, widest), value=empty) for x in parts])
 
 
-def as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
-    """The tensors, padded with `empty` to the same size in all dimensions but the first."""
-    widest = [max(sizes) for sizes in zip(*(x.shape for x in tensors), strict=True)]
-    return [pad(x, _padding(x.shape, widest), value=empty) for x in tensors]
-
-
-def _padding(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """The argument of `pad` that fills `shape` up to `wanted` in all dimensions but the first; the last dimension comes first."""
+def _padding(shape: Sequence[int], widest: Sequence[int]) -> list[int]:
+    """The argument of `pad` that fills `shape` up to `widest` in all dimensions but the first; the last dimension comes first."""
     padding: list[int] = []
-    for size, wanted_size in list(zip(shape, wanted, strict=True))[:0:-1]:
-        padding += [0, wanted_size - size]
+    for size, largest in list(zip(shape, widest, strict=True))[:0:-1]:
+        padding += [0, largest - size]
     return padding
-
-
-@dataclass
-class TeacherForced:
-    """The result of `teacher_forced`, each (B, T), 0 outside of the mask; None if not asked for or without a value head."""
-
-    logprobs: Tensor
-    entropy: Tensor | None
-    values: Tensor | None
-    kl: Tensor | None
-
-
-def teacher_forced(
-    policy: Callable[..., Any],
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    response_ids: Tensor,
-    response_mask: Tensor,
-    temperature: float,
-    support: Tensor | None = None,
-    with_entropy: bool = True,
-    toward: tuple[Policy, Tensor] | None = None,
-    prompt_numbers: Tensor | None = None,
-) -> TeacherForced:
-    """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
-
-    `toward`: a reference and its features (B, T, .) on the same tokens; then `kl` is the exact KL divergence from it.
-
-    Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
-    and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one. The masks may
-    lie on the host; then the host does not wait for a GPU. `prompt_numbers` as in `pack`.
-    """
-    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask, prompt_numbers)
-    reference = None if toward is None else (toward[0], packed.gather(toward[1]))
-    kept = None if support is None else packed.gather(support)
-    found = policy(packed, temperature, kept, with_entropy, reference)
-    return TeacherForced(*(None if x is None else packed.scatter(x) for x in found))  # type: ignore[arg-type]
-
-
-def teacher_forced_values(
-    critic: Callable[..., Any],
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    response_ids: Tensor,
-    response_mask: Tensor,
-    prompt_numbers: Tensor | None = None,
-) -> Tensor:
-    """The values (B, T) of a separate critic, with inputs and alignment as in `teacher_forced`."""
-    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask, prompt_numbers)
-    return packed.scatter(critic(packed))
-
-
-@torch.no_grad()
-def compare_unfiltered(
-    policy: Policy, features: Tensor, ref_policy: Policy, ref_features: Tensor, temperature: float, support: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What a KL on the support (K, S) does not show, two tensors (K,): the exact KL divergence of the unfiltered policy from
-    the unfiltered reference at each position, and the probability that the reference gives to the support."""
-
-    def part(features: Tensor, ref_features: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
-        ours = at_least_float32(policy.logits(features)).div(temperature).log_softmax(-1)
-        theirs = at_least_float32(ref_policy.logits(ref_features)).div(temperature).log_softmax(-1)
-        return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
-
-    return in_chunks(part, policy.positions_at_once, features, ref_features, support)

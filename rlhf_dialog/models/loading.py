@@ -24,10 +24,10 @@ from rlhf_dialog.models import network
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.lora import add_adapters, check_peft, trained
-from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy
+from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
-from rlhf_dialog.models.sizes import num_embeddings, num_logits, num_positions
+from rlhf_dialog.models.sizes import num_embeddings, num_logits
 from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts, use_packing
 
 logger = logging.getLogger(__name__)

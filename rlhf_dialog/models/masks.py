@@ -36,3 +36,8 @@ def last_token(mask: Tensor) -> Tensor:
     """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
     positions = torch.arange(mask.shape[1], device=mask.device)
     return torch.where(mask, positions, -1).amax(dim=1)
+
+
+def position_ids_of(mask: Tensor) -> Tensor:
+    """Positions counted over True tokens only: 0, 0, 0, 1, 2 for a prompt with two pads on the left. Same shape as `mask`."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)

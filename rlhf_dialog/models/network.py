@@ -38,9 +38,9 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.packed_rows import Packed
+from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic, accepted, run_rows
+from rlhf_dialog.models.token_batch import Packed
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
 CONTRACT = "docs/MODELS.md has the contract"

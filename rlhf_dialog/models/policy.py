@@ -7,17 +7,17 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, predict
+from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import selected
-from rlhf_dialog.models.packed_rows import Packed
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
+from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
 T = TypeVar("T")
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
@@ -29,9 +29,32 @@ def accepted(module: nn.Module, **options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in parameters}
 
 
+def num_positions(lm: PreTrainedModel) -> int | None:
+    """How many tokens of a row the model can see, None where its configuration sets no limit."""
+    sizes = lm.config.get_text_config()
+    return getattr(sizes, "max_position_embeddings", None) or getattr(sizes, "n_positions", None)
+
+
 def packs(lm: nn.Module) -> bool:
     """Whether the model computes packed rows; otherwise they are padded."""
     return getattr(getattr(lm, "config", None), "_attn_implementation", None) == ATTENTION
+
+
+class Predictions(NamedTuple):  # a tuple, in which DistributedDataParallel and DeepSpeed find the tensors
+    """What a policy predicts of response tokens, (K,) or (B, T), at least float32; None what was not asked for.
+
+    Position t of `logprobs` is the log-probability of response token t given all before it, with the `entropy` of that
+    distribution and its `kl` divergence from a reference's; position t of `values` is the value before that token.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None = None
+    values: Tensor | None = None
+    kl: Tensor | None = None
+
+    def scatter(self, packed: Packed) -> "Predictions":
+        """Predictions (K,) as (B, T), 0 outside of the mask."""
+        return Predictions(*(None if x is None else packed.scatter(x) for x in self))  # type: ignore[arg-type]
 
 
 class Policy(nn.Module):
@@ -58,29 +81,25 @@ class Policy(nn.Module):
         self,
         packed: Packed,
         temperature: float,
-        support: Tensor | None = None,
         with_entropy: bool = True,
         reference: "tuple[Policy, Tensor] | None" = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Log-probabilities, entropies, values and KL divergences, each (K,), at least float32, of the targets of `packed`.
+    ) -> Predictions:
+        """The predictions (K,) of the targets of `packed`, under the distribution that they were sampled from.
 
-        `support` (K, S): the token ids that a filter kept at each position, padded with -1. `reference`: another policy and
-        its features (K, .), from whose distributions the divergences are. What is not asked for is None.
+        `reference`: another policy and its features (K, .), from whose distributions the KL divergences are.
         """
         features, values = self.features(packed)
-        logprobs, entropy, kl = self.predict(features, packed.targets, temperature, support, with_entropy, reference)
-        return logprobs, entropy, values, kl
+        return self.predict(features, packed, temperature, with_entropy, reference)._replace(values=values)
 
     def predict(
         self,
         features: Tensor,
-        targets: Tensor,
+        packed: Packed,
         temperature: float,
-        support: Tensor | None,
-        with_entropy: bool,
+        with_entropy: bool = False,
         reference: "tuple[Policy, Tensor] | None" = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities, entropies and KL divergences (K,) from the result of `features`."""
+    ) -> Predictions:
+        """As `forward`, without values, from the result of `features`."""
         other, ref_features = reference or (None, None)
 
         def part(features: Tensor, targets: Tensor, support: Tensor | None, ref_features: Tensor | None) -> Any:
@@ -90,7 +109,9 @@ class Policy(nn.Module):
                 kl = kl_divergence(logits, other.logits(ref_features), temperature, support)
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
-        return in_chunks(part, self.positions_at_once, features, targets, support, ref_features)
+        size, targets, support = self.positions_at_once, packed.targets, packed.support
+        logprobs, entropy, kl = in_chunks(part, size, features, targets, support, ref_features)
+        return Predictions(logprobs, entropy, kl=kl)
 
     def features(
         self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0, padded: bool = False
@@ -194,6 +215,23 @@ class Critic(nn.Module):
         return apply_value_head(self.value_head, hidden.flatten(0, 1).index_select(0, index))
 
 
+def teacher_forced(
+    policy: Callable[..., Predictions],
+    tokens: TokenBatch,
+    temperature: float,
+    with_entropy: bool = True,
+    reference: tuple[Policy, Tensor] | None = None,
+) -> Predictions:
+    """The predictions (B, T) of given responses, 0 outside of the mask; `policy` is a Policy, or a module that wraps one.
+
+    `reference`: a reference and its features (B, T, .) on the same tokens, for the exact KL divergence from it.
+    """
+    packed = tokens.pack()
+    if reference is not None:
+        reference = reference[0], packed.gather(reference[1])
+    return policy(packed, temperature, with_entropy, reference).scatter(packed)
+
+
 def run_rows(
     module: nn.Module, packed: Packed, packs: bool, cache: KeyValues | None = None, first_row: int = 0
 ) -> Tensor:
@@ -215,6 +253,24 @@ def in_chunks(compute: Callable[..., Any], size: int, *inputs: Tensor | None) ->
     chunks = [[x if x is None else x[start : start + size] for x in inputs] for start in range(0, count, size)]
     parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
     return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
+
+
+@torch.no_grad()
+def compare_unfiltered(
+    policy: tuple[Policy, Tensor], reference: tuple[Policy, Tensor], temperature: float, support: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a KL on the support (K, S) does not show, two tensors (K,), of two models with their features (K, .).
+
+    The exact KL divergence of the unfiltered policy from the unfiltered reference at each position, and the probability that the
+    reference gives to the support.
+    """
+
+    def part(features: Tensor, ref_features: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+        ours = at_least_float32(policy[0].logits(features)).div(temperature).log_softmax(-1)
+        theirs = at_least_float32(reference[0].logits(ref_features)).div(temperature).log_softmax(-1)
+        return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
+
+    return in_chunks(part, policy[0].positions_at_once, policy[1], reference[1], support)
 
 
 class ValueHead(nn.Linear):

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.packed_rows import pack
+from rlhf_dialog.models.logprobs import predict
+from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Policy, accepted
+from rlhf_dialog.models.token_batch import TokenBatch
 
 STOP = 20  # times the noise, at most
 LEAST = 1e-6  # nats: kernels that round equally in both shapes show less, or nothing at all
@@ -99,9 +100,9 @@ def limit_of(*shapes: float) -> float:
 def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
     """The log-probabilities (K,) of the tokens of some rows; `padded`: together, padded on the right, else packed."""
     ids, mask = in_batch(rows)
-    packed = pack(ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:])
+    packed = TokenBatch(ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:]).pack()
     features, _ = policy.features(packed, padded=padded)
-    return policy.predict(features, packed.targets, 1.0, None, with_entropy=False)[0]
+    return policy.predict(features, packed, temperature=1.0).logprobs
 
 
 def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) -> Tensor:
@@ -111,7 +112,7 @@ def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) ->
     options = accepted(policy.lm, position_ids=position_ids_of(mask))
     logits = policy.lm(input_ids=ids, attention_mask=mask.long(), use_cache=False, **options).logits
     predictions = logits[:, :-1][mask[:, :-1]]
-    return policy.predict(predictions, ids[:, 1:][mask[:, :-1]], 1.0, None, with_entropy=False)[0]
+    return predict(predictions, ids[:, 1:][mask[:, :-1]], 1.0, None, with_entropy=False)[0]
 
 
 def in_batch(rows: Sequence[Tensor], side: str = "right") -> tuple[Tensor, Tensor]:

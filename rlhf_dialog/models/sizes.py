@@ -18,9 +18,3 @@ def num_embeddings(lm: PreTrainedModel) -> int:
 def num_logits(lm: PreTrainedModel) -> int:
     """The number of tokens among which the model chooses."""
     return num_embeddings(lm) if network.spec_of(lm) else int(lm.get_output_embeddings().out_features)
-
-
-def num_positions(lm: PreTrainedModel) -> int | None:
-    """How many tokens of a row the model can see, None where its configuration sets no limit."""
-    sizes = lm.config.get_text_config()
-    return getattr(sizes, "max_position_embeddings", None) or getattr(sizes, "n_positions", None)

@@ -1,6 +1,6 @@
-"""Replies that grow token by token, with the tokens, texts and log-probabilities that `Speaker.respond` would give.
+"""Replies that grow token by token, with the tokens, texts and log-probabilities that `Speaker.generate` would give.
 
-B dialogues, P prompt tokens, T response tokens.
+B dialogues, T response tokens.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,10 +11,8 @@ from torch import Tensor
 
 from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.decoding import new_decoder
-from rlhf_dialog.models.device_copies import fetch
-from rlhf_dialog.models.generation import random_numbers, sampling_context, write_tokens
-from rlhf_dialog.models.response_buffer import ResponseBuffer
+from rlhf_dialog.models.generation import ResponseBuffer, new_decoder, random_numbers, sampling_context, write_tokens
+from rlhf_dialog.models.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ def stream(
     """
     replies = [GrowingReply() for _ in turns]
     since = 0
-    for sheet in _sheets(speaker, *speaker.encode(turns), uniform):
-        ids, mask, logprobs = sheet.written(since)
-        since = sheet.seen
+    for buffer in _write_by_token(speaker, speaker.encode(turns), uniform):
+        ids, mask, logprobs = buffer.written(since)
+        since = buffer.seen
         alive = torch.zeros(len(turns), dtype=torch.bool)
-        alive[sheet.host_rows] = sheet.alive
-        at_limit = since == sheet.shape[1]
+        alive[buffer.host_rows] = buffer.alive
+        at_limit = since == buffer.shape[1]
         for row, reply in enumerate(replies):
             if not reply.ended:
                 replies[row] = _grown(
@@ -94,23 +92,19 @@ def certain(text: str, encoder: TurnEncoder) -> str:
 
 
 @torch.no_grad()
-def _sheets(
-    speaker: Speaker, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None
-) -> Iterator[ResponseBuffer]:
-    """The sheet of the prompts (B, P) after each token."""
+def _write_by_token(speaker: Speaker, prompts: TokenBatch, uniform: Tensor | None) -> Iterator[ResponseBuffer]:
+    """The buffer of the responses after each token."""
     policy, sampling = speaker.policy, speaker.sampling
-    device = prompt_ids.device
     if uniform is None:
-        uniform = random_numbers(len(prompt_ids), sampling, device)
-    sheet = ResponseBuffer(uniform.shape, speaker.encoder.pad_id, device)
-    (prompt_mask,) = fetch(prompt_mask)
-    with sampling_context(policy, prompt_ids):
-        decoder = new_decoder(policy, prompt_ids, prompt_mask, sampling.max_new_tokens, speaker.microbatch_size)
-    looks = write_tokens(sheet, decoder, uniform.to(device), sampling, speaker.stop, look_every=1)
+        uniform = random_numbers(len(prompts), sampling, prompts.device)
+    buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
+    with sampling_context(policy, prompts.prompt_ids):
+        decoder = new_decoder(policy, prompts, sampling.max_new_tokens, speaker.limits.prompts_at_once)
+    looks = write_tokens(buffer, decoder, uniform.to(prompts.device), sampling, speaker.stop, look_every=1)
     while True:
-        with sampling_context(policy, prompt_ids):  # not around the pause, in which others compute
+        with sampling_context(policy, prompts.prompt_ids):  # not around the pause, in which others compute
             try:
                 next(looks)
             except StopIteration:
                 return
-        yield sheet
+        yield buffer

@@ -17,21 +17,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
-from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
+from rlhf_dialog.models.generation import PackedDecoder, PaddedDecoder
+from rlhf_dialog.models.logprobs import predict
 from rlhf_dialog.models.packing import ATTENTION, can_pack
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, num_positions, packs
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.rounding import (
     NUM_ROWS,
     Alone,
-    in_batch,
     largest,
     left_padded_logprobs,
     limit_of,
     logprobs,
     probe_ids,
 )
-from rlhf_dialog.models.sizes import num_embeddings, num_positions
+from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.token_batch import TokenBatch
 
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
@@ -89,24 +90,26 @@ def packing_error(lm: PreTrainedModel, alone: Alone) -> float:
     one."""
     policy = Policy(lm)
     all_at_once = alone.difference(logprobs(policy, alone.ids, padded=False))
-    ids, mask = in_batch(beginnings(alone), side="left")
-    decoder = PackedDecoder(policy, ids, mask, num_new=STEPS, prompts_at_once=len(ids))
+    prompts = beginnings(alone)
+    decoder = PackedDecoder(policy, prompts, num_new=STEPS, prompts_at_once=len(prompts))
     return max(all_at_once, decoding_error(decoder, policy, alone))
 
 
-def beginnings(alone: Alone) -> list[torch.Tensor]:
+def beginnings(alone: Alone) -> TokenBatch:
     """The first tokens of each row, of different numbers, as prompts."""
-    return [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
+    rows = [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
+    return TokenBatch.from_prompts([row.tolist() for row in rows], 0, alone.ids[0].device)
 
 
 def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: Alone) -> float:
     """The largest difference in nats of the STEPS tokens that follow each beginning, when they come one by one."""
-    starts = [len(prompt) for prompt in beginnings(alone)]
+    starts = beginnings(alone).prompt_mask.sum(dim=1).tolist()
     newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)])
     wanted = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
     predicted = []
     for step in range(STEPS):
-        predicted.append(policy.predict(decoder.features, newest[:, step], 1.0, None, with_entropy=False)[0])
+        logits = policy.logits(decoder.features)
+        predicted.append(predict(logits, newest[:, step], 1.0, None, with_entropy=False)[0])
         decoder.step(newest[:, step])
     return largest(torch.stack(predicted, dim=1), wanted)
 
@@ -154,8 +157,7 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
 
 def padded_decoder(alone: Alone) -> PaddedDecoder:
     """The decoder of a model that does not pack, after the beginning of each row."""
-    ids, mask = in_batch(beginnings(alone), side="left")
-    return PaddedDecoder(alone.policy, ids, mask)
+    return PaddedDecoder(alone.policy, beginnings(alone))
 
 
 def _shift(lm: PreTrainedModel, alone: Alone) -> str:

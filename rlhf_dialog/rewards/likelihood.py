@@ -61,23 +61,18 @@ class LikelihoodPrice(BaseReward):
     def _means(self, dialogues: list[Dialogue]) -> list[float]:
         import torch
 
-        from rlhf_dialog.models.chat_agent import collate_replies
-        from rlhf_dialog.models.generation import teacher_forced
-        from rlhf_dialog.models.packed_rows import numbers_of
+        from rlhf_dialog.models.policy import teacher_forced
+        from rlhf_dialog.models.token_batch import group_equal
 
         encoder, policy = self.speaker.encoder, self.speaker.policy
         replies = [encoder.encode_reply(dialogue.response) for dialogue in dialogues]
         counted = [(ids[:-1] or ids)[: self.tokens] for ids in replies]
-        host_ids, mask = collate_replies(counted, encoder.pad_id)
         size = self.speaker.settings.context_size
         prompts = [encoder.encode_prompt(dialogue.turns_before[-size:]) for dialogue in dialogues]
-        prompt_ids, prompt_mask = self.speaker.batch(prompts)
-        ids, numbers = host_ids.to(prompt_ids.device), numbers_of(map(tuple, prompts))
+        tokens = self.speaker.batch(prompts, group_equal(map(tuple, prompts))).with_replies(counted)
         with torch.no_grad():
-            forced = teacher_forced(
-                policy, prompt_ids, prompt_mask, ids, mask, 1.0, with_entropy=False, prompt_numbers=numbers
-            )
-        sums: list[float] = forced.logprobs.sum(dim=1, dtype=torch.float64).tolist()
+            logprobs = teacher_forced(policy, tokens, 1.0, with_entropy=False).logprobs
+        sums: list[float] = logprobs.sum(dim=1, dtype=torch.float64).tolist()
         return [total / len(own) for total, own in zip(sums, counted, strict=True)]
 
     def frozen_models(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services.validation import BATCH_SIZE, Validation, load_validation_prompts
 from rlhf_dialog.runs.stage_times import StageTimes
-from rlhf_dialog.training.episodes import plain, play
+from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -129,9 +129,13 @@ def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = B
     """The dialogues of these numbers, at most `at_once` side by side; how many there are changes no dialogue."""
     dialogues = []
     for start in range(0, len(numbers), at_once):
-        deal = source.deal([source[number] for number in numbers[start : start + at_once]])
-        episodes = play(deal.environments, speaker, deal.seeds, source.limits, deal.streams, deal.metas)
-        paid = [0.0] * len(deal.seeds) if episodes.turn_rewards is None else episodes.turn_rewards.sum(dim=1).tolist()
+        inputs = source.deal([source[number] for number in numbers[start : start + at_once]])
+        episodes = run_episodes(inputs, speaker)
+        paid = (
+            [0.0] * len(inputs.environments)
+            if episodes.turn_rewards is None
+            else episodes.turn_rewards.sum(dim=1).tolist()
+        )
         dialogues += [Played(*pair) for pair in zip(episodes.dialogues, paid, strict=True)]
     return dialogues
 

@@ -1,7 +1,20 @@
-"""The checks that every run makes: each raises RunStopped before a fault can spoil an optimizer step."""
+"""The checks that every run makes: each raises RunStopped before a fault can spoil an optimizer step.
+
+Their yardstick is the noise of the run's arithmetic, which is measured. What a rounding error does to a log-probability
+depends on the model: more with each layer, with the sharpness of its predictions, and with the largest activations, in
+32 bits as in 16. So a run has no fixed tolerance. It computes some responses of its first rollout a second time, with
+the frozen reference, in two batch shapes: the rows together, and each row alone with its own beginning behind it once
+more, by the library's own attention. (Many kernels round a row alike beside any others, but not a longer one.) Neither
+the policy nor its sampling has a part in it, so a fault in them does not raise the measure. Rows that change each other
+would, in policy and reference alike: so each row is computed alone as it is, too, and the run ends where rows together
+are further from that than rounding, as between the two ways alone, explains.
+"""
 
 import logging
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,13 +23,142 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import masked, masked_mean
-from rlhf_dialog.training.noise import Noise
+from rlhf_dialog.models.policy import Policy, num_positions
+from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.tries import REMEDIES
 from rlhf_dialog.training.ppo import AdaptiveKLController
-from rlhf_dialog.training.rollout import Rollout, prompt_names
 
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
+ROWS = 16  # of each process
+COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
+LEAST_IN_16_BITS = (
+    5e-4,
+    0.015,
+)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
+LEAST_IN_32_BITS = 1e-6, 1e-6
+LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
+UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
+DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
+MEAN_IN_32_BITS = (
+    0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
+)
+
+
+@dataclass
+class Noise:
+    """Mean and largest |difference| in nats of log-probabilities that are equal but for rounding; before a measure the least.
+
+    >>> Noise(mean=0.006, largest=0.04, num_bits=16)
+    """
+
+    mean: float = LEAST_IN_32_BITS[0]
+    largest: float = LEAST_IN_32_BITS[1]
+    num_bits: int = 32
+    warned: bool = False  # whether a check has warned of a difference that is larger
+
+
+def check_type(reference: Policy, num_bits: int) -> None:
+    """Raises RunStopped for a reference in 16 bits in a run in 32, because its rounding would pass for noise."""
+    types = {str(p.dtype).removeprefix("torch.") for p in reference.parameters() if p.dtype in HALF}
+    if num_bits == 32 and (types or reference.use_amp):
+        how = f"weights in {min(types)}" if types else "autocast"
+        raise RunStopped(
+            f"the reference computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
+        )
+
+
+@torch.no_grad()
+def measure_rounding(reference: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
+    """|differences| (K,) of the reference's log-probabilities for the first rows, together and each longer alone.
+
+    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode, and when its rows change each
+    other: both would pass for noise.
+    """
+    if any(module.training for module in reference.modules()):
+        raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
+    tokens = replace(tokens.rows(slice(0, ROWS)), prompt_groups=None)
+    if not len(tokens):
+        return torch.empty(0, device=tokens.device)
+    with no_draws(f"{DRAWS}. {REMEDIES['dropout']}"):
+        together = _predict(reference, tokens, temperature)
+        alone, longer = (
+            torch.cat(
+                [_predict(reference, tokens.rows(slice(i, i + 1)), temperature, more) for i in range(len(tokens))]
+            )
+            for more in (0, 1)
+        )
+    rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
+    _check_leak(reference, together - alone, torch.maximum((alone - longer).abs(), rounding))
+    return torch.maximum((together - longer).abs(), rounding)
+
+
+@contextmanager
+def no_draws(refusal: str) -> Iterator[None]:
+    """Raise RunStopped with the `refusal` when the block draws from torch's generators of the CPU or of the GPU."""
+    before = _generators()
+    yield
+    if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
+        raise RunStopped(refusal)
+
+
+def _generators() -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
+
+
+def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
+    """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
+    is_coarse = reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
+    sizes = [x.double() for part in (changes.abs(), rounding) for x in (part.mean(), part.max())]
+    mean, largest, *explained = torch.stack(sizes).tolist()  # the host waits once
+    least = LEAST_IN_16_BITS if is_coarse else LEAST_IN_32_BITS
+    explained = [max(x, y) for x, y in zip(explained, least, strict=True)]
+    if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
+        raise RunStopped(
+            "the reference gives the same responses other log-probabilities when other rows are computed beside them, by "
+            f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
+            f"each other. {REMEDIES['packing']}"
+        )
+
+
+def _predict(reference: Policy, tokens: TokenBatch, temperature: float, times_more: int | None = None) -> Tensor:
+    """The log-probabilities (K,) of the response tokens, without the columns that are padding in all rows.
+
+    `times_more`: of one row, by the library's own attention; 1: with its first tokens behind it, as far as positions go.
+    """
+    tokens = tokens.without_padding()
+    packed = fed = tokens.pack()
+    if times_more:
+        positions = num_positions(reference.lm)
+        more = packed.ids[: max(0, positions - len(packed.ids) - 1) if positions else None].unsqueeze(0)
+        mask = torch.cat([tokens.response_mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
+        fed = tokens.with_responses(torch.cat([tokens.response_ids, more], dim=1), mask).pack()
+    features, _ = reference.features(fed, padded=times_more is not None)
+    return reference.predict(features[: len(packed.targets)], packed, temperature).logprobs
+
+
+def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bits: int) -> Noise:
+    """The noise that all ranks measured, at least LEAST_IN_16_BITS or LEAST_IN_32_BITS; with a line in the log.
+
+    A temperature below 1 divides the logits, and multiplies their rounding errors.
+    """
+    largest = max(world.gather(rounding.max().item() if len(rounding) else 0.0))
+    total, count = world.sum_of([rounding.double().sum().item(), len(rounding)])
+    mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
+    text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
+    logger.log(logging.INFO if num_bits == 16 else logging.DEBUG, text, num_bits, mean, largest)
+    if num_bits == 16 and mean > COARSE * scale:
+        logger.warning(
+            "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
+            "faults, and the updates are noisy; set precision: fp32",
+            mean,
+        )
+    least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
+    largest = max(largest, least_largest * scale)
+    least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
+    return Noise(max(mean, least_mean), largest, num_bits)
 
 
 def all_finite(numbers: dict[str, float]) -> bool:
@@ -24,17 +166,27 @@ def all_finite(numbers: dict[str, float]) -> bool:
     return all(map(math.isfinite, numbers.values()))
 
 
-def check_numbers(rollout: Rollout, iteration: int) -> None:
-    """Raise RunStopped when a model predicts NaN or inf: its weights are bad, and skipping steps would not fix them."""
-    found = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
-    is_bad = torch.stack([(rollout.response_mask & ~tensor.isfinite()).any(dim=1) for tensor in found.values()])
-    for model, of_rows in zip(found, is_bad.tolist(), strict=True):
-        if bad := [row for row, one in enumerate(of_rows) if one]:
-            names = prompt_names([rollout.dialogues[i] for i in bad])
+def check_numbers(predictions: dict[str, Tensor], mask: Tensor, dialogues: Sequence[Dialogue], iteration: int) -> None:
+    """Raise RunStopped when a model predicts NaN or inf: its weights are bad, and skipping steps would not fix them.
+
+    `predictions`: name of the model -> (B, T).
+    """
+    is_bad = torch.stack([(mask & ~x.isfinite()).any(dim=1) for x in predictions.values()])
+    for model, bad_rows in zip(predictions, is_bad.tolist(), strict=True):
+        if bad := [row for row, is_row_bad in enumerate(bad_rows) if is_row_bad]:
+            names = prompt_names([dialogues[i] for i in bad])
             raise RunStopped(
-                f"iteration {iteration}: the {model} gives NaN or inf for {len(bad)} of {len(rollout)} responses "
+                f"iteration {iteration}: the {model} gives NaN or inf for {len(bad)} of {len(dialogues)} responses "
                 f"before any update (prompts: {names}), so its weights are not usable; {KEPT_CHECKPOINT}"
             )
+
+
+def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:
+    """The split and index of each prompt, without repeats: `train 3, train 7 and 2 more`."""
+    names = [f"{d.meta.get('split', 'prompt')} {d.meta.get('index', '?')}" for d in dialogues]
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
 
 
 def difference_statistics(difference: Tensor, mask: Tensor) -> dict[str, Tensor]:
@@ -53,12 +205,12 @@ def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
 
 
-def check_first_kl(rollout: Rollout, noise: Noise, world: World) -> None:
-    """Raise RunStopped unless the policy computes as its reference does, from which it starts."""
-    size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
+def check_first_kl(log_ratios: Tensor, tokens: TokenBatch, noise: Noise, world: World) -> None:
+    """Raise RunStopped unless the policy computes as its reference does, from which it starts; log ratios (B, T)."""
+    size = masked(log_ratios, tokens.mask).abs()
     largest = max(world.gather(size.max().item() if len(size) else 0.0))
-    mean = masked_mean(size, rollout.response_mask, world.sum).item()
-    check_start(largest, mean, noise, world.sum_numbers([rollout.num_tokens])[0])
+    mean = masked_mean(size, tokens.mask, world.sum).item()
+    check_start(largest, mean, noise, world.sum_of([int(tokens.response_mask.sum())])[0])
 
 
 def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:

@@ -19,62 +19,51 @@ from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.decoding import new_decoder
-from rlhf_dialog.models.generation import sampling_context
+from rlhf_dialog.models.generation import new_decoder, sampling_context
 from rlhf_dialog.models.lora import selected
-from rlhf_dialog.models.masks import last_token, masked
+from rlhf_dialog.models.masks import masked
 from rlhf_dialog.models.network import NetworkLM, own_network
-from rlhf_dialog.models.packed_rows import Packed, pack
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, num_positions, packs
 from rlhf_dialog.models.precision import HALF
-from rlhf_dialog.models.sizes import num_positions
+from rlhf_dialog.models.token_batch import Packed, TokenBatch
 from rlhf_dialog.models.tries import REMEDIES, WithoutCasts
-from rlhf_dialog.training.checks import WARN, times_the_noise
-from rlhf_dialog.training.noise import Noise
+from rlhf_dialog.training.checks import WARN, Noise, times_the_noise
 from rlhf_dialog.training.rollout import Rollout
 
 ROWS, COLUMNS = 8, 64  # responses of each process, and tokens of each
-# A rollout in segments, and rows of it on the host, those with the largest difference first
-Suspects = Callable[[], tuple[Rollout, Tensor]]
+Suspects = tuple[
+    Rollout, Tensor
+]  # a rollout in segments, and rows of it on the host, those with the largest difference first
 
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """Prompts (B, P), and the first tokens of their responses (B, T); masks and `numbers` (B,) lie on the host."""
+    """Prompts and the first tokens of their responses; `recorded` (B, T): the log-probabilities that sampling stored."""
 
-    prompt_ids: Tensor
-    prompt_mask: Tensor
-    response_ids: Tensor
-    mask: Tensor
-    recorded: Tensor  # (B, T), the log-probabilities that sampling stored
-    numbers: Tensor
-    support: Tensor | None
+    tokens: TokenBatch
+    recorded: Tensor
 
     @cached_property
     def packed(self) -> Packed:
-        return pack(self.prompt_ids, self.prompt_mask, self.response_ids, self.mask, self.numbers)
-
-    def select(self, rows: Tensor, start: int, end: int) -> "ComparedRows":
-        """Some rows, with the columns of prompts from `start` on, and those of responses up to `end`."""
-        prompt_ids, prompt_mask = (x[rows.to(x.device), start:] for x in (self.prompt_ids, self.prompt_mask))
-        ids, mask, recorded = (x[rows.to(x.device), :end] for x in (self.response_ids, self.mask, self.recorded))
-        support = None if self.support is None else self.support[rows.to(self.support.device), :end]
-        return ComparedRows(prompt_ids, prompt_mask, ids, mask, recorded, self.numbers[rows], support)
+        return self.tokens.pack()
 
     def single_rows(self) -> "list[ComparedRows]":
         """Each row without padding."""
-        starts, ends = self.prompt_mask.int().argmax(dim=1), last_token(self.mask) + 1
-        return [self.select(torch.tensor([i]), int(starts[i]), int(ends[i])) for i in range(len(self.mask))]
+        rows = [self.tokens.rows(slice(i, i + 1)).without_padding() for i in range(len(self.tokens))]
+        return [ComparedRows(row, self.recorded[i : i + 1, : row.mask.shape[1]]) for i, row in enumerate(rows)]
 
 
 def select_rows(rollout: Rollout, rows: Tensor, positions: int | None) -> ComparedRows:
     """The first COLUMNS tokens of at most ROWS responses of a rollout in segments, for a model of that many `positions`."""
-    prompt_mask, mask = rollout.masks_on_host
-    prompt_ids, ids, logprobs = rollout.prompt_ids, rollout.response_ids, rollout.logprobs
-    every_row = ComparedRows(prompt_ids, prompt_mask, ids, mask, logprobs, rollout.prompt_numbers, rollout.support)
-    chosen = rows[mask[rows, :COLUMNS].any(dim=1)][:ROWS]
-    room = positions - int(prompt_mask[chosen].sum(dim=1).max()) if positions and len(chosen) else COLUMNS
-    return every_row.select(chosen, 0, min(COLUMNS, room))
+    tokens = rollout.tokens
+    chosen = rows[tokens.response_mask[rows, :COLUMNS].any(dim=1)][:ROWS]
+    tokens = tokens.rows(chosen)
+    room = positions - int(tokens.prompt_mask.sum(dim=1).max()) if positions and len(chosen) else COLUMNS
+    end = min(COLUMNS, room)
+    ids, mask = tokens.response_ids[:, :end], tokens.response_mask[:, :end]
+    support = None if tokens.support is None else tokens.support[:, :end]
+    recorded = rollout.logprobs[chosen.to(rollout.logprobs.device), :end]
+    return ComparedRows(tokens.with_responses(ids, mask, support), recorded)
 
 
 @contextmanager
@@ -163,25 +152,21 @@ class Diagnosis:
     def __init__(self, speaker: Speaker, placement: Placement, world: World, temperature: float):
         self.speaker, self.placement, self.world, self.temperature = speaker, placement, world, temperature
 
-    @contextmanager
-    def explaining(self, other: Policy, noise: Noise, suspects: Suspects) -> Iterator[None]:
-        """Add the cause to a RunStopped of the block, which all ranks raise or none.
+    def explain(self, error: RunStopped, other: Policy, noise: Noise, suspects: Suspects) -> RunStopped:
+        """The error with its cause; all ranks have one, and call this.
 
         `other` is what the policy was compared with: its reference, or itself in the update.
         """
-        try:
-            yield
-        except RunStopped as error:
-            with random_states_kept(), self.placement.rollout():
-                findings = self._examine(other, noise, suspects)
-            raise RunStopped(f"{error} {conclude(self.world.gather(findings))}") from error.__cause__
+        with random_states_kept(), self.placement.rollout():
+            findings = self._examine(other, noise, suspects)
+        return RunStopped(f"{error} {conclude(self.world.gather(findings))}")
 
     def _examine(self, other: Policy, noise: Noise, suspects: Suspects) -> Findings:
         """What this rank finds; it waits for no other."""
         findings, policy = Findings(), self.speaker.policy
         try:
-            rows = select_rows(*suspects(), num_positions(policy.lm))
-            if not len(rows.mask):
+            rows = select_rows(*suspects, num_positions(policy.lm))
+            if not len(rows.tokens):
                 return findings
             sampled, read = self._compute(rows, other)
             if is_equal(sampled, read, noise):
@@ -210,19 +195,18 @@ class Diagnosis:
 
     def _compute(self, rows: ComparedRows, other: Policy) -> tuple[Tensor, Tensor]:
         """Log-probabilities (K,) of the policy, token by token as it samples, and of `other`, all tokens at once."""
-        policy, packed, features = self.speaker.policy, rows.packed, []
-        kept = None if rows.support is None else packed.gather(rows.support)
-        num_columns, num_rows = rows.response_ids.shape[1], len(rows.prompt_ids)
-        with torch.no_grad(), sampling_context(policy, rows.prompt_ids):
-            decoder = new_decoder(policy, rows.prompt_ids, rows.prompt_mask, num_columns, num_rows, rows.numbers)
+        policy, tokens, packed, features = self.speaker.policy, rows.tokens, rows.packed, []
+        num_columns = tokens.response_ids.shape[1]
+        with torch.no_grad(), sampling_context(policy, tokens.prompt_ids):
+            decoder = new_decoder(policy, tokens, num_columns, len(tokens))
             for t in range(num_columns):
                 features.append(decoder.features)
                 if t + 1 < num_columns:
-                    decoder.step(rows.response_ids[:, t])
+                    decoder.step(tokens.response_ids[:, t])
             at_targets = packed.gather(torch.stack(features, dim=1))
-            sampled, _, _ = policy.predict(at_targets, packed.targets, self.temperature, kept, with_entropy=False)
+            sampled = policy.predict(at_targets, packed, self.temperature).logprobs
         with torch.set_grad_enabled(other is policy):
-            read, _, _, _ = other(packed, self.temperature, kept, with_entropy=False)
+            read = other(packed, self.temperature, with_entropy=False).logprobs
         return sampled, read.detach()
 
 

@@ -1,11 +1,11 @@
 """Dialogues of the policy with its environments, turn by turn, as text and as tokens.
 
-B episodes, P prompt tokens, T tokens after the prompt, of both speakers.
+B episodes, T tokens after the prompt, of both speakers.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -14,41 +14,54 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, open_episode
+from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.models.chat_agent import Reply, Speaker
-from rlhf_dialog.models.device_copies import fetch, send, send_all
-from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
-from rlhf_dialog.models.packed_rows import numbers_of
-from rlhf_dialog.models.sizes import num_positions
-from rlhf_dialog.training.segments import Segments, Span, segments_of
+from rlhf_dialog.models.device_copies import send, send_all
+from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond
+from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models.token_batch import TokenBatch, group_equal
+from rlhf_dialog.training.segments import Segments, Span
 
 LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class EpisodeInputs:
+    """What `run_episodes` needs of B dialogues.
+
+    `seeds`: of the users of the environments; None: the environments choose. `streams`: what draws the replies of each dialogue;
+    None: torch's global random state. `metas`: what `Dialogue.meta` of each holds, too.
+    """
+
+    environments: Sequence[Environment]
+    limits: Limits = LIMITS
+    seeds: Sequence[int] | None = None
+    streams: Sequence[torch.Generator] | None = None
+    metas: Sequence[dict[str, Any]] | None = None
+
+
+class PromptList(list[Dialogue]):
+    """Prompts that the policy answers once."""
+
+    def deal(self, dialogues: Sequence[Dialogue]) -> EpisodeInputs:
+        """An environment of one turn for each of the dialogues."""
+        return EpisodeInputs([SingleTurn(dialogue) for dialogue in dialogues])
 
 
 @dataclass
 class Episodes:
     """B finished dialogues.
 
-    `responses.mask` is True on what the policy wrote: between two of its replies it has a hole, where `responses.ids` holds the
-    user's turn. `responses.truncated`: a reply reached the length limit, or the dialogue was broken off. `segments`: the contexts
-    of the replies where oldest turns had to leave some; None where each reply saw the prompt and all that followed.
+    The mask of `responses` is True on what the policy wrote: between two of its replies it has a hole, where the ids are those of
+    the user's turn. `responses.truncated`: a reply reached the length limit, or the dialogue was broken off. `turn_rewards`
+    (B, T): the reward of each step on the last token of its reply; None if all are 0. `segments`: the contexts of the replies
+    where oldest turns had to leave some; None where each reply saw the prompt and all that followed.
     """
 
     dialogues: list[Dialogue]
-    prompt_ids: Tensor  # (B, P), padded left
-    prompt_mask: Tensor  # (B, P)
     responses: Responses
-    turn_rewards: Tensor | None  # (B, T), the reward of each step on the last token of its reply; None if all are 0
-    prompt_numbers: Tensor  # (B,), on the host; episodes with the same number have the same prompt
+    turn_rewards: Tensor | None = None
     segments: Segments | None = None
-
-    def in_segments(self) -> "Episodes":
-        """Each segment as an episode of its own."""
-        if self.segments is None:
-            return self
-        of_tokens = {**self.segments.columns_of(self.responses)}
-        prompts = {name: of_tokens.pop(name) for name in ("prompt_ids", "prompt_mask", "prompt_numbers", "segments")}
-        dialogues = [self.dialogues[row] for row in self.segments.rows]
-        return Episodes(dialogues, **prompts, responses=Responses(**of_tokens), turn_rewards=None)
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class EpisodeInProgress:
         size, room = self.speaker.context_size, self._room()
         end = len(self.behind) + len(heard)
         openings = [*self.openings, _Opening([said, text], number - 1, end), _Opening([text], number, end)]
-        allowed = [one for one in openings if size is None or number - one.number < size]
+        allowed = [x for x in openings if size is None or number - x.number < size]
         if allowed[0] is openings[0] and (room is None or len(self.context) + len(heard) <= room):
             self.openings = openings
             self.behind += heard
@@ -165,106 +178,109 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     return counts
 
 
-def play(
-    environments: Sequence[Environment],
-    speaker: Speaker,
-    seeds: Sequence[int] | None = None,
-    limits: Limits = LIMITS,
-    streams: Sequence[torch.Generator] | None = None,
-    metas: Sequence[dict[str, Any]] | None = None,
-) -> Episodes:
+def run_episodes(inputs: EpisodeInputs, speaker: Speaker) -> Episodes:
     """Play one episode of each environment; in each round, all dialogues that continue are answered in one batch.
 
     A context without room for another reply loses its oldest turns (`Episodes.segments`); a dialogue is truncated where the
-    newest turn alone is too long. `seeds` holds one seed for each environment; without them the environments choose. `streams`:
-    what draws the replies of each, by default torch's global random state. `metas`: what `Dialogue.meta` of each holds, too.
-    Raises UserError when an environment does not follow `Environment`, or passes the `limits`.
+    newest turn alone is too long. Raises UserError when an environment does not follow `Environment`, or passes the limits.
     """
-    opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
-    talks = [EpisodeInProgress(one, open_episode(one, seed, limits), speaker) for one, seed in opening]
-    for talk, meta in zip(talks, metas or (), strict=metas is not None):
+    seeds = repeat(None) if inputs.seeds is None else inputs.seeds
+    openings = zip(inputs.environments, seeds, strict=inputs.seeds is not None)
+    talks = [EpisodeInProgress(x, open_episode(x, seed, inputs.limits), speaker) for x, seed in openings]
+    for talk, meta in zip(talks, inputs.metas or (), strict=inputs.metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
-    prompt_ids, prompt_mask = inputs = speaker.batch([talk.prompt for talk in talks])
-    prompt_numbers = numbers = numbered([talk.prompt for talk in talks], [talk.dialogue for talk in talks])
-    rounds, paid, live = [], [], list(range(len(talks)))
+    first_prompts = prompts = encode_contexts(talks, speaker)
+    rounds: list[_Round] = []
+    rewards: list[tuple[int, int, float]] = []
+    live = list(range(len(talks)))
     while live:
-        drawn = None if streams is None else _drawn([streams[row] for row in live], speaker)
-        rounds.append(_Round(live, [len(talks[row].behind) for row in live], speaker.write(*inputs, drawn, numbers)))
+        uniform = None if inputs.streams is None else _draw_uniform([inputs.streams[row] for row in live], speaker)
+        responses = respond(speaker.policy, prompts, speaker.sampling, speaker.stop, speaker.limits, uniform)
+        rounds.append(_Round(live, [len(talks[row].behind) for row in live], responses))
         live = []
-        for row, reply in zip(rounds[-1].rows, speaker.read(rounds[-1].responses), strict=True):
-            place = len(talks[row].behind) + len(reply.ids) - 1
-            reward, goes_on = talks[row].step(reply, limits)
-            paid.append((row, place, reward))
+        for row, reply in zip(rounds[-1].rows, speaker.read(responses), strict=True):
+            last_token = len(talks[row].behind) + len(reply.ids) - 1
+            reward, goes_on = talks[row].step(reply, inputs.limits)
+            rewards.append((row, last_token, reward))
             if goes_on:
-                check_turns(environments[row], len(rounds), limits)
+                check_turns(inputs.environments[row], len(rounds), inputs.limits)
                 live.append(row)
-        contexts = [talks[row].context for row in live]
-        inputs, numbers = speaker.batch(contexts), numbered(contexts, [talks[row].dialogue for row in live])
+        prompts = encode_contexts([talks[row] for row in live], speaker)
     dialogues = [talk.dialogue for talk in talks]
-    responses = _joined(rounds, [talk.behind for talk in talks], speaker.encoder.pad_id)
-    responses.truncated = send(torch.tensor([d.truncated for d in dialogues]), prompt_ids.device)
-    segments = _segments(talks, speaker, responses.mask.shape)
-    return Episodes(
-        dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses), prompt_numbers, segments
-    )
+    responses = _join_rounds(rounds, [talk.behind for talk in talks], first_prompts)
+    responses.truncated = torch.tensor([dialogue.truncated for dialogue in dialogues])
+    segments = _split_contexts(talks, speaker, responses.logprobs.shape)
+    return Episodes(dialogues, responses, _place_rewards(rewards, responses), segments)
 
 
-def numbered(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:
+def encode_contexts(talks: Sequence[EpisodeInProgress], speaker: Speaker) -> TokenBatch:
+    """What the policy sees of these dialogues, as prompts."""
+    contexts = [talk.context for talk in talks]
+    return speaker.batch(contexts, prompt_group_ids(contexts, [talk.dialogue for talk in talks]))
+
+
+def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:
     """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
     groups = [dialogue.meta.get("group", i) for i, dialogue in enumerate(dialogues)]
-    return numbers_of((group, *ids) for group, ids in zip(groups, prompts, strict=True))
+    return group_equal((group, *ids) for group, ids in zip(groups, prompts, strict=True))
 
 
-def _drawn(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:
+def _draw_uniform(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:
     """The random numbers (b, T) of one reply from each stream."""
-    rows = [random_numbers(1, speaker.sampling, torch.device("cpu"), one) for one in streams]
+    rows = [random_numbers(1, speaker.sampling, torch.device("cpu"), stream) for stream in streams]
     return send(torch.cat(rows), speaker.policy.lm.device)
 
 
-def _segments(talks: Sequence[EpisodeInProgress], speaker: Speaker, shape: Sequence[int]) -> Segments | None:
+def _split_contexts(talks: Sequence[EpisodeInProgress], speaker: Speaker, shape: Sequence[int]) -> Segments | None:
     """The contexts of the replies in dialogues of `shape` (B, T); None where no turn had to leave one."""
     if not any(talk.past for talk in talks):
         return None
     parts = [(row, part) for row, talk in enumerate(talks) for part in talk.parts]
     spans = [Span(row, part.start, part.end) for row, part in parts]
-    return segments_of(*speaker.batch([part.prompt for _, part in parts]), spans, (shape[0], shape[1]))
+    prompts = speaker.batch([part.prompt for _, part in parts], torch.arange(len(parts)))
+    return Segments(prompts, spans, (shape[0], shape[1]))
 
 
-def _on_tokens(paid: list[tuple[int, int, float]], responses: Responses) -> Tensor | None:
-    """The rewards `paid` (row, column, reward) as a tensor (B, T); None when all are 0."""
-    if not any(reward for *_, reward in paid):
+def _place_rewards(rewards: list[tuple[int, int, float]], responses: Responses) -> Tensor | None:
+    """The rewards (row, column, reward) as a tensor (B, T); None when all are 0."""
+    if not any(reward for *_, reward in rewards):
         return None
-    rows, columns, rewards = zip(*paid, strict=True)
-    found = responses.logprobs.new_zeros(responses.mask.shape)
-    at = send_all([torch.tensor(rows), torch.tensor(columns)], found.device)
-    return found.index_put_(tuple(at), send(torch.tensor(rewards, dtype=found.dtype), found.device))
+    rows, columns, values = zip(*rewards, strict=True)
+    placed = torch.zeros_like(responses.logprobs)
+    at = send_all([torch.tensor(rows), torch.tensor(columns)], placed.device)
+    return placed.index_put_(tuple(at), send(torch.tensor(values, dtype=placed.dtype), placed.device))
 
 
-def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Responses:
-    """The replies of each episode in one row, with the user's turns between them."""
+def _join_rounds(rounds: list[_Round], behind: list[list[int]], prompts: TokenBatch) -> Responses:
+    """The replies of each episode in one row behind its first prompt, with the user's turns between them."""
     if len(rounds) == 1:
         return rounds[0].responses
-    device, shape = rounds[0].responses.ids.device, (len(behind), max(map(len, behind)))
-    masks = fetch(*(one.responses.mask for one in rounds))
-    places = [_places(one, mask) for one, mask in zip(rounds, masks, strict=True)]
-    rows, columns = send_all([torch.cat(x) for x in zip(*places, strict=True)], device)
-    written = [send(mask.flatten().nonzero()[:, 0], device) for mask in masks]
-    joined: dict[str, Tensor | None] = {}
-    for name in (field.name for field in fields(Responses) if field.name not in ("ids", "mask", "truncated")):
-        of_rounds = [getattr(one.responses, name) for one in rounds]
-        if of_rounds[0] is None:
-            joined[name] = None
-            continue
-        empty = -1 if name == "support" else 0
-        tokens = [x.flatten(0, 1).index_select(0, at) for x, at in zip(of_rounds, written, strict=True)]
-        x = torch.cat(as_wide(tokens, empty))
-        joined[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
-    ids = send(torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind]), device)
-    mask = torch.zeros(shape, dtype=torch.bool, device=device).index_put_((rows, columns), torch.ones_like(rows).bool())
-    return Responses(ids, mask, mask.new_zeros(shape[0]), **joined)  # type: ignore[arg-type]
+    shape = (len(behind), max(map(len, behind)))
+    masks = [x.responses.tokens.response_mask for x in rounds]
+    places = [_find_places(x, mask) for x, mask in zip(rounds, masks, strict=True)]
+    rows, columns = (torch.cat(x) for x in zip(*places, strict=True))
+    at = tuple(send_all([rows, columns], prompts.device))
+    written = [send(mask.flatten().nonzero()[:, 0], prompts.device) for mask in masks]
+
+    def join(parts: Sequence[Tensor | None], empty: int = 0) -> Tensor | None:
+        if parts[0] is None:
+            return None
+        tokens = [
+            x.flatten(0, 1).index_select(0, kept) for x, kept in zip(parts, written, strict=True) if x is not None
+        ]
+        x = join_rows(tokens, empty)
+        return x.new_full((*shape, *x.shape[1:]), empty).index_put_(at, x)
+
+    names = ("logprobs", "entropy", "values", "features")
+    joined: dict[str, Any] = {name: join([getattr(x.responses, name) for x in rounds]) for name in names}
+    ids = torch.tensor([row + [prompts.pad_id] * (shape[1] - len(row)) for row in behind])
+    mask = torch.zeros(shape, dtype=torch.bool).index_put_((rows, columns), torch.ones_like(rows).bool())
+    support = join([x.responses.tokens.support for x in rounds], empty=-1)
+    tokens = prompts.with_responses(send(ids, prompts.device), mask, support)
+    return Responses(tokens, torch.zeros(shape[0], dtype=torch.bool), **joined)
 
 
-def _places(one: _Round, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _find_places(round_: _Round, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns, each (n,), of the n tokens of a round, whose mask is on the host, within the joined responses."""
-    rows, starts = (torch.tensor(x).unsqueeze(1) for x in (one.rows, one.starts))
+    rows, starts = (torch.tensor(x).unsqueeze(1) for x in (round_.rows, round_.starts))
     return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

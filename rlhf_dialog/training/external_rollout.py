@@ -1,10 +1,8 @@
-"""A rollout of prompts, responses and scores that the caller brings, for `PPOTrainer.step_on`.
-
-B episodes, P prompt tokens, T response tokens.
-"""
+"""A rollout of prompts, responses and scores that the caller brings, for `PPOTrainer.step_on`."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,29 +10,31 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Speaker, collate_replies
-from rlhf_dialog.models.device_copies import send
-from rlhf_dialog.models.generation import Responses, teacher_forced
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.microbatches import microbatches
-from rlhf_dialog.models.sizes import num_embeddings, num_positions
+from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
-from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.episodes import Episodes, numbered
-from rlhf_dialog.training.rollout import Rollout, critic_and_reference, on_host, rollout_of
+from rlhf_dialog.training.episodes import Episodes, prompt_group_ids
+from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout, predict_columns
 
 LARGEST = torch.finfo(torch.float32).max
 Given = str | Sequence[str] | Sequence[int] | Tensor  # a text, turns (of a prompt), or token ids
 
 
-def given_rollout(
-    models: Models,
-    speaker: Speaker,
-    prompts: Sequence[Given],
-    responses: Sequence[Given],
-    scores: Sequence[float],
-    group_size: int = 1,
-    keep_features: bool = False,
+@dataclass(frozen=True)
+class ExternalEpisodes:
+    """Prompts, responses and scores of B episodes, as `PPOTrainer.step_on` takes them."""
+
+    prompts: Sequence[Given]
+    responses: Sequence[Given]
+    scores: Sequence[float]
+
+
+def external_rollout(
+    external: ExternalEpisodes, speaker: Speaker, models: Models, group_size: int = 1, keep_features: bool = False
 ) -> Rollout:
     """The rollout of these B episodes, with the log-probabilities and values of the policy as it is now.
 
@@ -42,26 +42,22 @@ def given_rollout(
     is empty or too long, for ids that the model does not have, and when the sampling has a filter: nobody knows then which tokens
     were kept beside those that were drawn.
     """
-    _check_counts(speaker, prompts, responses, scores, group_size)
+    _check_counts(external, speaker, group_size)
     clock = Clock(models.policy.lm.device)
     with clock.measured("rollout"):
-        episodes = _episodes(models, speaker, prompts, responses, group_size)
-        masks = on_host(episodes.prompt_mask, episodes.responses.mask)
+        episodes = _read_episodes(external, speaker, models, group_size)
         with clock.measured("reference"):
-            tensors = critic_and_reference(
-                models, episodes, masks, speaker.sampling.temperature, speaker.microbatch_size, keep_features
-            )
+            columns = predict_columns(models, speaker, episodes, keep_features)
     with clock.measured("reward"):
-        totals = _finite(scores)
-    return rollout_of(episodes, masks, tensors, Scores(totals, parts={}), torch.tensor(totals), clock)
+        totals = _read_scores(external.scores)
+    return new_rollout(episodes, columns, Scores(totals, parts={}), torch.tensor(totals), clock)
 
 
-def _check_counts(
-    speaker: Speaker, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float], group_size: int
-) -> None:
-    for name, some in (("prompts", prompts), ("responses", responses), ("scores", scores)):
-        if isinstance(some, str) or not hasattr(some, "__len__"):
-            raise UserError(f"step_on: {name} is {str(some)[:60]!r}; give a list with one item for every episode")
+def _check_counts(external: ExternalEpisodes, speaker: Speaker, group_size: int) -> None:
+    for name, items in vars(external).items():
+        if isinstance(items, str) or not hasattr(items, "__len__"):
+            raise UserError(f"step_on: {name} is {str(items)[:60]!r}; give a list with one item for every episode")
+    prompts, responses, scores = external.prompts, external.responses, external.scores
     counts = {len(prompts), len(responses), len(scores)}
     if len(counts) > 1 or not all(counts):
         raise UserError(
@@ -79,7 +75,7 @@ def _check_counts(
         )
 
 
-def _finite(scores: Sequence[float]) -> list[float]:
+def _read_scores(scores: Sequence[float]) -> list[float]:
     totals = [_number(score) for score in scores]
     if bad := [i for i, score in enumerate(totals) if not abs(score) <= LARGEST]:
         raise UserError(
@@ -95,18 +91,16 @@ def _number(score: Any) -> float:
         return math.nan
 
 
-def _episodes(
-    models: Models, speaker: Speaker, prompts: Sequence[Given], responses: Sequence[Given], group_size: int
-) -> Episodes:
+def _read_episodes(external: ExternalEpisodes, speaker: Speaker, models: Models, group_size: int) -> Episodes:
     encoder, size = speaker.encoder, num_embeddings(models.policy.lm)
-    turns = [[x] if isinstance(x, str) else list(x) if _is_turns(x) else None for x in prompts]
+    turns = [[x] if isinstance(x, str) else list(x) if _is_turns(x) else None for x in external.prompts]
     prompt_ids = [
-        _ids(x, f"prompts[{i}]", size) if said is None else encoder.encode_prompt(said)
-        for i, (x, said) in enumerate(zip(prompts, turns, strict=True))
+        _ids(x, f"prompts[{i}]", size) if texts is None else encoder.encode_prompt(texts)
+        for i, (x, texts) in enumerate(zip(external.prompts, turns, strict=True))
     ]
     response_ids = [
         encoder.encode_reply(x) if isinstance(x, str) else _ids(x, f"responses[{i}]", size)
-        for i, x in enumerate(responses)
+        for i, x in enumerate(external.responses)
     ]
     _check_lengths(speaker, prompt_ids, response_ids)
     if wrong := [i for i, ids in enumerate(prompt_ids) if ids != prompt_ids[i - i % group_size]]:
@@ -117,17 +111,27 @@ def _episodes(
     truncated = [not speaker.stop.ended(torch.tensor([ids]))[0] for ids in response_ids]
     dialogues = [
         Dialogue(
-            said or [encoder.reply_text(prompt)],
+            texts or [encoder.reply_text(prompt)],
             response=encoder.reply_text(response),
             truncated=cut,
             meta={"split": "given", "index": i, "group": i // group_size},
         )
-        for i, (said, prompt, response, cut) in enumerate(zip(turns, prompt_ids, response_ids, truncated, strict=True))
+        for i, (texts, prompt, response, cut) in enumerate(zip(turns, prompt_ids, response_ids, truncated, strict=True))
     ]
-    inputs = speaker.batch(prompt_ids)
-    numbers = numbered(prompt_ids, dialogues)
-    predicted = _predicted(models, speaker, *inputs, response_ids, truncated, numbers)
-    return Episodes(dialogues, *inputs, predicted, None, numbers)
+    tokens = speaker.batch(prompt_ids, prompt_group_ids(prompt_ids, dialogues)).with_replies(response_ids)
+    predictions = _predict(models, speaker, tokens)
+    return Episodes(dialogues, Responses(tokens, torch.tensor(truncated), **predictions))
+
+
+@torch.no_grad()
+def _predict(models: Models, speaker: Speaker, tokens: TokenBatch) -> dict[str, Tensor]:
+    """The policy's log-probabilities, entropies and values, each (B, T)."""
+
+    def predict(packed: Packed, _: Index) -> dict[str, Tensor]:
+        predictions = models.policy(packed, speaker.sampling.temperature)
+        return {name: x for name, x in predictions._asdict().items() if x is not None}
+
+    return tokens.map_microbatches(speaker.limits.prompts_at_once, predict)
 
 
 def _is_turns(x: Any) -> bool:
@@ -153,37 +157,3 @@ def _check_lengths(speaker: Speaker, prompts: list[list[int]], responses: list[l
                 f"step_on: prompts[{i}] and responses[{i}] have {len(prompt)} + {len(response)} tokens, but the model has "
                 f"{positions} positions; shorten them"
             )
-
-
-@torch.no_grad()
-def _predicted(
-    models: Models,
-    speaker: Speaker,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    responses: list[list[int]],
-    truncated: list[bool],
-    prompt_numbers: Tensor,
-) -> Responses:
-    """The responses with the policy's log-probabilities, entropies and values, each (B, T)."""
-    device = prompt_ids.device
-    host_ids, mask = collate_replies(responses, speaker.encoder.pad_id)
-    ids = send(host_ids, device)
-    columns: dict[str, Tensor] = {}
-    rows = torch.arange(len(ids))
-    for part in microbatches(prompt_mask, mask, rows, speaker.microbatch_size, device, prompt_numbers):
-        at = (part.rows, part.response)
-        prompt_at = (part.rows, part.prompt)
-        new = teacher_forced(
-            models.policy,
-            prompt_ids[prompt_at],
-            prompt_mask[prompt_at],
-            ids[at],
-            mask[part.host_rows, part.response],
-            speaker.sampling.temperature,
-            prompt_numbers=prompt_numbers[part.host_rows],
-        )
-        for name in ("logprobs", "entropy", "values"):
-            if (x := getattr(new, name)) is not None:
-                columns.setdefault(name, x.new_zeros(mask.shape))[at] = x
-    return Responses(ids, send(mask, device), send(torch.tensor(truncated), device), **columns)

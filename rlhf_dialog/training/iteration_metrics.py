@@ -14,8 +14,7 @@ from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
-from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.rollout import Clock, Rollout
 
 Metrics = dict[str, float]
 

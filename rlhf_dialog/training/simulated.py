@@ -1,18 +1,13 @@
 """Dialogues with environments as what a run is trained on: numbered from 0 on, each with random streams of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, Limits
-from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.loading import Models
-from rlhf_dialog.rewards.scoring import Scorer
-from rlhf_dialog.training.rollout import Rollout, collect
+from rlhf_dialog.training.episodes import EpisodeInputs
 
 LARGEST_SEED = 2**31
 
@@ -37,17 +32,6 @@ class DialogueCounter:
         self.next = state["dialogues"]
 
 
-@dataclass(frozen=True)
-class Deal:
-    """What `episodes.play` needs of B dialogues: environments, seeds of their users, streams of the policy, and what
-    `Dialogue.meta` holds."""
-
-    environments: list[Environment]
-    seeds: list[int]
-    streams: list[torch.Generator]
-    metas: list[dict[str, Any]]
-
-
 class Simulated:
     """The dialogues of a run with environments that `make` builds; they are played within the `limits`.
 
@@ -63,7 +47,7 @@ class Simulated:
         """Dialogue `number` before anything was said."""
         return Dialogue([], meta={"split": self.split, "index": number})
 
-    def deal(self, dialogues: Sequence[Dialogue]) -> Deal:
+    def deal(self, dialogues: Sequence[Dialogue]) -> EpisodeInputs:
         """These dialogues, each as `__getitem__` gives it; the copies of one number have the same user and other streams."""
         count = len(dialogues)
         self.environments += [self.make() for _ in range(count - len(self.environments))]
@@ -71,16 +55,8 @@ class Simulated:
         numbers = [meta["index"] for meta in metas]
         copies = [numbers[:i].count(number) for i, number in enumerate(numbers)]
         streams = [self._stream(*pair) for pair in zip(numbers, copies, strict=True)]
-        return Deal(self.environments[:count], [self.seed_of(n) for n in numbers], streams, metas)
-
-    def collect(
-        self, dialogues: Sequence[Dialogue], speaker: Speaker, scorer: Scorer, models: Models, keep_features: bool
-    ) -> Rollout:
-        """The rollout of these dialogues, see `rollout.collect`."""
-        deal = self.deal(dialogues)
-        return collect(
-            deal.environments, speaker, scorer, models, deal.seeds, keep_features, self.limits, deal.streams, deal.metas
-        )
+        seeds = [self.seed_of(number) for number in numbers]
+        return EpisodeInputs(self.environments[:count], self.limits, seeds, streams, metas)
 
     def seed_of(self, number: int) -> int:
         """The seed of the user of dialogue `number`."""

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,21 +18,20 @@ from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
-from rlhf_dialog.training.checks import check_first_kl, check_numbers, watch_kl, watch_support
-from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.collecting import Collector
+from rlhf_dialog.training.checks import check_first_kl, watch_kl, watch_support
 from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
-from rlhf_dialog.training.external_rollout import Given, given_rollout
+from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
+from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
     dialogue_metrics,
@@ -42,7 +41,7 @@ from rlhf_dialog.training.iteration_metrics import (
     times,
     vec_info_metrics,
 )
-from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.rollout import Clock, Collector, Rollout
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -69,8 +68,7 @@ class PPOTrainer:
         world: World | None = None,
     ):
         self.config, self.models, self.vec_info = config, models, vec_info
-        self.simulated = prompts if isinstance(prompts, Simulated) else None  # dialogues with environments
-        self.prompts: list[Dialogue] = [] if isinstance(prompts, Simulated) else prompts
+        self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.speaker = Speaker(
@@ -78,21 +76,20 @@ class PPOTrainer:
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
-            config.per_device_rollout_size,
-            config.per_device_microbatch_size,
+            GenerationLimits(config.per_device_rollout_size, config.per_device_microbatch_size),
             config.context_size,
         )
         processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.sampler = DialogueCounter() if self.simulated else PromptSampler(len(self.prompts), config.seed)
+        self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
+        if isinstance(self.prompts, PromptList):
+            self.sampler = PromptSampler(len(self.prompts), config.seed)
         self.kl = new_kl_controller(config)
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
-        self.collector = Collector(
-            config, models, self.speaker, self.scorer, self.placement, self.world, self.simulated
-        )
+        self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world)
         self.diagnosis = Diagnosis(self.speaker, self.placement, self.world, config.temperature)
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.diagnosis)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
@@ -109,26 +106,22 @@ class PPOTrainer:
         """The threads of this process that compute during a rollout; for a GPU, the one that gives it work."""
         return torch.get_num_threads() if self.models.policy.lm.device.type == "cpu" else 1
 
-    def step(self, given: Callable[[], Rollout] | None = None) -> Metrics:
+    def step(self, external: ExternalEpisodes | None = None) -> Metrics:
         """One iteration of PPO (Schulman et al. 2017, arXiv 1707.06347): returns its metrics.
 
-        `given` brings the rollout of this rank, in place of one on the next prompts. Raises RunStopped when one of the checks of
-        every run fails, or when `max_skipped_steps` optimizer steps in a row are skipped because a number was not finite;
-        RewardError when the reward fails.
+        `external` are the episodes of this rank, in place of responses to the next prompts. Raises RunStopped when one of the
+        checks of every run fails, or when `max_skipped_steps` optimizer steps in a row are skipped because a number was not
+        finite; RewardError when the reward fails.
         """
         config, iteration, clock = self.config, self.iteration + 1, Clock(self.models.policy.lm.device)
-        if given is None:
-            prompts = self.next_prompts()
-            rollout = self.collector.collect(prompts, iteration)
+        if external is None:
+            rollout = self.collector.collect(self.next_episodes(), iteration)
         else:
-            rollout = self.collector.on_every_rank(given)
+            rollout = self.read_external(external, iteration)
         self.rollout = rollout
-        kl = kl_to_reference(rollout, self.world)
-        if self.iteration == 0 and self.starts_from_reference:
-            noise, suspects = self.collector.noise, partial(far_from_reference, rollout)
-            with self.diagnosis.explaining(self.models.ref_policy, noise, suspects):
-                check_first_kl(rollout, noise, self.world)
-        kl_coef = self.kl.kl_coef
+        kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
+        if iteration == 1 and self.starts_from_reference:
+            self.check_start(rollout)
         rewards = token_rewards(rollout, config, kl_coef, self.world)
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         advantages = estimate_advantages(rewards, values, rollout.response_mask, config, self.world, iteration)
@@ -137,9 +130,8 @@ class PPOTrainer:
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, clock, self.collector.noise)
         self.kl.update(kl)
         watch_kl(self.kl, kl, iteration)
-        num_generated = self.count(rollout)
-        losses = NO_CRITIC | advantages.statistics | losses | times(clock, rollout, num_generated)
-        return self.metrics(rollout, losses, kl, kl_coef, clock)
+        objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
+        return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses, clock)
 
     def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:
         """One iteration, as `step` makes it, on responses and scores from a loop of your own; returns its metrics.
@@ -159,21 +151,7 @@ class PPOTrainer:
         `truncation_penalty` changes them. Raises UserError for what cannot be used (a filter in `top_k` or `top_p`, too), and
         RunStopped as `step` does.
         """
-
-        def given() -> Rollout:
-            rollout = given_rollout(
-                self.models,
-                self.speaker,
-                prompts,
-                responses,
-                scores,
-                group_size=self.collector.group_size,
-                keep_features=self.collector.keep_features,
-            )
-            check_numbers(rollout, self.iteration + 1)
-            return rollout
-
-        return self.step(given)
+        return self.step(ExternalEpisodes(prompts, responses, scores))
 
     def train(self) -> Iterator[Metrics]:
         """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
@@ -205,12 +183,26 @@ class PPOTrainer:
     def lr_scale(self) -> float:
         return 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
 
-    def next_prompts(self) -> list[Dialogue]:
-        """This rank's prompts of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
+    def next_episodes(self) -> EpisodeInputs:
+        """This rank's episodes of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
-        source = self.simulated or self.prompts
-        prompts = [replace(source[i], meta=source[i].meta | {"group": group}) for group, i in numbered]
-        return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
+        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
+
+    def read_external(self, external: ExternalEpisodes, iteration: int) -> Rollout:
+        """The rollout of this rank's episodes that the caller brings."""
+        group_size, keep_features = self.collector.group_size, self.collector.keep_features
+        read = partial(external_rollout, external, self.speaker, self.models, group_size, keep_features)
+        return self.collector.on_every_rank(read, iteration)
+
+    def check_start(self, rollout: Rollout) -> None:
+        """Raise RunStopped, with the cause, unless the policy computes as its reference does."""
+        noise = self.collector.noise
+        try:
+            check_first_kl(rollout.logprobs - rollout.ref_logprobs, rollout.tokens, noise, self.world)
+        except RunStopped as error:
+            suspects = far_from_reference(rollout)
+            raise self.diagnosis.explain(error, self.models.ref_policy, noise, suspects) from error.__cause__
 
     def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
         """What the critic learns (B, T): the returns, normalised where `use_valuenorm` is set."""
@@ -228,21 +220,22 @@ class PPOTrainer:
         self.episodes += num_episodes
         return num_generated
 
-    def metrics(self, rollout: Rollout, losses: Metrics, kl: float, kl_coef: float, clock: Clock) -> Metrics:
-        """One line of metrics.jsonl: the counts, what the update returned, and what is measured on the rollout."""
+    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics, clock: Clock) -> Metrics:
+        """Count the iteration; returns its line of metrics.jsonl: what the update returned, and what the rollout shows."""
+        num_generated = self.count(rollout)
         metrics: Metrics = {
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
-            "objective/kl": kl,
-            "objective/kl_coef": kl_coef,
+            **objective,
             **losses,
+            **times(clock, rollout, num_generated),
             **rollout_metrics(rollout, self.world),
         }
         if self.iteration == 1:
-            metrics["objective/kl_initial"] = kl
+            metrics["objective/kl_initial"] = objective["objective/kl"]
         metrics |= filter_metrics(rollout, self.world)
-        if self.simulated:
+        if isinstance(self.prompts, Simulated):
             metrics |= dialogue_metrics(rollout, self.world)
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)

@@ -4,8 +4,8 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from operator import itemgetter
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,20 +13,26 @@ from torch import Tensor
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.models.generation import TeacherForced, teacher_forced, teacher_forced_values
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import masked
-from rlhf_dialog.models.microbatches import Microbatch
+from rlhf_dialog.models.policy import Predictions
+from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
-from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.checks import Noise, all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.diagnosis import Diagnosis
 from rlhf_dialog.training.iteration_metrics import Metrics, read
-from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes, shuffled
-from rlhf_dialog.training.noise import Noise
-from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.rollout import Clock, Rollout
 
 logger = logging.getLogger(__name__)
 NORMS = {"policy": "ppo/grad_norm", "critic": "ppo/critic_grad_norm"}
+
+
+class Microbatch(NamedTuple):
+    """Some rows of a rollout: their tokens, without needless padding, and where they are in its columns (B, T, ...)."""
+
+    rollout: Rollout
+    at: Index
+    tokens: TokenBatch
 
 
 class PPOUpdate:
@@ -73,7 +79,7 @@ class PPOUpdate:
         steps: list[Metrics] = []
         good: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
-            for rows in shuffled(rollout.prompt_numbers).split(sizes):
+            for rows in shuffle_groups(rollout.tokens).split(sizes):
                 step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
                 steps.append(step)
                 if all_finite(step):
@@ -91,7 +97,7 @@ class PPOUpdate:
         """Run, once per process with several ranks, a first microbatch that changes nothing (see `Engine`)."""
         if self.world.size > 1 and not self.is_warm:
             no_tokens = rollout.response_mask.new_ones((), dtype=torch.long)
-            self.forward_backward(*blank_microbatch(rollout), no_tokens, is_first=False, is_last=True)
+            self.forward_backward(blank_microbatch(rollout), no_tokens, is_first=False, is_last=True)
             self._drop_gradients()
         self.is_warm = True
 
@@ -112,13 +118,17 @@ class PPOUpdate:
         were skipped in a row, and, on the first minibatch of a rollout, when the ratio is not 1.
         """
         if num_tokens is None:
-            num_tokens = self.world.sum(rollout.response_mask[rows.to(rollout.response_mask.device)].sum())
-        parts, statistics = self._add_gradients(rollout, rows, num_tokens, is_first)
+            num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
+        microbatches = self.split_minibatch(rollout, rows)
+        statistics = [
+            self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
+            for number, microbatch in enumerate(microbatches, 1)
+        ]
         with self.clock.measured("optimizer"):
-            *of_microbatches, norms = read(*statistics, self._gradient_norms())
+            *numbers, norms = read(*statistics, self._gradient_norms())
             if is_first:
-                self._check_ratios(of_microbatches, rollout, parts)
-            totals = self._totals(of_microbatches)
+                self._check_ratios(numbers, microbatches)
+            totals = self._totals(numbers)
             losses_are_finite = all_finite(totals)
             totals |= norms
             is_made = all_finite(totals)
@@ -130,45 +140,35 @@ class PPOUpdate:
         if lowered:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
-            bad = [part for part, numbers in zip(parts, of_microbatches, strict=True) if not all_finite(numbers)]
-            suspects = [row for episodes, part in bad if episodes is rollout for row in part.host_rows.tolist()]
+            bad = [microbatch for microbatch, x in zip(microbatches, numbers, strict=True) if not all_finite(x)]
+            suspects = [row for microbatch in bad if microbatch.rollout is rollout for row in microbatch.at[0].tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
-    def _add_gradients(
-        self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool
-    ) -> tuple[list[tuple[Rollout, Microbatch]], list[dict[str, Tensor]]]:
-        """Forward and backward of all microbatches; returns them and the statistics of each, which stay on the device."""
+    def split_minibatch(self, rollout: Rollout, rows: Tensor) -> list[Microbatch]:
+        """The microbatches of the rows (N,), on the host, filled up with blank ones to the number of the rank with the most."""
         size = self.config.per_device_microbatch_size
-        parts = microbatches_of(rollout, rows, size, self.world)
-        statistics = [
-            self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
-            for number, (episodes, part) in enumerate(parts, 1)
-        ]
-        return parts, statistics
+        microbatches = [Microbatch(rollout, at, tokens) for at, tokens in rollout.tokens.microbatches(size, rows)]
+        missing = max(self.world.gather(len(microbatches))) - len(microbatches)
+        return microbatches + [blank_microbatch(rollout) for _ in range(missing)]
 
-    def _check_ratios(
-        self, found: Sequence[Metrics], rollout: Rollout, parts: Sequence[tuple[Rollout, Microbatch]]
-    ) -> None:
+    def _check_ratios(self, numbers: Sequence[Metrics], microbatches: Sequence[Microbatch]) -> None:
         """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
-        sizes = [(numbers.pop("largest"), numbers.pop("mean"), numbers.pop("tokens")) for numbers in found]
+        sizes = [(x.pop("largest"), x.pop("mean"), x.pop("tokens")) for x in numbers]
+        try:
+            with self.world.fail_together():
+                for largest, mean, tokens in sizes:
+                    check_ratio(largest, mean, self.iteration, self.noise, tokens)
+        except RunStopped as error:
+            furthest = max(zip(sizes, microbatches, strict=True), key=lambda pair: pair[0])[1]
+            policy = self.placement.models.policy
+            suspects = furthest.rollout, furthest.at[0].cpu()
+            raise self.diagnosis.explain(error, policy, self.noise, suspects) from error.__cause__
 
-        def suspects() -> tuple[Rollout, Tensor]:
-            pairs = zip(sizes, parts, strict=True)
-            rows = [(size, part.host_rows) for size, (episodes, part) in pairs if episodes is rollout]
-            return rollout, max(rows, key=itemgetter(0))[1] if rows else torch.empty(0, dtype=torch.long)
-
-        policy = self.placement.models.policy
-        with self.diagnosis.explaining(policy, self.noise, suspects), self.world.fail_together():
-            for largest, mean, tokens in sizes:
-                check_ratio(largest, mean, self.iteration, self.noise, tokens)
-
-    def _totals(self, found: Sequence[Metrics]) -> Metrics:
+    def _totals(self, numbers: Sequence[Metrics]) -> Metrics:
         """The sum of each statistic over the microbatches of all ranks."""
-        own = dict.fromkeys(found[0], 0.0)
-        for numbers in found:
-            own = {name: total + numbers[name] for name, total in own.items()}
-        return dict(zip(own, self.world.sum_numbers(list(own.values())), strict=True))
+        totals = {name: sum(x[name] for x in numbers) for name in numbers[0]}
+        return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True))
 
     def _move(self, is_made: bool, norms: Metrics) -> None:
         """Make the step of each engine with its clipped gradient, or discard the gradients."""
@@ -182,14 +182,14 @@ class PPOUpdate:
         self._drop_gradients()
 
     def forward_backward(
-        self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
+        self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
     ) -> dict[str, Tensor]:
         """Add the gradient of one microbatch; returns the statistics to add up."""
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.microbatch(is_last))
             with self.clock.measured("forward"):
-                losses, statistics = self.losses(rollout, microbatch, num_tokens, is_first)
+                losses, statistics = self.losses(microbatch, num_tokens, is_first)
             with self.clock.measured("backward"):
                 for name, loss in losses.items():
                     self.engines[name].backward(loss)
@@ -211,12 +211,12 @@ class PPOUpdate:
         )
 
     def losses(
-        self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
+        self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
-        config, at = self.config, (microbatch.rows, microbatch.response)
-        mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
-        new, values = self._teacher_forced(rollout, microbatch)
+        config, (rollout, at, tokens) = self.config, microbatch
+        mask, old_logprobs = tokens.mask, rollout.logprobs[at]
+        new = self.predict(microbatch)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
@@ -233,11 +233,13 @@ class PPOUpdate:
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
         if new.kl is not None:
             statistics["ppo/kl_loss"] = kl_loss
-        if values is not None:
+        if new.values is not None:
             clip_range = config.clip_param if config.value_clip_param is None else config.value_clip_param
             clip = clip_range if config.use_clipped_value_loss else None
             huber = config.huber_delta if config.use_huber_loss else None
-            value_loss = ppo.value_loss(values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens)
+            value_loss = ppo.value_loss(
+                new.values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens
+            )
             statistics["ppo/value_loss"] = value_loss
             learner = "critic" if "critic" in self.engines else "policy"
             weighted = config.value_loss_coef * value_loss
@@ -247,36 +249,66 @@ class PPOUpdate:
             statistics |= difference_statistics(log_ratio.detach(), mask)
         return losses, statistics
 
-    def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:
-        prompt_mask, response_mask = rollout.masks_on_host
-        prompt_ids = rollout.prompt_ids[microbatch.rows, microbatch.prompt]
-        prompt_mask = prompt_mask[microbatch.host_rows, microbatch.prompt]
-        response_ids = rollout.response_ids[microbatch.rows, microbatch.response]
-        response_mask = response_mask[microbatch.host_rows, microbatch.response]
-        numbers = rollout.prompt_numbers[microbatch.host_rows]
-        support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
-        models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
-        toward = None
+    def predict(self, microbatch: Microbatch) -> Predictions:
+        """What the models that are trained predict of the tokens, (B, T) each."""
+        rollout, at, tokens = microbatch
+        packed = tokens.pack()
+        reference = None
         if rollout.ref_features is not None:
-            toward = (self.placement.models.ref_policy, rollout.ref_features[microbatch.rows, microbatch.response])
+            reference = self.placement.models.ref_policy, packed.gather(rollout.ref_features[at])
         with_entropy = self.config.entropy_coef > 0
-        new = teacher_forced(
-            models["policy"],
-            prompt_ids,
-            prompt_mask,
-            response_ids,
-            response_mask,
-            self.config.temperature,
-            support,
-            with_entropy,
-            toward,
-            numbers,
-        )
-        if "critic" not in models:
-            return new, new.values
-        critic = models["critic"]
-        return new, teacher_forced_values(critic, prompt_ids, prompt_mask, response_ids, response_mask, numbers)
+        policy: Any = self.engines["policy"].model
+        new: Predictions = policy(packed, self.config.temperature, with_entropy, reference)
+        if "critic" in self.engines:
+            new = new._replace(values=self.engines["critic"].model(packed))
+        return new.scatter(packed)
 
     def _gradient_norms(self) -> dict[str, Tensor]:
         """The norms of the gradients, before they are clipped, of the policy and of a separate critic; scalars."""
         return {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
+
+
+def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:
+    """The number of responses of each rank in each minibatch: one list per rank.
+
+    The responses of all ranks are dealt out one by one, so that the sizes of the minibatches, and those of each rank's shares,
+    differ by at most one response. For a single rank these are the sizes of `Tensor.tensor_split`.
+
+    >>> minibatch_sizes([3, 2], 4)
+    [[1, 1, 1, 0], [1, 0, 0, 1]]
+    """
+    sizes, dealt = [], 0
+    for count in num_responses:
+        own = [0] * num_minibatches
+        for place in range(dealt, dealt + count):
+            own[place % num_minibatches] += 1
+        sizes.append(own)
+        dealt += count
+    return sizes
+
+
+def shuffle_groups(tokens: TokenBatch) -> Tensor:
+    """All rows (B,), on the host, in a random order of the prompt groups; the rows of one group stay in order."""
+    assert tokens.prompt_groups is not None
+    number = tokens.prompt_groups.unique(return_inverse=True)[1]
+    place = torch.randperm(int(number.max()) + 1 if len(number) else 0).argsort()
+    return place[number].argsort(stable=True)
+
+
+def blank_microbatch(rollout: Rollout) -> Microbatch:
+    """One episode with one prompt token and one masked response token: it adds nothing to any loss, gradient or statistic."""
+    tokens, zeros = rollout.tokens, rollout.logprobs.new_zeros(1, 1)
+    ids, yes = tokens.response_ids.new_zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
+    support = None if tokens.support is None else ids.unsqueeze(2)
+    features = rollout.ref_features
+    blank = replace(
+        rollout,
+        dialogues=[],
+        tokens=TokenBatch(ids, yes, ids, ~yes, torch.zeros(1, dtype=torch.long), support),
+        logprobs=zeros,
+        values=zeros,
+        ref_features=None if features is None else features.new_zeros(1, 1, *features.shape[2:]),
+        advantages=zeros,
+        targets=zeros,
+    )
+    return Microbatch(blank, (torch.zeros_like(ids[0]), slice(0, 1)), blank.tokens)

@@ -8,6 +8,8 @@ import torch
 from tiny import gpt2, llama
 
 from benchmarks import products
+from rlhf_dialog.models.generation import GenerationLimits
+from rlhf_dialog.models.token_batch import TokenBatch
 
 LAYER = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32), "gate": (32, 64), "up": (32, 64), "down": (64, 32)}
 
@@ -18,15 +20,11 @@ def trainer_of(lm, epochs=2):
     prompts = torch.tensor([[column >= 3 - prompt for column in range(3)] for prompt, _ in lengths])
     responses = torch.tensor([[column < response for column in range(3)] for _, response in lengths])
 
-    class Rollout(SimpleNamespace):
-        def __len__(self):
-            return 4
-
-    rollout = Rollout(masks_on_host=(prompts, responses), prompt_numbers=torch.tensor([0, 0, 2, 2]))
+    tokens = TokenBatch(prompts.long(), prompts, responses.long(), responses, torch.tensor([0, 0, 2, 2]))
     return SimpleNamespace(
-        rollout=rollout,
+        rollout=SimpleNamespace(tokens=tokens),
         models=SimpleNamespace(policy=SimpleNamespace(lm=lm)),
-        speaker=SimpleNamespace(microbatch_size=1),
+        speaker=SimpleNamespace(limits=GenerationLimits(prompts_at_once=1)),
         config=SimpleNamespace(ppo_epoch=epochs, per_device_microbatch_size=2),
     )
 

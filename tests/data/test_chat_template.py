@@ -8,6 +8,7 @@ from chatml import BOS, END, EOS, OPEN, PAD, START, said, spell
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
+from token_batches import respond_to
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
@@ -21,9 +22,9 @@ from rlhf_dialog.data.chat_template import (
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import collate
-from rlhf_dialog.models.generation import Sampling, StopRule, respond
+from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.models.token_batch import pad_left
 from rlhf_dialog.training.supervised import sft
 
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
@@ -292,9 +293,9 @@ def test_a_response_ends_with_the_end_of_the_turn_of_the_model_or_of_the_text():
     encoder = encoder_of()
     stop = StopRule(policy, encoder.tokenizer, "chat_template")
     assert stop.end_ids == [9, EOS, END]
-    prompts = collate([encoder.encode_prompt(["a"])] * 4, PAD)
-    found = respond(policy, *prompts, Sampling(4, greedy=True), stop, PAD)
-    assert found.mask.sum(dim=1).tolist() == [2, 3, 1, 4]
+    prompts = pad_left([encoder.encode_prompt(["a"])] * 4, PAD)
+    found = respond_to(policy, *prompts, Sampling(4, greedy=True), stop, PAD)
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [2, 3, 1, 4]
     assert found.truncated.tolist() == [False, False, False, True]
 
 

@@ -1,13 +1,12 @@
 """DeepSpeed's engine: named when it is not installed; its ranks make the step of one plain process."""
 
-import copy
 import importlib
 
 import pytest
 import torch
 from ranks import in_ranks
 from steps import LR, distance
-from trainers import make_trainer, numbers_of, parameters
+from trainers import collect_next, collect_stored, make_trainer, numbers_of, parameters
 from zero_files import ZERO3, write_json
 
 from rlhf_dialog.distributed import placement
@@ -49,9 +48,7 @@ def learner(rollout: Rollout | None, rows, ranks: World, **keys):
     finally:
         placement.new_optimizer, policy_module.new_value_head = original, original_head
     if rollout is not None:
-        own = copy.deepcopy(rollout.of(rows[ranks.rank]))
-        own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer.collector.play = lambda _: own
+        collect_stored(trainer, rollout, rows[ranks.rank])
     return trainer
 
 
@@ -109,7 +106,7 @@ def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, 
     keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, "use_share_model": share, "max_grad_norm": 1e6}
     pytest.importorskip("deepspeed")
     torch.manual_seed(0)
-    rollout = (first := learner(None, None, World(), **keys)).collector.play(first.next_prompts())
+    rollout = collect_next(learner(None, None, World(), **keys))
     expected = one_step(learner(rollout, [list(range(7))], World(), **keys))
     zero = ZERO3 if stage == 3 else {"stage": stage}
     given = keys | {"deepspeed_config": write_json(tmp_path, zero)}

@@ -7,15 +7,17 @@ import pytest
 import torch
 from saved_models import CPU, EPISODES, save
 from tiny import gpt2
-from trainers import make_trainer, numbers_of, settings
+from token_batches import critic_values
+from trainers import change_predictions, make_trainer, numbers_of, settings
 
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.precision import autocast_of
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -62,17 +64,9 @@ def test_a_run_in_16_bit(path, amp, share):
 
 def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
     trainer = build(path)
-    from rlhf_dialog.training import update as module
-
-    real = module.teacher_forced
-    monkeypatch.setattr(module, "teacher_forced", lambda *args: _shifted(real(*args)))
+    change_predictions(monkeypatch, lambda x, _: x._replace(logprobs=x.logprobs + 0.4))
     with pytest.raises(RunStopped, match="ratio of new to old"):
         trainer.step()
-
-
-def _shifted(found):
-    found.logprobs = found.logprobs + 0.4
-    return found
 
 
 def test_gradients_are_unscaled_before_they_are_clipped(path):
@@ -82,7 +76,7 @@ def test_gradients_are_unscaled_before_they_are_clipped(path):
         models = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU)
         module = models.policy
         engine = Engine(module, torch.optim.AdamW(module.parameters()), World(), fp16=amp == "fp16")
-        engine.backward(teacher_forced(module, *EPISODES, 1.0).logprobs.sum() / 100)
+        engine.backward(teacher_forced(module, TokenBatch(*EPISODES), 1.0).logprobs.sum() / 100)
         scale = engine.scaler.get_scale() if engine.scaler else 1
         raw = torch.linalg.vector_norm(
             torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
@@ -173,4 +167,4 @@ def test_where_there_is_no_such_autocast(path, monkeypatch):
 
 def test_a_critic_in_fp16_gives_float32(path):
     models = load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16", use_share_model=False), CPU)
-    assert teacher_forced_values(models.critic, *EPISODES).dtype == torch.float32
+    assert critic_values(models.critic, TokenBatch(*EPISODES)).dtype == torch.float32

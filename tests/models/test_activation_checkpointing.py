@@ -6,14 +6,16 @@ import pytest
 import torch
 from saved_models import CPU, EPISODES, save
 from tiny import gpt2, llama
+from token_batches import critic_values
 from torch import nn
 from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
-from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import Critic, Policy, load_models
 from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.models.policy import teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import trainer as trainer_module
 
 
@@ -50,8 +52,8 @@ def test_the_same_losses_and_gradients(monkeypatch, make, packs):
         policy, critic = heads(Policy(copy.deepcopy(lm), True)), heads(Critic(copy.deepcopy(lm)))
         for trunk in (policy.lm.base_model, critic.trunk) if again else ():
             recompute_layers(trunk)
-        result = teacher_forced(policy, *EPISODES, 0.9)
-        values = teacher_forced_values(critic, *EPISODES)
+        result = teacher_forced(policy, TokenBatch(*EPISODES), 0.9)
+        values = critic_values(critic, TokenBatch(*EPISODES))
         loss = (result.logprobs.sin() + result.entropy.cos() + result.values.sin()).sum()
         loss.backward()
         values.sin().sum().backward()
@@ -78,13 +80,15 @@ def test_less_is_kept(make):
         if again:
             recompute_layers(policy.lm.base_model)
         loss, size = kept(
-            lambda policy=policy: teacher_forced(policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum()
+            lambda policy=policy: teacher_forced(
+                policy, TokenBatch(ids, mask, ids[:, :3], mask[:, :3]), 1.0
+            ).logprobs.sum()
         )
         sizes.append(size - weights)
         loss.backward()
     assert 0 < sizes[1] + weights < (sizes[0] + weights) / 2
     with torch.no_grad():
-        assert kept(lambda: teacher_forced(policy, *EPISODES, 1.0).logprobs.sum())[1] == 0
+        assert kept(lambda: teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs.sum())[1] == 0
 
 
 @pytest.mark.parametrize("amp", [False, True])
@@ -96,7 +100,11 @@ def test_adapters_keep_no_more_than_the_forecast_counts(tmp_path, amp):
     for lora in (False, True):
         models = load_models(settings(model_path=path, use_lora=lora, lora_r=2, use_amp=amp), CPU)
         sizes.append(
-            kept(lambda m=models: teacher_forced(m.policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum())[1]
+            kept(
+                lambda m=models: teacher_forced(
+                    m.policy, TokenBatch(ids, mask, ids[:, :3], mask[:, :3]), 1.0
+                ).logprobs.sum()
+            )[1]
         )
     assert sizes[1] < 1.05 * sizes[0]
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, collate
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 
 
 def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path):
@@ -143,10 +143,3 @@ def test_a_separator_in_a_message_is_not_the_end_of_a_turn(chat_agent):
     expected = chat_agent.chat("Hi there", ["a b"])
     torch.manual_seed(3)
     assert chat_agent.chat("Hi <EOU>there", ["a <EOU>b"]) == expected
-
-
-def test_collate_pads_on_the_left():
-    prompt_ids, prompt_mask = collate([[5, 6, 7], [8], [9, 0]], pad_id=1)
-    assert prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]
-    assert prompt_mask.tolist() == [[True, True, True], [False, False, True], [False, True, True]]
-    assert (prompt_ids.dtype, prompt_mask.dtype) == (torch.long, torch.bool)

@@ -7,15 +7,17 @@ import pytest
 import torch
 from plain import new_case, sharing
 from policies import Ends, answered, as_case, every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
+from token_batches import columns_of, prompts_of
 from zoo import PAD, new_lm
 
 from rlhf_dialog.models import generation
-from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder, new_decoder, position_ids_of
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import GenerationLimits, PackedDecoder, PaddedDecoder, Sampling, new_decoder
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import critic_and_reference
+from rlhf_dialog.training.rollout import predict_columns
 
 pytestmark = pytest.mark.thorough
 
@@ -25,7 +27,7 @@ FLOATS = ("logprobs", "entropy", "values")
 
 def compare(kind, found, expected, mask, **closer):
     for name in FLOATS:
-        ours, theirs = getattr(found, name), getattr(expected, name)
+        ours, theirs = columns_of(found)[name], getattr(expected, name)
         assert not ours[~mask].any()
         options = {**tolerance(kind), **closer}
         torch.testing.assert_close(ours[mask], theirs[mask], **options, msg=lambda m, n=name: f"{n}: {m}")
@@ -43,9 +45,9 @@ def test_greedy_equals_hugging_face(kind, packing):
     expected = usual.generate(ids, attention_mask=mask.long(), **options)[:, ids.shape[1] :]
     for rows, prompts in ((128, 16), (4, 3), (1, 1)):
         found = answered(policy, case, Sampling(12, greedy=True), stop, rows_at_once=rows, prompts_at_once=prompts)
-        assert torch.equal(found.ids, expected)
+        assert torch.equal(found.tokens.response_ids, expected)
     packs = kind != "bloom" and packing
-    decoder = new_decoder(policy, ids, mask, 2, 16)
+    decoder = new_decoder(policy, prompts_of(ids, mask), 2, 16)
     assert type(decoder) is (PackedDecoder if packs else PaddedDecoder)
 
 
@@ -61,9 +63,9 @@ def test_what_sampling_knows_equals_the_plain_path(kind, packing):
         sampling = Sampling(9, temperature=(1.0, 0.7)[seed % 2], **filters)
         found = answered(policy, case, sampling, seed=seed, rows_at_once=5, prompts_at_once=2)
         expected = plain.evaluated(oracle, as_case(case, found), sampling.temperature)
-        compare(kind, found, expected, found.mask)
-        lengths |= set(found.mask.sum(dim=1).tolist())
-        assert (found.support is None) == (not filters)
+        compare(kind, found, expected, found.tokens.response_mask)
+        lengths |= set(found.tokens.response_mask.sum(dim=1).tolist())
+        assert (found.tokens.support is None) == (not filters)
     assert len(lengths) > 4  # some rows left the batch early
 
 
@@ -82,14 +84,14 @@ def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, mo
     for number, kept in enumerate(options):
         monkeypatch.setattr(PackedDecoder, "can_drop_rows", number != 2)
         found = answered(policy, case, sampling, **kept)
-        for name, x in vars(first).items():
-            y = getattr(found, name)
+        for name, x in columns_of(first).items():
+            y = columns_of(found)[name]
             if x is None or not x.is_floating_point():
                 assert x is y is None or torch.equal(x, y), name
             else:
                 torch.testing.assert_close(x, y, **tolerance(kind))
     assert bool(dropped) == (packing and kind != "bloom")
-    assert not torch.equal(first.ids, answered(policy, case, sampling, seed=1).ids)
+    assert not torch.equal(first.tokens.response_ids, answered(policy, case, sampling, seed=1).tokens.response_ids)
 
 
 @some_kinds
@@ -104,9 +106,9 @@ def test_packed_and_padded_rows_draw_the_same(kind, shared):
     first, second = (
         answered(new_policy(kind, packing=packing), case, sampling, **options) for packing in (True, False)
     )
-    assert torch.equal(first.ids, second.ids)
-    assert torch.equal(first.support, second.support)
-    compare(kind, first, second, first.mask)
+    assert torch.equal(first.tokens.response_ids, second.tokens.response_ids)
+    assert torch.equal(first.tokens.support, second.tokens.support)
+    compare(kind, first, second, first.tokens.response_mask)
 
 
 @torch.no_grad()
@@ -117,13 +119,13 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     """Also what a filter hides; responses with holes, and microbatches that do not divide the rows."""
     policy, reference = new_policy(kind, value_head=share), new_policy(kind, seed=4, value_head=False)
     critic = None if share else with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
-    case, numbers = sharing(new_case(6, rows=5), 6)
-    found = answered(policy, case, Sampling(7, 0.8, **filters))
-    found.mask &= torch.rand(found.mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
-    case, models = as_case(case, found), Models(policy, critic, reference, None)
-    episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None, numbers)
-    masks = case.prompt_mask.cpu(), found.mask.cpu()
-    tensors = critic_and_reference(models, episodes, masks, 0.8, 2)
+    case = sharing(new_case(6, rows=5), 6)
+    responses = answered(policy, case, Sampling(7, 0.8, **filters))
+    mask = responses.tokens.response_mask
+    mask &= torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
+    case, models = as_case(case, responses), Models(policy, critic, reference, None)
+    speaker = Speaker(policy, None, Sampling(7, 0.8), None, GenerationLimits(prompts_at_once=2))
+    tensors = predict_columns(models, speaker, Episodes([], responses), keep_features=False)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
     expected["values"] = (
@@ -131,17 +133,17 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     )
     if filters:
         expected["kl_full"], expected["ref_support_mass"] = plain.unfiltered(oracle, oracle_reference, case, 0.8)
-    assert {name for name, x in tensors.items() if x is not None} == set(expected)
+    assert set(tensors) == set(expected)
     for name, theirs in expected.items():
         ours = tensors[name]
-        torch.testing.assert_close(ours[found.mask], theirs[found.mask], **tolerance(kind))
-        assert name == "values" or not ours[~found.mask].any()
+        torch.testing.assert_close(ours[mask], theirs[mask], **tolerance(kind))
+        assert name == "values" or not ours[~mask].any()
 
 
 def test_positions_and_lengths_of_a_packed_decoder():
     """The next token of each row lies behind its last one, whatever the padding."""
     policy, case = new_policy("llama"), new_case(2)
-    decoder = PackedDecoder(policy, case.prompt_ids, case.prompt_mask, 3, 2)
+    decoder = PackedDecoder(policy, case.tokens, 3, 2)
     lengths = case.prompt_mask.sum(dim=1)
     assert torch.equal(decoder.cache.lengths, lengths)
     with torch.no_grad():
@@ -152,7 +154,7 @@ def test_positions_and_lengths_of_a_packed_decoder():
     assert torch.equal(decoder.cache.lengths, (lengths + 2)[[1, 3]])
     assert decoder.features.shape == (2, 16)
     with pytest.raises(NotImplementedError):
-        PaddedDecoder(policy, case.prompt_ids, case.prompt_mask).keep_rows(torch.tensor([True] * 4))
+        PaddedDecoder(policy, case.tokens).keep_rows(torch.tensor([True] * 4))
 
 
 def test_padded_decoding_counts_on_from_the_mask():
@@ -167,7 +169,7 @@ def test_padded_decoding_counts_on_from_the_mask():
         return forward(input_ids, past_key_values, attention_mask, None, position_ids, use_cache=use_cache)
 
     policy.lm.forward = looking
-    decoder = PaddedDecoder(policy, torch.tensor([[7, 8, 9], [10, 11, 12]]), mask)
+    decoder = PaddedDecoder(policy, prompts_of(torch.tensor([[7, 8, 9], [10, 11, 12]]), mask))
     decoder.step(torch.tensor([5, 6]))
     decoder.step(torch.tensor([5, 6]))
     assert [positions for _, positions in calls] == [[[0, 0, 1], [0, 0, 1]], [[2], [2]], [[3], [3]]]
@@ -207,4 +209,4 @@ def test_one_random_number_for_every_token(monkeypatch):
 
 def test_a_copy_of_a_policy_packs_too():
     policy, case = copy.deepcopy(new_policy("llama")), new_case(0)
-    assert type(new_decoder(policy, case.prompt_ids, case.prompt_mask, 1, 1)) is PackedDecoder
+    assert type(new_decoder(policy, case.tokens, 1, 1)) is PackedDecoder

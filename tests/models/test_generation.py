@@ -7,6 +7,7 @@ import pytest
 import torch
 from masks import masks_of
 from tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
+from token_batches import columns_of, critic_values, respond_to
 from tokenizers import AddedToken, normalizers
 from torch import nn
 from transformers import PretrainedConfig
@@ -14,17 +15,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.decoding import PackedDecoder
-from rlhf_dialog.models.generation import (
-    Sampling,
-    StopRule,
-    compare_unfiltered,
-    respond,
-    teacher_forced,
-    teacher_forced_values,
-)
-from rlhf_dialog.models.packed_rows import pack
-from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule
+from rlhf_dialog.models.policy import Critic, Policy, compare_unfiltered, teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()
@@ -86,7 +79,7 @@ def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD,
     ids, mask = left_padded(*range(2, 2 + (batch or lm.logits.shape[1])))
     policy = Policy(lm)
     stop = StopRule(policy, tokenizer or byte_tokenizer(), separator)
-    return respond(policy, ids, mask, sampling, stop, pad_id, **options)
+    return respond_to(policy, ids, mask, sampling, stop, pad_id, **options)
 
 
 # -- respond
@@ -105,34 +98,40 @@ def test_greedy_equals_hugging_face(make, extra):
     expected = policy.lm.generate(
         ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD, eos_token_id=stop.end_ids
     )[:, ids.shape[1] :]
-    found = respond(policy, ids, mask, Sampling(max_new_tokens=15, greedy=True), stop, PAD)
-    assert torch.equal(found.ids, expected)
-    for row, counts in zip(expected.tolist(), found.mask.tolist(), strict=True):
+    found = respond_to(policy, ids, mask, Sampling(max_new_tokens=15, greedy=True), stop, PAD)
+    assert torch.equal(found.tokens.response_ids, expected)
+    for row, counts in zip(expected.tolist(), found.tokens.response_mask.tolist(), strict=True):
         ends = [t for t, i in enumerate(row) if i in stop.end_ids]
         length = ends[0] + 1 if ends else len(row)
         assert counts == [t < length for t in range(len(row))]
-    assert found.mask[0].sum() <= 5
+    assert found.tokens.response_mask[0].sum() <= 5
     assert found.truncated.tolist() == [not any(i in stop.end_ids for i in row) for row in expected.tolist()]
-    assert found.support is None
+    assert found.tokens.support is None
 
 
 def test_responses_end_at_eos_separator_or_the_length_limit():
     lm = script([5, EOS, 6, 7], [EOU, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, EOS], [9, 7, 7, 3], eos=9)
     found = ask(lm, Sampling(max_new_tokens=4, greedy=True), pad_id=200)
-    assert found.ids.tolist() == [
+    assert found.tokens.response_ids.tolist() == [
         [5, EOS, 200, 200],
         [EOU, 200, 200, 200],
         [5, 6, 7, 8],
         [5, 6, 7, EOS],
         [9] + [200] * 3,
     ]
-    assert found.mask.int().tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert found.tokens.response_mask.int().tolist() == [
+        [1, 1, 0, 0],
+        [1, 0, 0, 0],
+        [1, 1, 1, 1],
+        [1, 1, 1, 1],
+        [1, 0, 0, 0],
+    ]
     assert found.truncated.tolist() == [False, False, True, False, False]
 
 
 def test_sampling_stops_early_when_every_response_has_ended():
     lm = script([5, EOS, 6], [EOU, 7, 8])
-    assert ask(lm, Sampling(max_new_tokens=3, greedy=True)).ids.shape == (2, 2)
+    assert ask(lm, Sampling(max_new_tokens=3, greedy=True)).tokens.response_ids.shape == (2, 2)
     assert len(lm.calls) == 2
 
 
@@ -142,11 +141,14 @@ def test_separator_as_text_ends_with_the_token_that_completes_it():
     late = [LETTERS[letter] for letter in "<EOU<EOUx"]
     doubled = [LETTERS[letter] for letter in "<<EOU>abc"]
     found = ask(script(spelled, late, doubled), Sampling(max_new_tokens=9, greedy=True), tokenizer)
-    assert found.mask.int().tolist() == [[1] * 8 + [0], [1] * 9, [1] * 6 + [0] * 3]
-    assert found.ids[0].tolist() == [*spelled[:8], PAD]
+    assert found.tokens.response_mask.int().tolist() == [[1] * 8 + [0], [1] * 9, [1] * 6 + [0] * 3]
+    assert found.tokens.response_ids[0].tolist() == [*spelled[:8], PAD]
     assert found.truncated.tolist() == [False, True, False]
     ended = ask(script([5, EOS, 6], [7, 6, 5]), Sampling(max_new_tokens=3, greedy=True), tokenizer)
-    assert ended.mask.int().tolist() == [[1, 1, 0], [1, 1, 1]]  # the end-of-text token ends a response too
+    assert ended.tokens.response_mask.int().tolist() == [
+        [1, 1, 0],
+        [1, 1, 1],
+    ]  # the end-of-text token ends a response too
 
 
 @pytest.mark.parametrize("look_every", [2, 5, 9, 30])
@@ -158,11 +160,11 @@ def test_a_look_finds_the_separators_of_text_that_were_written_before(look_every
     rows[3][2] = EOS
     asked = {"sampling": Sampling(max_new_tokens=13, greedy=True), "tokenizer": tokenizer}
     found = ask(script(*rows), **asked, look_every=look_every)
-    assert found.mask.sum(dim=1).tolist() == [8, 13, 6, 3]
-    assert found.ids[2].tolist() == rows[2][:6] + [PAD] * 7
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [8, 13, 6, 3]
+    assert found.tokens.response_ids[2].tolist() == rows[2][:6] + [PAD] * 7
     assert found.truncated.tolist() == [False, True, False, False]
-    for name, x in vars(ask(script(*rows), **asked)).items():  # looked at after each token
-        y = getattr(found, name)
+    for name, x in columns_of(ask(script(*rows), **asked)).items():  # looked at after each token
+        y = columns_of(found)[name]
         assert x is y is None or torch.equal(x, y), name
 
 
@@ -178,18 +180,18 @@ def test_when_the_host_looks_changes_no_bit(make, filters, look_every, monkeypat
     for every in (None, look_every):
         torch.manual_seed(0)
         found.append(
-            respond(policy, *left_padded(3, 12, 7, 1, 5), Sampling(20, **filters), stop, PAD, look_every=every)
+            respond_to(policy, *left_padded(3, 12, 7, 1, 5), Sampling(20, **filters), stop, PAD, look_every=every)
         )
-    assert len(set(found[0].mask.sum(dim=1).tolist())) > 2
-    for name, x in vars(found[0]).items():
-        y = getattr(found[1], name)
+    assert len(set(found[0].tokens.response_mask.sum(dim=1).tolist())) > 2
+    for name, x in columns_of(found[0]).items():
+        y = columns_of(found[1])[name]
         assert x is y is None or torch.equal(x, y), name
 
 
 def test_separator_of_a_special_token_and_a_letter():
     line = LETTERS["Ċ"]
     found = ask(script([5, PAD, line, 6], [line, 6, PAD, 5]), Sampling(4, greedy=True), separator="<pad>\n", pad_id=0)
-    assert found.mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert found.tokens.response_mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_separator_as_text_is_found_behind_broken_letters_and_long_texts():
@@ -198,7 +200,7 @@ def test_separator_as_text_is_found_behind_broken_letters_and_long_texts():
     broken = [tokenizer("é")["input_ids"][0]] * 5
     spelled = [LETTERS["Ġ" if letter == " " else letter] for letter in "end of turn"]
     found = ask(script(broken + spelled + [5]), Sampling(max_new_tokens=17, greedy=True), tokenizer, "end of turn")
-    assert found.mask.sum() == 16
+    assert found.tokens.response_mask.sum() == 16
     assert not found.truncated.any()
 
 
@@ -224,7 +226,7 @@ def test_a_separator_that_merges_with_the_space_before_it_ends_a_response(separa
     assert reply == [LETTERS["Ġ"], LETTERS["a"], whole[0]]
     rows = [reply, [5, 6, whole[1]], [5, LETTERS["Ġ"], *pieces]]
     found = ask(script(*(row + [7] * (9 - len(row)) for row in rows)), Sampling(9, greedy=True), tokenizer, separator)
-    assert found.mask.sum(dim=1).tolist() == [len(row) for row in rows]
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [len(row) for row in rows]
     assert not found.truncated.any()
 
 
@@ -235,7 +237,7 @@ def test_an_added_separator_ends_a_response_also_where_the_vocabulary_has_it_wit
     assert tokenizer.convert_tokens_to_ids("###") == merged[0]
     assert PromptEncoder(tokenizer, "###", 64).encode_reply("a")[-1] == merged[0]
     found = ask(script([5, merged[0], 6], [merged[1], 5, 6]), Sampling(3, greedy=True), tokenizer, "###")
-    assert found.mask.sum(dim=1).tolist() == [2, 1]
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [2, 1]
 
 
 def test_half_a_letter_is_no_separator():
@@ -244,7 +246,7 @@ def test_half_a_letter_is_no_separator():
     rows = [tokenizer(text)["input_ids"] for text in ("ça !§", "!§ça ", "çç§")]
     rows = [row + [5] * (7 - len(row)) for row in rows]
     found = ask(script(*rows), Sampling(7, greedy=True), tokenizer, "§")
-    assert found.mask.sum(dim=1).tolist() == [7, 3, 6]
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [7, 3, 6]
 
 
 def test_a_separator_that_the_tokenizer_does_not_give_back_is_refused():
@@ -266,7 +268,7 @@ def test_what_the_model_is_given_at_each_step():
     lm = script([5, 6, 7], [8, 9, 4])
     ids, mask = left_padded(2, 4)
     policy = Policy(lm)
-    respond(policy, ids, mask, Sampling(3, greedy=True), StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
+    respond_to(policy, ids, mask, Sampling(3, greedy=True), StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
     inputs, masks, positions, caches = zip(*lm.calls, strict=True)
     assert torch.equal(inputs[0], ids)
     assert [x.tolist() for x in inputs[1:]] == [[[5], [8]], [[6], [9]]]
@@ -280,22 +282,22 @@ def test_min_new_tokens_forbids_the_end_for_so_many_tokens():
     logits = torch.zeros(5, 2, 259)
     logits[:, :, EOS], logits[:, :, EOU], logits[:, :, 3] = 9.0, 8.0, 7.0
     found = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=2, greedy=True))
-    assert found.ids.tolist() == [[3, 3, EOS]] * 2
+    assert found.tokens.response_ids.tolist() == [[3, 3, EOS]] * 2
     filtered = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=1, top_k=2))
-    assert set(filtered.support[:, 0].flatten().tolist()).isdisjoint({EOS, EOU})
-    assert set(filtered.support[0, 1].tolist()) - {-1} == {EOS, EOU}
+    assert set(filtered.tokens.support[:, 0].flatten().tolist()).isdisjoint({EOS, EOU})
+    assert set(filtered.tokens.support[0, 1].tolist()) - {-1} == {EOS, EOU}
 
 
 def test_min_new_tokens_forbids_a_separator_of_text_too():
     tokenizer = byte_tokenizer(separator_token=False)
     early = [LETTERS[x] for x in "a<EOU><EOU>x"]
     found = ask(script(early, [EOS] * 12), Sampling(12, min_new_tokens=7, greedy=True), tokenizer)
-    assert found.mask.sum(dim=1).tolist() == [11, 8]
-    assert found.ids[0, :5].tolist() == early[:5]  # it may begin
-    assert found.ids[0, 5] != LETTERS[">"]
+    assert found.tokens.response_mask.sum(dim=1).tolist() == [11, 8]
+    assert found.tokens.response_ids[0, :5].tolist() == early[:5]  # it may begin
+    assert found.tokens.response_ids[0, 5] != LETTERS[">"]
     hashes = merging_tokenizer()
     ready = script([hashes.convert_tokens_to_ids("Ġ###")] * 4)
-    assert ask(ready, Sampling(4, min_new_tokens=3, greedy=True), hashes, "###").mask.sum() == 4
+    assert ask(ready, Sampling(4, min_new_tokens=3, greedy=True), hashes, "###").tokens.response_mask.sum() == 4
 
 
 @pytest.mark.parametrize("separator", ["###", "|", "<EOU>", "§", "a c", "\n"])
@@ -321,9 +323,9 @@ def drawn(sampling, logits, rows=6000):
     policy = Policy(Scripted(vocabulary.expand(1, rows, 259).clone()))
     ids, mask = torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1, dtype=torch.bool)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    found = respond(policy, ids, mask, sampling, stop, PAD, rows_at_once=rows)
-    counts = torch.bincount(found.ids[:, 0], minlength=259)[: len(logits)]
-    return (counts / rows).tolist(), found.support
+    found = respond_to(policy, ids, mask, sampling, stop, PAD, rows_at_once=rows)
+    counts = torch.bincount(found.tokens.response_ids[:, 0], minlength=259)[: len(logits)]
+    return (counts / rows).tolist(), found.tokens.support
 
 
 LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
@@ -379,27 +381,27 @@ def test_support_equals_sorting_and_adding_up(make, temperature, top_k, top_p):
     ids, mask = left_padded(2, 6, 4)
     torch.manual_seed(0)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    found = respond(policy, ids, mask, Sampling(6, temperature, top_k, top_p), stop, PAD)
-    assert found.support.shape[:2] == found.ids.shape
+    found = respond_to(policy, ids, mask, Sampling(6, temperature, top_k, top_p), stop, PAD)
+    assert found.tokens.support.shape[:2] == found.tokens.response_ids.shape
     sizes = set()
     for row in range(3):
-        for t in range(int(found.mask[row].sum())):
-            prefix = torch.cat([ids[row][mask[row]], found.ids[row, :t]])
+        for t in range(int(found.tokens.response_mask[row].sum())):
+            prefix = torch.cat([ids[row][mask[row]], found.tokens.response_ids[row, :t]])
             logits = policy.lm(prefix.unsqueeze(0)).logits[0, -1].tolist()
-            stored = found.support[row, t].tolist()
+            stored = found.tokens.support[row, t].tolist()
             kept = [i for i in stored if i != -1]
             assert stored == kept + [-1] * (len(stored) - len(kept))
             assert sorted(kept) == nucleus(logits, temperature, top_k, top_p)
-            assert found.ids[row, t].item() in kept
+            assert found.tokens.response_ids[row, t].item() in kept
             sizes.add(len(kept))
-    assert max(sizes) == found.support.shape[2]
+    assert max(sizes) == found.tokens.support.shape[2]
     assert top_p == 1 or len(sizes) > 1  # padding with -1 was needed
 
 
 def test_rows_may_differ_in_the_size_of_their_support():
     logits = torch.full((2, 2, 259), -50.0)
     logits[0, 0, 10:14], logits[0, 1, 20], logits[1, :, 30:32] = 0.0, 0.0, 0.0
-    support = ask(Scripted(logits), Sampling(max_new_tokens=2, top_p=0.99)).support
+    support = ask(Scripted(logits), Sampling(max_new_tokens=2, top_p=0.99)).tokens.support
     assert support.tolist() == [[[10, 11, 12, 13], [30, 31, -1, -1]], [[20, -1, -1, -1], [30, 31, -1, -1]]]
 
 
@@ -415,9 +417,10 @@ def test_the_same_random_state_gives_the_same_responses():
     ids, mask = left_padded(2, 3)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
     torch.manual_seed(3)
-    first = respond(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
+    first = respond_to(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
     torch.manual_seed(3)
-    assert torch.equal(first.ids, respond(policy, ids, mask, Sampling(4, top_k=5), stop, PAD).ids)
+    second = respond_to(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
+    assert torch.equal(first.tokens.response_ids, second.tokens.response_ids)
 
 
 # -- teacher_forced
@@ -456,13 +459,15 @@ def test_teacher_forced_equals_one_unpadded_sequence_at_a_time(make, temperature
     torch.manual_seed(0)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
     sampling = Sampling(6, temperature, top_k=30 if filtered else 0, top_p=0.9 if filtered else 1.0)
-    found = respond(policy, ids, mask, sampling, stop, PAD)
+    found = respond_to(policy, ids, mask, sampling, stop, PAD)
     with torch.no_grad():
-        result = teacher_forced(policy, ids, mask, found.ids, found.mask, temperature, found.support)
-        expected = slow_evaluate(policy, ids, mask, found.ids, temperature, found.support)
+        result = teacher_forced(policy, found.tokens, temperature)
+        expected = slow_evaluate(policy, ids, mask, found.tokens.response_ids, temperature, found.tokens.support)
     for ours, slow in zip((result.logprobs, result.entropy, result.values), expected, strict=True):
         assert ours.dtype == torch.float64
-        torch.testing.assert_close(ours[found.mask], slow[found.mask], rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            ours[found.tokens.response_mask], slow[found.tokens.response_mask], rtol=0, atol=1e-9
+        )
     assert result.values.std() > 0.1
 
 
@@ -470,8 +475,10 @@ def test_teacher_forced_equals_one_unpadded_sequence_at_a_time(make, temperature
 def test_more_padding_and_other_pad_ids_change_nothing(make):
     policy = sharp(make, with_value_head=True).double()
     responses = torch.randint(0, 250, (3, 5))
-    base = teacher_forced(policy, *left_padded(2, 9, 5), responses, everything(responses), 1.3)
-    wide = teacher_forced(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses), 1.3)
+    base = teacher_forced(policy, TokenBatch(*left_padded(2, 9, 5), responses, everything(responses)), 1.3)
+    wide = teacher_forced(
+        policy, TokenBatch(*left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses)), 1.3
+    )
     for name in ("logprobs", "entropy", "values"):
         torch.testing.assert_close(getattr(wide, name), getattr(base, name), rtol=0, atol=1e-9)
 
@@ -482,15 +489,15 @@ def test_padding_on_the_right_is_seen_by_nobody():
     responses = torch.randint(0, 250, (2, 6))
     other = responses.clone()
     other[0, 3:], other[1, 5:] = 11, EOS
-    first, second = (teacher_forced(policy, ids, mask, x, everything(x), 1.0) for x in (responses, other))
+    first, second = (teacher_forced(policy, TokenBatch(ids, mask, x, everything(x)), 1.0) for x in (responses, other))
     for name, width in (("logprobs", 0), ("entropy", 1), ("values", 1)):  # before a changed token
         a, b = getattr(first, name), getattr(second, name)
         torch.testing.assert_close(a[0, : 3 + width], b[0, : 3 + width])
         torch.testing.assert_close(a[1, : 5 + width], b[1, : 5 + width])
-    shorter = teacher_forced(policy, ids, mask, responses[:, :4], everything(responses[:, :4]), 1.0)
+    shorter = teacher_forced(policy, TokenBatch(ids, mask, responses[:, :4], everything(responses[:, :4])), 1.0)
     torch.testing.assert_close(shorter.logprobs, first.logprobs[:, :4])
     real = masks_of("111000", "111110")
-    masked, same = (teacher_forced(policy, ids, mask, x, real, 1.0) for x in (responses, other))
+    masked, same = (teacher_forced(policy, TokenBatch(ids, mask, x, real), 1.0) for x in (responses, other))
     for name in ("logprobs", "entropy", "values"):
         assert torch.equal(getattr(masked, name), getattr(same, name))
         torch.testing.assert_close(getattr(masked, name)[real], getattr(first, name)[real])
@@ -505,7 +512,7 @@ def test_gradients_on_a_support_are_finite_and_right(rows):
     responses = torch.tensor([[3, 4], [5, PAD]])
     support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is not in its support
     real = masks_of(*rows)
-    result = teacher_forced(policy, ids, mask, responses, real, 0.8, support)
+    result = teacher_forced(policy, TokenBatch(ids, mask, responses, real, support=support), 0.8)
     assert result.values is None
     (result.entropy.sum() + result.logprobs.sum()).backward()
     fast = [p.grad.clone() for p in policy.parameters()]
@@ -522,7 +529,9 @@ def test_gradients_on_a_support_are_finite_and_right(rows):
 @torch.no_grad()
 def test_entropy_survives_probabilities_of_zero():
     policy = Policy(Scripted(torch.tensor([[[0.0, -1e5, 0.0, -torch.inf]]])))
-    result = teacher_forced(policy, torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1"), 1.0)
+    result = teacher_forced(
+        policy, TokenBatch(torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1")), 1.0
+    )
     assert result.entropy.item() == pytest.approx(math.log(2))
     assert result.logprobs.item() == pytest.approx(-math.log(2))
 
@@ -534,7 +543,7 @@ def test_separate_critic_is_aligned_with_the_response(make):
     nn.init.normal_(critic.value_head.weight)
     ids, mask = left_padded(2, 9, 5)
     responses = torch.randint(0, 250, (3, 4))
-    values = teacher_forced_values(critic, ids, mask, responses, everything(responses))
+    values = critic_values(critic, TokenBatch(ids, mask, responses, everything(responses)))
     for b in range(3):
         sequence = torch.cat([ids[b][mask[b]], responses[b]])
         hidden = lm(sequence.unsqueeze(0), output_hidden_states=True).hidden_states[-1][0]
@@ -550,9 +559,9 @@ def test_compare_unfiltered_by_brute_force():
     responses = torch.randint(0, 250, (2, 3))
     support = torch.tensor([[[3, 8, 9], [4, -1, -1], [0, 258, -1]]] * 2)
     real = everything(responses)
-    packed = pack(ids, mask, responses, real)
+    packed = TokenBatch(ids, mask, responses, real).pack()
     features, ref_features = (model.features(packed)[0] for model in (policy, reference))
-    found = compare_unfiltered(policy, features, reference, ref_features, 0.7, support[real])
+    found = compare_unfiltered((policy, features), (reference, ref_features), 0.7, support[real])
     assert not any(x.requires_grad for x in found)
     kl, mass = (packed.scatter(x) for x in found)
     for b in range(2):
@@ -567,5 +576,5 @@ def test_compare_unfiltered_by_brute_force():
 
 def test_scatter_by_hand():
     mask = masks_of("101", "000", "010")
-    packed = pack(torch.zeros(3, 2).long(), everything(torch.zeros(3, 2)), torch.zeros(3, 3).long(), mask)
+    packed = TokenBatch(torch.zeros(3, 2).long(), everything(torch.zeros(3, 2)), torch.zeros(3, 3).long(), mask).pack()
     assert packed.scatter(torch.tensor([5.0, 6.0, 7.0])).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]

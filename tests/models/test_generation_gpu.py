@@ -1,19 +1,20 @@
 """`respond` on the pretended GPU: the tokens of the CPU, no tensor on the wrong device, and one wait at each look."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from pretended_gpu import pretended_gpu
 from tiny import byte_tokenizer, gpt2, llama, packed
+from token_batches import columns_of
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.chat_agent import Speaker, collate
-from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced
-from rlhf_dialog.models.microbatches import microbatches
-from rlhf_dialog.models.packed_rows import pack
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
+from rlhf_dialog.models.policy import Policy, teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 
 PAD, ENDS = 256, [257, *range(0, 250, 12)]
 STEPS = 12
@@ -51,22 +52,23 @@ def on_gpu(shape):
     return policy
 
 
-def prompts():
+def prompts(device):
     generator = torch.Generator().manual_seed(3)
-    return collate([torch.randint(0, 250, (n,), generator=generator).tolist() for n in (5, 17, 9, 12, 3)], PAD)
+    ids = [torch.randint(0, 250, (n,), generator=generator).tolist() for n in (5, 17, 9, 12, 3)]
+    return TokenBatch.from_prompts(ids, PAD, device)
 
 
 def answer(policy, sampling, separator_token=True, **options):
     """Responses on the device of the policy, with the same random numbers each time."""
     stop = StopRule(policy, byte_tokenizer(separator_token), "<EOU>")
-    ids, mask = (x.to(policy.lm.device) for x in prompts())
+    batch = prompts(policy.lm.device)
     torch.manual_seed(1)
-    return respond(policy, ids, mask, sampling, stop, PAD, **options)
+    return respond(policy, batch, sampling, stop, GenerationLimits(**options))
 
 
 def same(found, expected):
-    for name, x in vars(expected).items():
-        y = getattr(found, name)
+    for name, x in columns_of(expected).items():
+        y = columns_of(found)[name]
         if x is None or not x.is_floating_point():
             assert x is y is None or torch.equal(x, y.cpu()), name
         else:
@@ -84,10 +86,8 @@ def test_a_response_waits_once_a_look_for_any_number_of_layers(shape, sampling, 
         found = answer(policy, sampling, separator_token)
         waits, report = gpu.num_waits, gpu.report()
         same(found, expected)
-    sent = 2  # the prompts, by `answer`
-    assert waits == sent + 1 + math.ceil(found.ids.shape[1] / 8), report
-    assert waits <= 2 * found.ids.shape[1]
-    assert len(set(found.mask.sum(dim=1).tolist())) > 1
+    assert waits == math.ceil(found.tokens.response_ids.shape[1] / 8), report
+    assert len(set(found.tokens.response_mask.sum(dim=1).tolist())) > 1
 
 
 @pytest.mark.parametrize("options", [{"rows_at_once": 2}, {"prompts_at_once": 2}, {"look_every": 1}, {"look_every": 5}])
@@ -124,43 +124,40 @@ def test_while_ends_are_forbidden_only_a_separator_of_text_waits_for_each_token(
         policy = on_gpu("gpt2")
         gpu.reset()
         found = answer(policy, sampling, separator_token)
-        assert gpu.num_waits == 3 + math.ceil(found.ids.shape[1] / 8) + (0 if separator_token else 6), gpu.report()
+        assert gpu.num_waits == math.ceil(found.tokens.response_ids.shape[1] / 8) + (0 if separator_token else 6), (
+            gpu.report()
+        )
         same(found, expected)
 
 
 def test_a_speaker_sends_and_reads_with_few_waits():
     replies = []
     with pretended_gpu() as gpu:
-        for policy, most in ((new_policy("gpt2"), 0), (on_gpu("gpt2"), 3)):  # the mask, a look, the replies
+        for policy, most in ((new_policy("gpt2"), 0), (on_gpu("gpt2"), 2)):  # a look, the replies
             tokenizer = byte_tokenizer()
             stop = StopRule(policy, tokenizer, "<EOU>")
             speaker = Speaker(policy, PromptEncoder(tokenizer, "<EOU>", 40), Sampling(8, greedy=True), stop)
             gpu.reset()
-            replies.append(speaker.read(speaker.respond([["Where is it ?"], ["Hi .", "Who is there ?"]])[2]))
+            replies.append(
+                speaker.read(speaker.generate(speaker.encode([["Where is it ?"], ["Hi .", "Who is there ?"]])))
+            )
             assert gpu.num_waits == most, gpu.report()
     assert replies[0] == replies[1]
 
 
 def test_a_plan_that_the_host_makes_needs_no_wait():
-    ids, mask = prompts()
-    responses = answer(new_policy("qwen2"), Sampling(8, top_k=5))
-    expected = teacher_forced(
-        new_policy("qwen2"), ids, mask, responses.ids, responses.mask, 1.0, support=responses.support
-    )
+    tokens = answer(new_policy("qwen2"), Sampling(8, top_k=5)).tokens
+    expected = teacher_forced(new_policy("qwen2"), tokens, 1.0)
     with pretended_gpu() as gpu:
-        policy, rows, device = on_gpu("qwen2"), torch.arange(len(ids)), torch.device("cuda", 0)
-        there = [x.to("cuda") for x in (ids, responses.ids, responses.support)]
+        policy = on_gpu("qwen2")
+        names = ("prompt_ids", "response_ids", "support")
+        there = replace(tokens, **{name: getattr(tokens, name).to("cuda") for name in names})
         gpu.reset()
-        for part in microbatches(mask, responses.mask, rows, 2, device):
-            assert part.rows.is_cuda
-            assert part.rows.inner.tolist() == part.host_rows.tolist()
-            masks = mask[part.host_rows, part.prompt], responses.mask[part.host_rows, part.response]
-            prompt, response = there[0][part.rows, part.prompt], there[1][part.rows, part.response]
-            support = there[2][part.rows, part.response]
-            packed_rows = pack(prompt, masks[0], response, masks[1])
-            assert packed_rows.at.is_cuda
-            found = teacher_forced(policy, prompt, masks[0], response, masks[1], 1.0, support=support)
+        for (rows, columns), part in there.microbatches(2):
+            assert rows.is_cuda
+            assert part.pack().at.is_cuda
+            predictions = teacher_forced(policy, part, 1.0)
             assert gpu.num_waits == 0, gpu.report()
             for name in ("logprobs", "entropy", "values"):
-                theirs = getattr(expected, name)[part.host_rows, part.response]
-                torch.testing.assert_close(getattr(found, name).inner, theirs, rtol=0, atol=1e-4)
+                theirs = getattr(expected, name)[rows.inner, columns]
+                torch.testing.assert_close(getattr(predictions, name).inner, theirs, rtol=0, atol=1e-4)

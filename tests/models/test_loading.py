@@ -8,6 +8,7 @@ import pytest
 import torch
 from scalars import save_scalar
 from tiny import byte_tokenizer, gpt2, llama
+from token_batches import critic_values
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
@@ -15,17 +16,16 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import (
     load_causal_lm,
     load_models,
     trained_parameters,
 )
-from rlhf_dialog.models.packed_rows import pack
+from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import ATTENTION
-from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
+from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs, teacher_forced
 from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.token_batch import TokenBatch
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
@@ -70,9 +70,9 @@ def test_loaded_models(tmp_path, share):
     assert all(p.requires_grad for p in models.policy.parameters())
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
-    ours, theirs = (teacher_forced(m, *INPUTS, 1.0) for m in (models.policy, models.ref_policy))
+    ours, theirs = (teacher_forced(m, TokenBatch(*INPUTS), 1.0) for m in (models.policy, models.ref_policy))
     assert torch.equal(ours.logprobs, theirs.logprobs)
-    values = ours.values if share else teacher_forced_values(models.critic, *INPUTS)
+    values = ours.values if share else critic_values(models.critic, TokenBatch(*INPUTS))
     assert values.tolist() == [[0, 0, 0], [0, 0, 0]]
     if models.critic is not None:
         assert not any(module.training for module in models.critic.modules())
@@ -162,14 +162,14 @@ def test_dropout_is_off(tmp_path):
     lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
     models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
     for model in (models.policy, models.ref_policy):
-        first, second = (teacher_forced(model, *INPUTS, 1.0).logprobs for _ in range(2))
+        first, second = (teacher_forced(model, TokenBatch(*INPUTS), 1.0).logprobs for _ in range(2))
         assert torch.equal(first, second)
     torch.nn.init.normal_(models.critic.value_head.weight)
-    first, second = (teacher_forced_values(models.critic, *INPUTS) for _ in range(2))
+    first, second = (critic_values(models.critic, TokenBatch(*INPUTS)) for _ in range(2))
     assert torch.equal(first, second)
     assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
     models.policy.train()
-    first, second = (teacher_forced(models.policy, *INPUTS, 1.0).logprobs for _ in range(2))
+    first, second = (teacher_forced(models.policy, TokenBatch(*INPUTS), 1.0).logprobs for _ in range(2))
     assert not torch.equal(first, second)
 
 
@@ -183,7 +183,7 @@ def test_value_head_is_a_linear_map_of_the_last_hidden_state(make):
     for module in (policy, critic):
         module.value_head.weight.data = torch.linspace(-1, 1, 32).unsqueeze(0)
         module.value_head.bias.data = torch.tensor([0.25])
-    packed = pack(*INPUTS)
+    packed = TokenBatch(*INPUTS).pack()
     features, values = policy.features(packed)
     sequence, attended = torch.cat([PROMPT, RESPONSE], dim=1), torch.cat([MASK, WHOLE], dim=1)
     inputs = {"attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
@@ -204,11 +204,13 @@ def test_value_head_is_a_linear_map_of_the_last_hidden_state(make):
 def test_autocast_gives_float32_from_bfloat16():
     lm = gpt2(initializer_range=0.3).eval()
     exact, rough = Policy(lm, True), Policy(lm, True, use_amp=True)
-    assert rough.logits(rough.features(pack(*INPUTS))[0]).dtype == torch.bfloat16
-    for x, y in zip(exact(pack(*INPUTS), 1.0)[:2], rough(pack(*INPUTS), 1.0)[:2], strict=True):
+    assert rough.logits(rough.features(TokenBatch(*INPUTS).pack())[0]).dtype == torch.bfloat16
+    for x, y in zip(
+        exact(TokenBatch(*INPUTS).pack(), 1.0)[:2], rough(TokenBatch(*INPUTS).pack(), 1.0)[:2], strict=True
+    ):
         assert x.dtype == y.dtype == torch.float32
         assert 0 < (x - y).abs().max() < 0.5
-    assert rough(pack(*INPUTS), 1.0)[2].dtype == torch.float32
+    assert rough(TokenBatch(*INPUTS).pack(), 1.0)[2].dtype == torch.float32
 
 
 def test_loading_probes_left_padding(monkeypatch):
@@ -327,7 +329,7 @@ def test_a_separate_critic_starts_from_a_reward_model(tmp_path, kind):
     assert expected.keys() == found.keys()
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
     assert not models.critic.value_head.weight.any()
-    assert teacher_forced_values(models.critic, *INPUTS).abs().max() == 0
+    assert critic_values(models.critic, TokenBatch(*INPUTS)).abs().max() == 0
     own = load_models(settings(path), CPU)
     assert torch.equal(own.policy.lm.transformer.wte.weight, models.policy.lm.transformer.wte.weight)
 

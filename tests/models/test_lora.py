@@ -11,18 +11,20 @@ from safetensors.torch import load_file
 from saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
 from steps import distance, one_step
 from tiny import gpt2, llama
-from trainers import PROMPTS, Places, Share, numbers_of, parameters, settings
+from token_batches import critic_values
+from trainers import PROMPTS, Places, Share, collect_next, collect_stored, numbers_of, parameters, settings
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
@@ -92,7 +94,7 @@ def test_an_adapter_is_the_papers_change_of_the_weights(paths, kind, onednn):
             count += 1
     assert count == len(lora_layers(models.policy.lm)) == {"gpt2": 8, "llama": 14}[kind]
     assert models.policy.lm.config._attn_implementation == ATTENTION
-    found = teacher_forced(models.policy, *EPISODES, 1.0)
+    found = teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0)
     for row in range(2):
         ids = torch.cat([PROMPT[row][MASK[row]], RESPONSE[row]]).unsqueeze(0)
         logprobs = by_hand(ids).logits.log_softmax(-1)[0, -4:-1]
@@ -106,15 +108,15 @@ def test_the_reference_is_the_policy_without_its_adapter(paths, kind):
     models = load_models(config_of(paths[kind]), CPU)
     start = load_causal_lm(paths[kind], "model_path")
     whole, _ = models.ref_policy, models.policy
-    expected = teacher_forced(type(models.policy)(start), *EPISODES, 1.0).logprobs
-    fresh = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
+    expected = teacher_forced(type(models.policy)(start), TokenBatch(*EPISODES), 1.0).logprobs
+    fresh = teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs
     assert torch.equal(fresh, expected)  # zero-initialised: the KL of the start is 0
     disturb(models.policy)
-    found = teacher_forced(whole, *EPISODES, 1.0).logprobs
+    found = teacher_forced(whole, TokenBatch(*EPISODES), 1.0).logprobs
     assert torch.equal(found, expected)
     assert not found.requires_grad
     assert whole.lm is models.policy.lm
-    changed = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
+    changed = teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs
     assert changed.requires_grad
     assert (changed - expected).abs().max() > 0.01
 
@@ -129,13 +131,13 @@ def test_a_separate_critic_has_an_adapter_of_its_own_on_the_same_base(paths):
     assert len(theirs) == 18
     assert trained_parameters([policy, critic]) == sum(p.numel() for m in (policy, critic) for p in trained(m).values())
     disturb(policy)
-    before = teacher_forced(policy, *EPISODES, 1.0).logprobs
+    before = teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs
     disturb(critic, seed=1)
-    values = teacher_forced_values(critic, *EPISODES)
-    assert torch.equal(teacher_forced(policy, *EPISODES, 1.0).logprobs, before)
+    values = critic_values(critic, TokenBatch(*EPISODES))
+    assert torch.equal(teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs, before)
     with selected(policy.lm, "policy"):
         critic.adapter = None
-        assert (teacher_forced_values(critic, *EPISODES) - values).abs().max() > 1e-3
+        assert (critic_values(critic, TokenBatch(*EPISODES)) - values).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -146,14 +148,14 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths, recompute):
     for models in (together, apart):
         for module in (models.policy, models.critic):
             disturb(module)
-    logprobs = teacher_forced(together.policy, *EPISODES, 1.0).logprobs
-    values = teacher_forced_values(together.critic, *EPISODES)
-    teacher_forced(together.ref_policy, *EPISODES, 1.0)
+    logprobs = teacher_forced(together.policy, TokenBatch(*EPISODES), 1.0).logprobs
+    values = critic_values(together.critic, TokenBatch(*EPISODES))
+    teacher_forced(together.ref_policy, TokenBatch(*EPISODES), 1.0)
     logprobs.sum().backward()
     values.sum().backward()
-    teacher_forced(apart.policy, *EPISODES, 1.0).logprobs.sum().backward()
+    teacher_forced(apart.policy, TokenBatch(*EPISODES), 1.0).logprobs.sum().backward()
     assert all(p.grad is None for p in trained(apart.critic).values())
-    teacher_forced_values(apart.critic, *EPISODES).sum().backward()
+    critic_values(apart.critic, TokenBatch(*EPISODES)).sum().backward()
     for name in ("policy", "critic"):
         found, expected = ({k: p.grad for k, p in trained(getattr(m, name)).items()} for m in (together, apart))
         assert set(found) == set(expected)
@@ -234,7 +236,7 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     source = newest_checkpoint(tmp_path)
     second = build(paths["gpt2"], use_share_model=False)
     assert load_weights(source, modules_of(second), CPU) == ["critic"]
-    ours, theirs = (teacher_forced(t.models.policy, *EPISODES, 1.0).logprobs for t in (first, second))
+    ours, theirs = (teacher_forced(t.models.policy, TokenBatch(*EPISODES), 1.0).logprobs for t in (first, second))
     assert torch.equal(ours, theirs)
     with pytest.raises(UserError, match=r"lora_A.* has shape \(4, 32\) in the file, but \(2, 32\)"):
         load_weights(source, {"policy": load_models(config.model_copy(update={"lora_r": 2}), CPU).policy}, CPU)
@@ -334,9 +336,7 @@ def own_step(path, rollout, rows, world, share):
         disturb(engine.module)
         engine.optimizer = torch.optim.SGD(trained(engine.module).values(), lr=0.5)
     if rollout is not None:
-        own = rollout.of(rows[world.rank])
-        own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer.collector.play = lambda _: own
+        collect_stored(trainer, rollout, rows[world.rank])
         found = one_step(trainer)
         if world.size == 1:
             return found["gradients"]
@@ -356,7 +356,7 @@ def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     rows = [[0, 1, 2, 3], [4, 5]]
     first = own_step(paths["gpt2"], None, rows, World(), share)
-    rollout = first.collector.play(first.next_prompts())
+    rollout = collect_next(first)
     expected = own_step(paths["gpt2"], rollout, [list(range(6))], World(), share)
     assert {key for key in expected if "lora" not in key and "value_head" not in key} == set()
     for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):

@@ -7,6 +7,7 @@ import torch
 from own_networks import Mean
 from plain import new_case
 from tiny import byte_tokenizer
+from token_batches import critic_values, respond_to
 from torch import nn
 from trainers import make_trainer, settings
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -15,10 +16,9 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
-from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced, teacher_forced_values
+from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import build_trained, prepared
-from rlhf_dialog.models.packed_rows import pack
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.models.sizes import num_embeddings
 from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts
 
@@ -39,8 +39,8 @@ def alone(module, row):
 def test_log_probabilities_and_values_are_those_of_each_row_alone(name, args):
     lm, case = loaded(name, args), new_case(5, holes=False)
     critic = network.new_critic(ClassConfig(id="GruCritic", args=SIZES), 1, {})
-    found = teacher_forced(Policy(lm), *case.inputs, 0.7)
-    values = teacher_forced_values(critic, *case.inputs)
+    found = teacher_forced(Policy(lm), case.tokens, 0.7)
+    values = critic_values(critic, case.tokens)
     for row, (prompt, counts) in enumerate(zip(case.prompt_mask, case.response_mask, strict=True)):
         ids = torch.cat([case.prompt_ids[row][prompt], case.response_ids[row][counts]])
         n = int(counts.sum())
@@ -62,8 +62,8 @@ def test_sampling_and_teacher_forcing_agree(name, args):
         nn.init.normal_(policy.value_head.weight)
     ids, mask = torch.arange(10).view(2, 5), torch.tensor([[True] * 5, [False] * 3 + [True] * 2])
     torch.manual_seed(0)
-    written = respond(policy, ids, mask, Sampling(6), StopRule(policy, tokenizer, "<EOU>"), 256)
-    found = teacher_forced(policy, ids, mask, written.ids, written.mask, 1.0)
+    written = respond_to(policy, ids, mask, Sampling(6), StopRule(policy, tokenizer, "<EOU>"), 256)
+    found = teacher_forced(policy, written.tokens, 1.0)
     torch.testing.assert_close(found.logprobs, written.logprobs, rtol=1e-4, atol=1e-5)
     if written.values is not None:
         assert written.values.std() > 0
@@ -77,7 +77,7 @@ def test_each_kind_of_critic_starts_and_learns(keys):
     config = settings(**{"use_share_model": False, **keys}, model_class={"id": "GruPolicy", "args": SIZES})
     policy, critic = build_trained(config, loaded(), {})
     case = new_case(2, holes=False)
-    packed = pack(*case.inputs)
+    packed = case.tokens.pack()
     values = policy(packed, 1.0)[2] if critic is None else critic(packed)
     assert values.shape == packed.targets.shape
     values.sum().backward()

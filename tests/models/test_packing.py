@@ -5,13 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from plain import new_case
+from token_batches import prompts_of
 from torch.nn.functional import pad
 from zoo import new_lm
 
-from rlhf_dialog.models import packed_rows
 from rlhf_dialog.models import packing as packing_module
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.models.packed_rows import pack, pack_prompts
+from rlhf_dialog.models import token_batch
 from rlhf_dialog.models.packing import (
     ATTENTION,
     Decoding,
@@ -21,7 +20,7 @@ from rlhf_dialog.models.packing import (
     packed_attention,
     run_packed,
 )
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.policy import Policy, teacher_forced
 
 
 def masks_of(*rows):
@@ -83,7 +82,7 @@ def slow_attention_with_gradients(query, key, value, scale):
 def rows_of(lengths):
     """Packed rows of these lengths; the ids do not matter."""
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    return pack_prompts(torch.zeros_like(mask, dtype=torch.long), mask)
+    return prompts_of(torch.zeros_like(mask, dtype=torch.long), mask).pack_prompts()
 
 
 @pytest.mark.parametrize("window", [None, 2])
@@ -91,7 +90,7 @@ def rows_of(lengths):
 @pytest.mark.parametrize("together", [2, 4])
 def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, monkeypatch):
     """Prompts of 3, 1 and 4 tokens in a packed sequence with `extra` tokens of rounding, then three more tokens each."""
-    monkeypatch.setattr(packed_rows, "ROWS_TOGETHER", together)
+    monkeypatch.setattr(token_batch, "ROWS_TOGETHER", together)
     torch.manual_seed(1)
     lengths, steps, heads, kv_heads, width = [3, 1, 4], 3, 4, 2, 8
     whole = [tuple(random(1, h, n + steps, width) for h in (heads, kv_heads, kv_heads)) for n in lengths]
@@ -164,7 +163,7 @@ def test_attention_under_autocast_has_one_precision():
             seen.extend(x.dtype for x in inputs[:3])
             return super().attend(layer, *inputs)
 
-    lm, packed = new_lm("llama", dtype=torch.float32), pack(*new_case(0).inputs)
+    lm, packed = new_lm("llama", dtype=torch.float32), new_case(0).tokens.pack()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         run_packed(lm, packed.ids, packed.positions, Looking(packed))
     assert set(seen) == {torch.bfloat16}
@@ -177,14 +176,14 @@ def test_rounding_of_the_packed_length_changes_nothing(kind, monkeypatch):
     hook = policy.lm.base_model.register_forward_pre_hook(
         lambda _, args, options: lengths.append(options["input_ids"].shape[1]), with_kwargs=True
     )
-    for size in (1, 64, 7, len(pack(*case.inputs).ids)):
+    for size in (1, 64, 7, len(case.tokens.pack().ids)):
         monkeypatch.setattr(packing_module, "ROUND_TO", size)
         policy.zero_grad()
-        result = teacher_forced(policy, *case.inputs, 1.0)
+        result = teacher_forced(policy, case.tokens, 1.0)
         (result.logprobs.sum() + result.entropy.sum()).backward()
         found.append([result.logprobs, result.entropy, *(p.grad.clone() for p in policy.parameters())])
     hook.remove()
-    real = len(pack(*case.inputs).ids)
+    real = len(case.tokens.pack().ids)
     assert lengths == [real, 64, -(-real // 7) * 7, real]
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):

@@ -19,12 +19,12 @@ from policies import (
     tolerance,
     with_opinion,
 )
+from token_batches import critic_values
 from zoo import CAPPED, NEVER_PACKED, new_lm
 
 from rlhf_dialog.models import policy as policy_module
-from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.logprobs import kl_divergence
-from rlhf_dialog.models.policy import Critic, Policy, packs
+from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
 
 pytestmark = pytest.mark.thorough
 
@@ -50,17 +50,17 @@ def test_evaluation_equals_the_plain_path(kind, packing, shared):
         if shared:
             case, numbers = sharing(case, seed)
         temperature = (1.0, 0.6, 1.7)[seed % 3]
-        found = teacher_forced(policy, *case.inputs, temperature, case.support, prompt_numbers=numbers)
+        found = teacher_forced(policy, case.tokens, temperature, groups=numbers)
         expected = plain.evaluated(oracle, case, temperature)
         pairs = {name: (getattr(found, name), getattr(expected, name)) for name in ("logprobs", "entropy", "values")}
-        values = teacher_forced_values(critic, *case.inputs, prompt_numbers=numbers)
+        values = critic_values(critic, case.tokens)
         pairs["critic"] = values, plain.criticised(oracle_critic, case)
         for name, (ours, theirs) in pairs.items():
             assert ours.dtype == precision(kind)
             mask = case.response_mask
             torch.testing.assert_close(ours[mask], theirs[mask], **tolerance(kind), msg=lambda m, n=name: f"{n}: {m}")
             assert not ours[~mask].any()
-        assert teacher_forced(policy, *case.inputs, temperature, case.support, with_entropy=False).entropy is None
+        assert teacher_forced(policy, case.tokens, temperature, with_entropy=False).entropy is None
 
 
 def compare_minibatch(
@@ -163,7 +163,7 @@ def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
         assert policy.positions_at_once == positions
         policy.zero_grad()
         chunks.clear()
-        result = teacher_forced(policy, *case.inputs, 0.8, case.support)
+        result = teacher_forced(policy, case.tokens, 0.8)
         assert max(chunks) == min(positions, case.response_mask.sum())
         (result.logprobs.sum() + 0.5 * result.entropy.sum() + result.values.sum()).backward()
         found.append([result.logprobs, result.entropy, result.values, *(p.grad.clone() for p in policy.parameters())])
@@ -177,7 +177,7 @@ def test_no_more_logits_than_asked_for_are_computed():
     assert policy.has_plain_head  # it has been tried
     hook = policy.lm.get_output_embeddings().register_forward_hook(lambda *args: sizes.append(args[2].shape))
     with hook:
-        teacher_forced(policy, *case.inputs, 1.0)
+        teacher_forced(policy, case.tokens, 1.0)
     assert sizes == [(int(case.response_mask.sum()), 61)]
 
 

@@ -4,14 +4,16 @@ import pytest
 import tiny
 import torch
 from saved_models import CPU, EPISODES, save
+from token_batches import respond_to
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainers import make_trainer, settings
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models import loading, precision
-from rlhf_dialog.models.generation import Sampling, respond, teacher_forced
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_causal_lm, load_models
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.policy import Policy, teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 
 CUDA = torch.device("cuda")
 ASKED = {"precision": "bf16"}
@@ -103,7 +105,7 @@ def test_narrow_weights_give_the_same_numbers_bit_for_bit(saved):
     precision.narrow(slim.lm.requires_grad_(False))
     assert types_of(slim) == ({torch.bfloat16}, {torch.float32})
     with torch.no_grad():
-        first, second = (teacher_forced(policy, *EPISODES, 1.0).logprobs for policy in (wide, slim))
+        first, second = (teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs for policy in (wide, slim))
     assert torch.equal(first, second)
 
 
@@ -154,7 +156,7 @@ def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path, share):
     found = {}
     for tokens in (1, 2, 9):
         with Casts(policy) as casts:
-            respond(policy, ids, ids >= 0, Sampling(tokens), Never(), 0)
+            respond_to(policy, ids, ids >= 0, Sampling(tokens), Never(), 0)
         found[tokens] = casts.count
     base = 2 * 7 + 1  # linear layers, and the head
     adapters = 2 * 2 * 7

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.response_buffer import ResponseBuffer, ids_of
+from rlhf_dialog.models.generation import ResponseBuffer, ids_of
 
 PAD, END = 9, 1
 TOKENS = [[5, 6, 7, 8], [5, END, 3, 3], [END, 4, 4, 4]]

@@ -53,10 +53,10 @@ def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
     talker = KINDS[kind]()
     numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
     steps = list(stream(talker, TURNS, numbers))
-    _, _, responses = talker.respond(TURNS, numbers)
+    responses = talker.generate(talker.encode(TURNS), numbers)
     for row, (reply, grown) in enumerate(zip(talker.read(responses), steps[-1], strict=True)):
         assert (grown.text, list(grown.ids), grown.truncated) == (reply.text, reply.ids, reply.truncated)
-        assert list(grown.logprobs) == responses.logprobs[row][responses.mask[row]].tolist()
+        assert list(grown.logprobs) == responses.logprobs[row][responses.tokens.response_mask[row]].tolist()
         assert grown.ended
         before = GrowingReply()
         for reply_now in (step[row] for step in steps):
@@ -69,7 +69,9 @@ def test_a_network_of_the_users_streams_too(own_networks):
     talker = speaker(network(), max_new_tokens=9)
     numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
     last = list(stream(talker, TURNS, numbers))[-1]
-    assert [grown.text for grown in last] == [reply.text for reply in talker.read(talker.respond(TURNS, numbers)[2])]
+    assert [grown.text for grown in last] == [
+        reply.text for reply in talker.read(talker.generate(talker.encode(TURNS), numbers))
+    ]
 
 
 def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):

@@ -246,7 +246,10 @@ def minibatch_losses(learner, episodes, rows, divisor, dual_clip, with_values):
 
 def collected(learner, rollout, estimator, kl_estimator):
     """Rewards and advantages of the run's tokens; raw scores as `trainers.Places` gives them."""
-    ids = [(rollout.prompt_ids, rollout.prompt_mask), (rollout.response_ids, rollout.response_mask)]
+    ids = [
+        (rollout.tokens.prompt_ids, rollout.tokens.prompt_mask),
+        (rollout.tokens.response_ids, rollout.response_mask),
+    ]
     prompts, responses = ([row[kept].tolist() for row, kept in zip(*pair, strict=True)] for pair in ids)
     pairs = list(zip(prompts, responses, strict=True))
     chosen = {}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import ppo
 
 
@@ -25,14 +26,19 @@ class Case:
     response_ids: Tensor
     response_mask: Tensor
     support: Tensor | None = None
+    groups: Tensor | None = None  # rows of one number share their prompt
 
     def to(self, device: Any) -> "Case":
         """The same on another device."""
-        return Case(*(x if x is None else x.to(device) for x in (*self.inputs, self.support)))
+        return Case(*(x if x is None else x.to(device) for x in (*self.inputs, self.support)), self.groups)
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.prompt_ids, self.prompt_mask, self.response_ids, self.response_mask
+
+    @property
+    def tokens(self) -> TokenBatch:
+        return TokenBatch(*self.inputs, self.groups, self.support)
 
     @property
     def kept(self) -> Tensor | None:
@@ -69,11 +75,11 @@ def new_case(seed: int, vocabulary: int = 61, rows: int = 4, filtered: bool = Fa
     return Case(prompt_ids, prompt_mask, response_ids, response_mask, support)
 
 
-def sharing(case: Case, seed: int) -> tuple[Case, Tensor]:
-    """The same with prompts that some rows share, and the number (B,) of each row's prompt."""
+def sharing(case: Case, seed: int) -> Case:
+    """The same with prompts that some rows share."""
     g = torch.Generator().manual_seed(seed)
     first = torch.randint(0, max(1, len(case.prompt_ids) // 2), (len(case.prompt_ids),), generator=g)
-    return replace(case, prompt_ids=case.prompt_ids[first], prompt_mask=case.prompt_mask[first]), first
+    return replace(case, prompt_ids=case.prompt_ids[first], prompt_mask=case.prompt_mask[first], groups=first)
 
 
 def compute_in_float64(monkeypatch: Any) -> None:
@@ -145,7 +151,7 @@ class Plain:
 
 
 def evaluated(policy: Policy, case: Case, temperature: float) -> Plain:
-    """What `generation.teacher_forced` gives, slowly."""
+    """What `policy.teacher_forced` gives, slowly."""
     logits, hidden = all_logits(policy, case)
     logprobs = distribution(logits, temperature, case.support)
     chosen = logprobs.gather(2, case.response_ids.unsqueeze(2)).squeeze(2)

@@ -1,6 +1,7 @@
 """Policies of the kinds of zoo.py, what they answer, and their gradients in a trainer. `from policies import new_policy`."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,15 +10,14 @@ import pytest
 import torch
 from plain import Case
 from tiny import byte_tokenizer
+from token_batches import respond_to
 from torch import nn
 from zoo import END, KINDS, PAD, SOME, new_lm
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
-from rlhf_dialog.models.generation import respond
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -62,8 +62,7 @@ def settings(**keys: Any) -> Config:
 
 def features_of(policy: Policy, case: Case) -> torch.Tensor:
     """The features (B, T, .) of the response tokens."""
-    inputs = (case.prompt_ids, case.prompt_mask, case.response_ids, case.response_mask)
-    packed = pack(*inputs)
+    packed = case.tokens.pack()
     with torch.no_grad():
         return packed.scatter(policy.features(packed)[0])
 
@@ -75,7 +74,6 @@ def fast_gradients(
     old: dict[str, Any],
     config: Config,
     reference: Policy | None = None,
-    numbers: torch.Tensor | None = None,
 ):
     """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and no step."""
     models = Models(policy, critic, reference or policy, byte_tokenizer())
@@ -86,9 +84,9 @@ def fast_gradients(
     trainer.update._move = lambda *_: None
     trainer.update.kl_coef = config.kl_coef
     ref_features = None if reference is None else features_of(reference, case)
-    masks = (case.prompt_mask.cpu(), case.response_mask.cpu())
-    rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features, masks_on_host=masks)
-    rollout.prompt_numbers = torch.arange(len(case.prompt_ids)) if numbers is None else numbers
+    groups = torch.arange(len(case.prompt_ids)) if case.groups is None else case.groups
+    tokens = replace(case.tokens, prompt_groups=groups)
+    rollout = SimpleNamespace(**old, tokens=tokens, ref_features=ref_features)
     totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 
@@ -122,8 +120,9 @@ class Ends:
 
 def answered(policy, case, sampling, stop=None, seed=0, **options):
     torch.manual_seed(seed)
-    return respond(policy, case.prompt_ids, case.prompt_mask, sampling, stop or Ends(), PAD, **options)
+    return respond_to(policy, case.prompt_ids, case.prompt_mask, sampling, stop or Ends(), PAD, case.groups, **options)
 
 
 def as_case(case, found):
-    return Case(case.prompt_ids, case.prompt_mask, found.ids, found.mask, found.support)
+    tokens = found.tokens
+    return replace(case, response_ids=tokens.response_ids, response_mask=tokens.mask, support=tokens.support)

@@ -47,6 +47,7 @@ def ids_of(text):
 
 def slow(models, rollout, temperature, model, b, t):
     """Log-probs (V,) of token t of episode b, from one unpadded sequence."""
-    prompt = rollout.prompt_ids[b][rollout.prompt_mask[b]]
-    sequence = torch.cat([prompt, rollout.response_ids[b, :t]]).unsqueeze(0)
+    tokens = rollout.tokens
+    prompt = tokens.prompt_ids[b][tokens.prompt_mask[b]]
+    sequence = torch.cat([prompt, tokens.response_ids[b, :t]]).unsqueeze(0)
     return (model.lm(sequence).logits[0, -1] / temperature).log_softmax(0)

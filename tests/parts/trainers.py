@@ -1,5 +1,6 @@
 """A PPOTrainer on the tiny GPT-2, with rewards that are made for it. `from trainers import make_trainer`."""
 
+import copy
 import math
 
 import torch
@@ -11,7 +12,9 @@ from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.training.rollout import collect_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
+from rlhf_dialog.training.update import PPOUpdate
 
 PROMPTS = [Dialogue([f"{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefghijklmnop")]
 
@@ -93,3 +96,29 @@ class Holes(BaseReward):
 
     def __call__(self, dialogues):
         return [self.value if i in self.places else (i * 7) % 5 - 1.5 for i in range(len(dialogues))]
+
+
+def collect_next(trainer):
+    """The rollout of the next prompts, without an update."""
+    scorer, keep_features = trainer.scorer, trainer.collector.keep_features
+    return collect_rollout(trainer.next_episodes(), trainer.speaker, scorer, trainer.models, keep_features)
+
+
+def collect_stored(trainer, rollout, rows):
+    """From now on the trainer collects these rows of a stored rollout."""
+    stored, on_every_rank = copy.deepcopy(rollout.select(rows)), trainer.collector.on_every_rank
+    stored.num_generated, stored.num_dropped = stored.num_tokens, 0
+    trainer.collector.on_every_rank = lambda _, iteration: on_every_rank(lambda: stored, iteration)
+
+
+def change_predictions(monkeypatch, change):
+    """The update goes on with `change(predictions, microbatch)`; `monkeypatch` may be None in a process of its own."""
+    predict = PPOUpdate.predict
+
+    def changed(self, microbatch):
+        return change(predict(self, microbatch), microbatch)
+
+    if monkeypatch is None:
+        PPOUpdate.predict = changed
+    else:
+        monkeypatch.setattr(PPOUpdate, "predict", changed)

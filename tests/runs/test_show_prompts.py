@@ -71,7 +71,7 @@ def first_of_a_run(config):
     from rlhf_dialog.runs.agent import PPOAgent
 
     trainer = PPOAgent(config).build()
-    return [prompt.prompt_turns[0] for prompt in trainer.next_prompts()]
+    return [environment.prompt.prompt_turns[0] for environment in trainer.next_episodes().environments]
 
 
 def test_an_environment_opens_its_dialogues(world):

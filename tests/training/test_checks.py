@@ -4,40 +4,33 @@ import math
 
 import pytest
 import torch
-from trainers import Places, make_trainer, parameters
+from trainers import Places, change_predictions, make_trainer, parameters
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.training import update as update_module
-from rlhf_dialog.training.checks import check_ratio, check_start, difference_statistics
-from rlhf_dialog.training.noise import Noise
+from rlhf_dialog.training.checks import Noise, check_ratio, check_start, difference_statistics
 
 
 def noisy(size):
-    def evaluate_with_noise(*args):
-        result = teacher_forced(*args)
-        result.logprobs = result.logprobs + size * torch.sin(torch.arange(result.logprobs.numel())).view_as(
-            result.logprobs
-        )
-        return result
+    def add_noise(predictions, _):
+        x = predictions.logprobs
+        return predictions._replace(logprobs=x + size * torch.sin(torch.arange(x.numel())).view_as(x))
 
-    return evaluate_with_noise
+    return add_noise
 
 
 def noisy_at_first(size):
-    def evaluate_with_noise(*args):
-        result = teacher_forced(*args)
-        result.logprobs = result.logprobs + size * (torch.arange(result.logprobs.shape[1]) == 0)
-        return result
+    def add_noise(predictions, _):
+        x = predictions.logprobs
+        return predictions._replace(logprobs=x + size * (torch.arange(x.shape[1]) == 0))
 
-    return evaluate_with_noise
+    return add_noise
 
 
 def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
     before = parameters(trainer.models.policy)
-    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-3))
+    change_predictions(monkeypatch, noisy(1e-3))
     with pytest.raises(RunStopped, match=r"iteration 2: the ratio .* is not 1 on the first minibatch"):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
@@ -45,7 +38,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
 
 
 def test_ratio_check_allows_rounding(monkeypatch):
-    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-5))
+    change_predictions(monkeypatch, noisy(1e-5))
     make_trainer().step()
 
 
@@ -56,7 +49,7 @@ def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
         calls.append(1)
         return noisy(1e-2 if len(calls) == 6 else 0)(*args)
 
-    monkeypatch.setattr(update_module, "teacher_forced", last_is_wrong)
+    change_predictions(monkeypatch, last_is_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
     assert len(calls) == 6
@@ -66,15 +59,15 @@ def test_ratio_check_ignores_padding(monkeypatch):
     trainer = make_trainer()
     seen = []
 
-    def wrong_on_padding(policy, prompt_ids, prompt_mask, response_ids, *rest):
-        result = teacher_forced(policy, prompt_ids, prompt_mask, response_ids, *rest)
-        padding = response_ids == 256
+    def wrong_on_padding(predictions, microbatch):
+        padding = microbatch.tokens.response_ids == 256
         seen.append(padding.sum().item())
-        result.logprobs = torch.where(padding, math.nan, result.logprobs)
-        result.entropy = torch.where(padding, math.inf, result.entropy)
-        return result
+        return predictions._replace(
+            logprobs=torch.where(padding, math.nan, predictions.logprobs),
+            entropy=torch.where(padding, math.inf, predictions.entropy),
+        )
 
-    monkeypatch.setattr(update_module, "teacher_forced", wrong_on_padding)
+    change_predictions(monkeypatch, wrong_on_padding)
     metrics = trainer.step()
     assert sum(seen) > 0
     assert math.isfinite(metrics["ppo/policy_loss"])
@@ -99,8 +92,8 @@ def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
     predict = reference.predict
 
     def shifted(*args, **options):
-        logprobs, *others = predict(*args, **options)
-        return logprobs - shift, *others
+        predictions = predict(*args, **options)
+        return predictions._replace(logprobs=predictions.logprobs - shift)
 
     monkeypatch.setattr(reference, "predict", shifted)
     if fine:
@@ -172,7 +165,7 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
         calls.append(1)
         return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
 
-    monkeypatch.setattr(update_module, "teacher_forced", bad_then_wrong)
+    change_predictions(monkeypatch, bad_then_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         trainer.step()
     assert len(calls) == 2
@@ -248,7 +241,7 @@ def test_the_mean_of_a_few_tokens_may_be_the_largest_noise(caplog):
 
 def test_responses_of_one_token_in_16_bit_are_not_taken_for_a_fault(monkeypatch, caplog):
     """Each microbatch is one token, and its noise is 14 times the mean noise."""
-    monkeypatch.setattr(update_module, "teacher_forced", noisy_at_first(0.014))
+    change_predictions(monkeypatch, noisy_at_first(0.014))
     trainer = make_trainer(use_amp=True, max_new_tokens=1, per_device_microbatch_size=1)
     trainer.step()
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

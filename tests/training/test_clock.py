@@ -5,7 +5,7 @@ import torch
 from pretended_gpu import pretended_gpu
 
 from rlhf_dialog.training import clock
-from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.rollout import Clock
 
 
 def test_seconds_of_one_name_add_up(monkeypatch):

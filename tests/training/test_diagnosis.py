@@ -147,11 +147,11 @@ def test_only_some_rows_and_tokens_are_computed_again():
     trainer.step()
     rollout, rows = trainer.rollout, torch.arange(11, -1, -1)
     chosen = select_rows(rollout, rows, 256)
-    assert torch.equal(chosen.response_ids, rollout.response_ids[rows[:ROWS], :COLUMNS])
-    longest = int(rollout.prompt_mask[rows[:ROWS]].sum(dim=1).max())
-    assert select_rows(rollout, rows, longest + 7).mask.shape == (ROWS, 7)
-    assert not len(select_rows(rollout, rows[:0], 256).mask)
-    assert all(row.prompt_mask.all() and row.mask[0, -1] for row in chosen.single_rows())
+    assert torch.equal(chosen.tokens.response_ids, rollout.tokens.response_ids[rows[:ROWS], :COLUMNS])
+    longest = int(rollout.tokens.prompt_mask[rows[:ROWS]].sum(dim=1).max())
+    assert select_rows(rollout, rows, longest + 7).tokens.mask.shape == (ROWS, 7)
+    assert not len(select_rows(rollout, rows[:0], 256).tokens)
+    assert all(row.tokens.prompt_mask.all() and row.tokens.mask[0, -1] for row in chosen.single_rows())
 
 
 def in_a_rank(world, kind, ref_model):

@@ -13,13 +13,13 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments.base import Limits
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
+from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.rewards.scoring import Scorer
-from rlhf_dialog.training import ppo
-from rlhf_dialog.training.episodes import newest_turns, play
-from rlhf_dialog.training.rollout import collect
+from rlhf_dialog.training import episodes, ppo
+from rlhf_dialog.training.episodes import EpisodeInputs, newest_turns, run_episodes
+from rlhf_dialog.training.rollout import collect_rollout
 
 
 class Says:
@@ -66,18 +66,20 @@ def spelling(max_new_tokens=5, **options):
 
 def test_an_environment_that_never_ends_is_named():
     endless = Says(*"abcdef")
-    assert play([endless], spelling()[0], limits=Limits(max_turns=6)).dialogues[0].response == "ab"
+    assert (
+        run_episodes(EpisodeInputs([endless], limits=Limits(max_turns=6)), spelling()[0]).dialogues[0].response == "ab"
+    )
     with pytest.raises(UserError, match="environment Says: step has not ended the dialogue after 5 replies"):
-        play([endless], spelling()[0], limits=Limits(max_turns=5))
+        run_episodes(EpisodeInputs([endless], limits=Limits(max_turns=5)), spelling()[0])
 
 
 def test_two_turns_by_hand():
     """`ab <EOU>`, the user's ` c <EOU>`, `ab <EOU>`; a step pays on the last token of its reply, the score on the very last."""
     speaker, models = spelling()
     users = [Says("Hi", "c", pays=(0.25, -1.0)), Says("Ho", pays=(0.5,)), Says("Hi", "de", last="Bye .")]
-    rollout = collect(users, speaker, Scorer(Recording()), models)
+    rollout = collect_rollout(EpisodeInputs(users), speaker, Scorer(Recording()), models)
     ab, c, de = [*ids_of("ab"), EOU], [*ids_of(" c"), EOU], [*ids_of(" de"), EOU]
-    assert rollout.response_ids.tolist() == [[*ab, *c, *ab, PAD], [*ab, *[PAD] * 7], [*ab, *de, *ab]]
+    assert rollout.tokens.response_ids.tolist() == [[*ab, *c, *ab, PAD], [*ab, *[PAD] * 7], [*ab, *de, *ab]]
     rows = ["1110001110", "1110000000", "1110000111"]
     assert rollout.response_mask.tolist() == [[digit == "1" for digit in row] for row in rows]
     assert rollout.turn_rewards.tolist() == [
@@ -99,7 +101,7 @@ def test_two_turns_by_hand():
 def test_what_rewards_read_of_a_dialogue_that_went_on():
     speaker, models = spelling()
     reward = Recording()
-    collect([Says("Hi", "c", last="Bye ."), Says("Ho")], speaker, Scorer(reward), models)
+    collect_rollout(EpisodeInputs([Says("Hi", "c", last="Bye ."), Says("Ho")]), speaker, Scorer(reward), models)
     longer, shorter = reward.seen
     assert longer.prompt_turns == ["Hi"]
     assert longer.turns == [Turn("policy", "ab"), Turn("user", "c"), Turn("policy", "ab"), Turn("user", "Bye .")]
@@ -117,10 +119,10 @@ def test_what_rewards_read_of_a_dialogue_that_went_on():
 def test_a_reply_without_a_separator_is_closed_for_the_user(options, ids):
     """The separator is the user's then: the policy has not written it, and is not trained on it."""
     speaker, _ = spelling(**options)
-    episodes = play([Says("Hi", "c")], speaker)
-    assert episodes.responses.ids.tolist() == [ids]
+    episodes = run_episodes(EpisodeInputs([Says("Hi", "c")]), speaker)
+    assert episodes.responses.tokens.response_ids.tolist() == [ids]
     own = len(ids_of("ab")) + ("end" in options)
-    assert episodes.responses.mask.tolist() == [[True] * own + [False] * 4 + [True] * own]
+    assert episodes.responses.tokens.response_mask.tolist() == [[True] * own + [False] * 4 + [True] * own]
     assert episodes.responses.truncated.tolist() == [episodes.dialogues[0].truncated] == ["end" not in options]
 
 
@@ -128,51 +130,56 @@ def test_a_turn_without_room_among_the_positions_is_truncated():
     """`Hi <EOU>` and two replies of 3 with a turn of 3 between them are 12 tokens; the second may have 5, so 14 are needed."""
     for heard, positions, replies in (("c", 14, 2), ("c" * 9, 14, 1)):
         speaker, _ = spelling(positions=positions)
-        episodes = play([Says("Hi", heard), Says("Ho")], speaker)
+        episodes = run_episodes(EpisodeInputs([Says("Hi", heard), Says("Ho")]), speaker)
         first, second = episodes.dialogues
         assert [turn.text for turn in first.turns] == ["ab", heard, "ab"][: 2 * replies]
         assert (first.truncated, second.truncated) == (replies == 1, False)
         assert episodes.responses.truncated.tolist() == [replies == 1, False]
-        assert episodes.responses.mask.sum(dim=1).tolist() == [3 * replies, 3]
+        assert episodes.responses.tokens.response_mask.sum(dim=1).tolist() == [3 * replies, 3]
 
 
 def test_the_oldest_turns_leave_a_context_without_room():
     """With 13 positions, a prompt may have 8 tokens: `Hi <EOU>ab <EOU> c <EOU>` has 9, `ab <EOU> c <EOU>` fits."""
     speaker, _ = spelling(positions=13)
-    episodes = play([Says("Ho"), Says("Hi", "c", "d", "e")], speaker)
+    episodes = run_episodes(EpisodeInputs([Says("Ho"), Says("Hi", "c", "d", "e")]), speaker)
     assert [turn.text for turn in episodes.dialogues[1].turns] == ["ab", "c", "ab", "d", "ab", "e", "ab"]
-    found = episodes.in_segments()
+    found = episodes.segments.split_tokens(episodes.responses.tokens)
     ab, c, d, e = [*ids_of("ab"), EOU], *([*ids_of(f" {x}"), EOU] for x in "cde")
     ho, hi = [*ids_of("Ho"), EOU], [*ids_of("Hi"), EOU]
     begin_c, begin_d = ([*ids_of(x), EOU] for x in "cd")
     contexts = [ho, hi, [*ab, *c], [*begin_c, *ab, *d], [*begin_d, *ab, *e]]
-    assert unpadded(found.prompt_ids, found.prompt_mask) == contexts
-    assert found.responses.ids.tolist() == [ab] * 5
-    assert episodes.responses.ids[1].tolist() == [*ab, *c, *ab, *d, *ab, *e, *ab]
-    assert (episodes.responses.mask.sum(dim=1).tolist(), episodes.responses.truncated.tolist()) == (
+    assert unpadded(found) == contexts
+    assert found.response_ids.tolist() == [ab] * 5
+    assert episodes.responses.tokens.response_ids[1].tolist() == [*ab, *c, *ab, *d, *ab, *e, *ab]
+    assert (episodes.responses.tokens.response_mask.sum(dim=1).tolist(), episodes.responses.truncated.tolist()) == (
         [3, 12],
         [False] * 2,
     )
-    assert play([Says("Ho"), Says("Hi")], speaker).segments is None
+    assert run_episodes(EpisodeInputs([Says("Ho"), Says("Hi")]), speaker).segments is None
 
 
-def unpadded(ids, mask):
-    return [row[counts].tolist() for row, counts in zip(ids, mask, strict=True)]
+def unpadded(tokens):
+    """The prompts as lists of ids."""
+    return [row[counts].tolist() for row, counts in zip(tokens.prompt_ids, tokens.prompt_mask, strict=True)]
 
 
 def test_a_context_has_no_more_turns_than_it_may():
     speaker, _ = spelling()
     speaker.context_size = 3
-    found = play([Says("Hi", "c", "d", "e")], speaker).in_segments()
+    episodes = run_episodes(EpisodeInputs([Says("Hi", "c", "d", "e")]), speaker)
+    found = episodes.segments.split_tokens(episodes.responses.tokens)
     ab, hi, c, d, e = ([*ids_of(x), EOU] for x in ("ab", "Hi", "c", " d", " e"))
-    assert unpadded(found.prompt_ids, found.prompt_mask) == [hi, [*c, *ab, *d], [*ids_of("d"), EOU, *ab, *e]]
-    assert found.responses.mask.sum(dim=1).tolist() == [6, 3, 3]
+    assert unpadded(found) == [hi, [*c, *ab, *d], [*ids_of("d"), EOU, *ab, *e]]
+    assert found.response_mask.sum(dim=1).tolist() == [6, 3, 3]
 
 
 def test_a_dialogue_that_the_user_breaks_off_is_truncated():
     speaker, models = spelling()
-    rollout = collect(
-        [Says("Hi", truncates=True), Says("Hi")], speaker, Scorer(Recording(), truncation_penalty=1.5), models
+    rollout = collect_rollout(
+        EpisodeInputs([Says("Hi", truncates=True), Says("Hi")]),
+        speaker,
+        Scorer(Recording(), truncation_penalty=1.5),
+        models,
     )
     assert rollout.truncated.tolist() == [d.truncated for d in rollout.dialogues] == [True, False]
     assert rollout.scores.tolist() == [8.5, 20.0]
@@ -181,9 +188,9 @@ def test_a_dialogue_that_the_user_breaks_off_is_truncated():
 def test_seeds_are_those_of_the_episodes():
     speaker, _ = spelling()
     users = [Says("Hi"), Says("Ho")]
-    play(users, speaker, seeds=[7, 9])
+    run_episodes(EpisodeInputs(users, seeds=[7, 9]), speaker)
     assert [user.seed for user in users] == [7, 9]
-    play(users, speaker)
+    run_episodes(EpisodeInputs(users), speaker)
     assert [user.seed for user in users] == [None, None]
 
 
@@ -199,9 +206,9 @@ def rolled(filters, seed=0, double=True, longest=64, **options):
     sampling = Sampling(max_new_tokens=6, temperature=0.8, **filters)
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     torch.manual_seed(seed)
-    speaker = Speaker(models.policy, encoder, sampling, stop, **options)
+    speaker = Speaker(models.policy, encoder, sampling, stop, GenerationLimits(**options))
     users = [Says(*turns, pays=[0.5] * len(turns)) for turns in USERS]
-    return models, collect(users, speaker, Scorer(Recording()), models)
+    return models, collect_rollout(EpisodeInputs(users), speaker, Scorer(Recording()), models)
 
 
 @torch.no_grad()
@@ -212,14 +219,17 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
     mask = rollout.response_mask
     replies = (mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)).sum(dim=1)
     assert replies.tolist() == [3, 1, 2, 2]
-    inputs = (rollout.prompt_ids, rollout.prompt_mask, rollout.response_ids, mask)
-    forced = teacher_forced(models.policy, *inputs, 0.8, rollout.support)
+    forced = teacher_forced(models.policy, rollout.tokens, 0.8)
     for name, x in (("logprobs", forced.logprobs), ("entropy", forced.entropy)):
         torch.testing.assert_close(getattr(rollout, name), x, rtol=0, atol=1e-9)
     for b, t in mask.nonzero().tolist():
         ours, theirs = (slow(models, rollout, 0.8, m, b, t) for m in (models.policy, models.ref_policy))
-        kept = torch.arange(259) if not filters else torch.tensor([i for i in rollout.support[b, t].tolist() if i >= 0])
-        where = (kept == rollout.response_ids[b, t]).nonzero().item()
+        kept = (
+            torch.arange(259)
+            if not filters
+            else torch.tensor([i for i in rollout.tokens.support[b, t].tolist() if i >= 0])
+        )
+        where = (kept == rollout.tokens.response_ids[b, t]).nonzero().item()
         for name, whole in (("logprobs", ours), ("ref_logprobs", theirs)):
             expected = whole[kept].log_softmax(0)[where].item()
             assert getattr(rollout, name)[b, t].item() == pytest.approx(expected, abs=1e-9), name
@@ -228,7 +238,7 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
             assert rollout.kl_full[b, t].item() == pytest.approx(exact, abs=1e-9)
     for name in ("logprobs", "ref_logprobs", "entropy", "values"):
         assert not getattr(rollout, name)[~mask].any(), name
-    assert filters == {} or (rollout.support[~mask] == -1).all()
+    assert filters == {} or (rollout.tokens.support[~mask] == -1).all()
 
 
 @torch.no_grad()
@@ -236,8 +246,7 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
 def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(monkeypatch, filters):
     """In float64, with room for 20 prompt tokens. What the model was asked is noted; it is known by round and place."""
     asked = []
-    write = Speaker.write
-    monkeypatch.setattr(Speaker, "write", lambda *given: asked.append(unpadded(*given[1:3])) or write(*given))
+    monkeypatch.setattr(episodes, "respond", lambda *inputs: asked.append(unpadded(inputs[1])) or respond(*inputs))
     models, rollout = rolled(filters, longest=20)
     mask, found = rollout.response_mask, rollout.in_segments()
     begins = mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)
@@ -248,14 +257,17 @@ def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(mon
         for row, context in zip(rows, contexts, strict=True):
             first = begins[row].nonzero()[number].item()
             for t in range(first, next(t for t in range(first, len(mask[row]) + 1) if not mask[row, t : t + 1].any())):
-                ids = torch.tensor([context + rollout.response_ids[row, first:t].tolist()])
-                kept = torch.arange(259) if not filters else rollout.support[row, t][rollout.support[row, t] >= 0]
+                ids = torch.tensor([context + rollout.tokens.response_ids[row, first:t].tolist()])
+                kept = (
+                    torch.arange(259)
+                    if not filters
+                    else rollout.tokens.support[row, t][rollout.tokens.support[row, t] >= 0]
+                )
                 for name, model in (("logprobs", models.policy), ("ref_logprobs", models.ref_policy)):
                     whole = (model.lm(ids).logits[0, -1] / 0.8)[kept].log_softmax(0)
-                    expected = whole[kept == rollout.response_ids[row, t]].item()
+                    expected = whole[kept == rollout.tokens.response_ids[row, t]].item()
                     assert getattr(rollout, name)[row, t].item() == pytest.approx(expected, abs=1e-9), name
-    inputs = (found.prompt_ids, found.prompt_mask, found.response_ids, found.response_mask)
-    forced = teacher_forced(models.policy, *inputs, 0.8, found.support)
+    forced = teacher_forced(models.policy, found.tokens, 0.8)
     torch.testing.assert_close(forced.logprobs, found.logprobs, rtol=0, atol=1e-9)
     assert found.num_tokens == rollout.num_tokens
 
@@ -265,18 +277,17 @@ def test_the_value_head_of_the_policy_along_an_episode():
     models.policy.double()
     models.ref_policy.double()
     speaker = Speaker(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
-    rollout = collect([Says(*turns) for turns in USERS], speaker, Scorer(Recording()), models)
-    inputs = (rollout.prompt_ids, rollout.prompt_mask, rollout.response_ids, rollout.response_mask)
+    rollout = collect_rollout(EpisodeInputs([Says(*turns) for turns in USERS]), speaker, Scorer(Recording()), models)
     torch.testing.assert_close(
-        rollout.values, teacher_forced(models.policy, *inputs, 1.0).values.detach(), rtol=0, atol=1e-9
+        rollout.values, teacher_forced(models.policy, rollout.tokens, 1.0).values.detach(), rtol=0, atol=1e-9
     )
     assert rollout.values.abs().max() > 0.1
 
 
 def test_sizes_of_batches_change_nothing():
     _, whole = rolled({"top_k": 9})
-    _, single = rolled({"top_k": 9}, rows_at_once=2, microbatch_size=1)
-    assert torch.equal(whole.response_ids, single.response_ids)
+    _, single = rolled({"top_k": 9}, rows_at_once=2, prompts_at_once=1)
+    assert torch.equal(whole.tokens.response_ids, single.tokens.response_ids)
     assert torch.equal(whole.turn_rewards, single.turn_rewards)
     torch.testing.assert_close(whole.logprobs, single.logprobs, rtol=0, atol=1e-9)
 

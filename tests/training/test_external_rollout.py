@@ -13,8 +13,12 @@ IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 
 def given_of(rollout):
     """The prompts, responses and scores of a rollout, in ids."""
-    prompts = [ids[mask].tolist() for ids, mask in zip(rollout.prompt_ids, rollout.prompt_mask, strict=True)]
-    responses = [ids[mask].tolist() for ids, mask in zip(rollout.response_ids, rollout.response_mask, strict=True)]
+    prompts = [
+        ids[mask].tolist() for ids, mask in zip(rollout.tokens.prompt_ids, rollout.tokens.prompt_mask, strict=True)
+    ]
+    responses = [
+        ids[mask].tolist() for ids, mask in zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
+    ]
     return prompts, responses, rollout.scores.tolist()
 
 
@@ -55,7 +59,7 @@ def test_texts_turns_and_ids_are_the_same_episode():
     assert [d.prompt_turns for d in r.dialogues] == [["Hi ."]] * 4
     assert r.truncated.tolist() == [False, False, False, True]
     assert (r.scores.tolist(), r.num_tokens) == ([1.0, 2.0, 3.0, 4.0], 3 * len(IDS) + 2)
-    assert torch.equal(r.response_ids[0], r.response_ids[2])
+    assert torch.equal(r.tokens.response_ids[0], r.tokens.response_ids[2])
     torch.testing.assert_close(r.logprobs[0], r.logprobs[1])
 
 

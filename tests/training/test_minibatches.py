@@ -1,14 +1,18 @@
 """Which responses each optimizer step sees on each rank, and the blank ones that fill up."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from trainers import make_trainer
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.models.microbatches import Microbatch
-from rlhf_dialog.training.minibatches import blank, microbatches_of, minibatch_sizes, shuffled
+from rlhf_dialog.training.update import blank_microbatch, minibatch_sizes, shuffle_groups
+
+
+def shuffled(groups):
+    return shuffle_groups(SimpleNamespace(prompt_groups=groups))
 
 
 class Beside(World):
@@ -57,24 +61,30 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
     trainer.step()
     rollout = trainer.rollout
     rows, nothing = torch.tensor([0, 3, 4]), torch.tensor([], dtype=torch.long)
-    parts = microbatches_of(rollout, rows, 2, Beside(4))
-    assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
-    assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
-    assert len(microbatches_of(rollout, rows, 2, Beside(2))) == len(microbatches_of(rollout, rows, 2, World())) == 2
-    assert [len(part.rows) for _, part in microbatches_of(rollout, nothing, 2, Beside(1))] == [1]
-    losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
+    parts = split(trainer, rollout, rows, Beside(4))
+    assert [len(part.tokens) for part in parts] == [2, 1, 1, 1]
+    assert [part.rollout is rollout for part in parts] == [True, True, False, False]
+    assert len(split(trainer, rollout, rows, Beside(2))) == len(split(trainer, rollout, rows, World())) == 2
+    assert [len(part.tokens) for part in split(trainer, rollout, nothing, Beside(1))] == [1]
+    losses, statistics = trainer.update.losses(parts[-1], num_tokens=torch.tensor(9), is_first=True)
     losses["policy"].backward()
     gradients = [p.grad for p in trainer.models.policy.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
     assert {value.item() for value in statistics.values()} == {0.0}
-    assert blank(rollout).support.shape == (1, 1, 1)
-    assert isinstance(parts[-1][1], Microbatch)
+    assert blank_microbatch(rollout).tokens.support.shape == (1, 1, 1)
+
+
+def split(trainer, rollout, rows, world):
+    """The microbatches of two rows at most beside the other rank."""
+    trainer.update.world = world
+    trainer.config.per_device_microbatch_size = 2
+    return trainer.update.split_minibatch(rollout, rows)
 
 
 def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():
     """All of its episodes were dropped, so there is no reference's feature to take the shape from."""
     trainer = make_trainer(kl_in="loss")
     trainer.step()
-    ((episodes, part),) = microbatches_of(trainer.rollout.of([]), torch.tensor([], dtype=torch.long), 2, Beside(1))
-    losses, statistics = trainer.update.losses(episodes, part, num_tokens=torch.tensor(9), is_first=True)
+    (part,) = split(trainer, trainer.rollout.select([]), torch.tensor([], dtype=torch.long), Beside(1))
+    losses, statistics = trainer.update.losses(part, num_tokens=torch.tensor(9), is_first=True)
     assert losses["policy"].item() == statistics["ppo/kl_loss"].item() == 0.0

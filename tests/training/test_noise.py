@@ -17,9 +17,11 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models import generation, loading
-from rlhf_dialog.training import collecting, noise, rollout, update
+from rlhf_dialog.models import loading
+from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.trainer import PPOTrainer
+from rlhf_dialog.training.update import PPOUpdate
 
 MODELS = ("gpt2", "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen2", "mistral")))
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
@@ -47,23 +49,23 @@ def test_a_healthy_deep_model_passes(kind, caplog):
     assert size.mean() > 0.01
     assert size.mean() < 2 * found.mean
     assert size.max() < 4 * found.largest
-    assert found.mean > noise.LEAST_IN_16_BITS[0]
-    assert found.largest > noise.LEAST_IN_16_BITS[1]
+    assert found.mean > checks.LEAST_IN_16_BITS[0]
+    assert found.largest > checks.LEAST_IN_16_BITS[1]
 
 
-def hidden(prompt_ids, prompt_mask):
+def hidden(tokens):
     """A prompt token is not seen."""
-    mask = prompt_mask.clone()
+    mask = tokens.prompt_mask.clone()
     mask[:, -1] = False
-    return prompt_ids, mask
+    return replace(tokens, prompt_mask=mask)
 
 
-def shown(prompt_ids, prompt_mask):
+def shown(tokens):
     """A padding token is seen, in the rows that have one."""
-    mask = prompt_mask.clone()
+    mask = tokens.prompt_mask.clone()
     first = mask.int().argmax(dim=1)
     mask[torch.arange(len(mask)), (first - 1).clamp(min=0)] = True
-    return prompt_ids, mask
+    return replace(tokens, prompt_mask=mask)
 
 
 def later(packed):
@@ -72,16 +74,26 @@ def later(packed):
     return replace(packed, positions=packed.positions + (packed.positions > start).long())
 
 
-def broken_update(monkeypatch, change=None, temperature=1.0, dropout=False):
+def broken_update(monkeypatch, change=None, temperature=1.0, dropout=False, pack=TokenBatch.pack):
     """The update computes log-probabilities with a fault."""
-    real = update.teacher_forced
+    real = PPOUpdate.predict
 
-    def faulty(policy, prompt_ids, prompt_mask, response_ids, response_mask, t, *rest):
-        inputs = change(prompt_ids, prompt_mask) if change else (prompt_ids, prompt_mask)
-        policy.train(dropout)
-        return real(policy, *inputs, response_ids, response_mask, t * temperature, *rest)
+    def faulty(self, microbatch):
+        self.placement.models.policy.train(dropout)
+        config = self.config
+        self.config = config.model_copy(update={"temperature": temperature * config.temperature})
+        tokens = change(microbatch.tokens) if change else microbatch.tokens
+        with monkeypatch.context() as patch:
+            patch.setattr(TokenBatch, "pack", pack)
+            predictions = real(self, microbatch._replace(tokens=tokens))
+        self.config = config
+        return predictions
 
-    monkeypatch.setattr(update, "teacher_forced", faulty)
+    monkeypatch.setattr(PPOUpdate, "predict", faulty)
+
+
+def pack_with_later_positions(tokens, pack=TokenBatch.pack):
+    return later(pack(tokens))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -119,8 +131,8 @@ def test_a_fault_in_the_update_stops_a_run_in_float32(kind, fault, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
 def test_positions_that_are_off_by_one_stop_a_run_in_float32(kind, monkeypatch):
-    trainer, pack = deep_trainer(kind, use_amp=False), generation.pack
-    monkeypatch.setattr(generation, "pack", lambda *inputs: later(pack(*inputs)))
+    trainer = deep_trainer(kind, use_amp=False)
+    broken_update(monkeypatch, pack=pack_with_later_positions)
     with pytest.raises(RunStopped, match="ratio of new to old"):
         trainer.step()
 
@@ -135,8 +147,8 @@ def test_dropout_in_the_update_stops_the_run(monkeypatch):
 @pytest.mark.parametrize("kind", MODELS)
 def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
     """Rotary positions are differences, so random models of this kind show the fault as about 10 times the noise: a warning."""
-    trainer, pack = deep_trainer(kind), generation.pack
-    monkeypatch.setattr(generation, "pack", lambda *inputs: later(pack(*inputs)))
+    trainer = deep_trainer(kind)
+    broken_update(monkeypatch, pack=pack_with_later_positions)
     if kind == "gpt2":
         with pytest.raises(RunStopped, match="ratio of new to old"):
             trainer.step()
@@ -148,8 +160,14 @@ def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_fault_in_the_reference_stops_the_run(kind, monkeypatch):
     """It does not raise the noise, although that is measured with the reference."""
-    pack = rollout.pack
-    monkeypatch.setattr(rollout, "pack", lambda ids, mask, *rest: pack(*hidden(ids, mask), *rest))
+    real, pack = rollout.predict_columns, TokenBatch.pack
+
+    def faulty(*inputs):
+        with monkeypatch.context() as patch:
+            patch.setattr(TokenBatch, "pack", lambda tokens: pack(hidden(tokens)))
+            return real(*inputs)
+
+    monkeypatch.setattr(rollout, "predict_columns", faulty)
     with pytest.raises(RunStopped, match="starts as its own reference"):
         deep_trainer(kind).step()
 
@@ -159,11 +177,11 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
 
     def watched(*args):
         before = torch.get_rng_state()
-        calls.append(noise.differences(*args))
+        calls.append(checks.measure_rounding(*args))
         assert torch.equal(torch.get_rng_state(), before)
         return calls[-1]
 
-    monkeypatch.setattr(collecting, "differences", watched)
+    monkeypatch.setattr(rollout, "measure_rounding", watched)
     for use_amp in (False, True):
         calls.clear()
         trainer = make_trainer(use_amp=use_amp, top_k=5)
@@ -174,9 +192,9 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
 
 
 def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():
-    least = noise.LEAST_IN_16_BITS
+    least = checks.LEAST_IN_16_BITS
     for found in (torch.empty(0), torch.zeros(7)):
-        at_one, at_half = (noise.noise_of(found, World(), temperature, 16) for temperature in (1.0, 0.5))
+        at_one, at_half = (checks.combine_rounding(found, World(), temperature, 16) for temperature in (1.0, 0.5))
         assert (at_one.mean, at_one.largest) == least
         assert (at_half.mean, at_half.largest) == (2 * least[0], 2 * least[1])
 
@@ -191,12 +209,12 @@ def test_the_noise_is_that_of_all_ranks():
         def sum_numbers(self, numbers):
             return [numbers[0] + 0.9, numbers[1] + 7]
 
-    found = noise.noise_of(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0, 16)
+    found = checks.combine_rounding(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0, 16)
     assert (found.mean, found.largest) == (pytest.approx(1.5 / 10), 0.5)
 
 
 def test_coarse_arithmetic_is_warned_of(caplog):
-    noise.noise_of(torch.full((5,), 0.06), World(), 1.0, 16)
+    checks.combine_rounding(torch.full((5,), 0.06), World(), 1.0, 16)
     assert "the checks of the run see only large faults" in caplog.text
 
 

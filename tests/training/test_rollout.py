@@ -12,24 +12,26 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.environments import SingleTurn
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, run_rows
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
-from rlhf_dialog.training.rollout import collect, prompt_names, without_unscored
+from rlhf_dialog.training.checks import prompt_names
+from rlhf_dialog.training.episodes import PromptList
+from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
 
 
 def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, **options):
     torch.manual_seed(seed)
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     sampling = sampling or Sampling(max_new_tokens=8, temperature=0.8)
-    sizes = {name: options.pop(name) for name in ("rows_at_once", "microbatch_size") if name in options}
-    speaker, scorer = Speaker(models.policy, encoder, sampling, stop, **sizes), Scorer(reward or Recording(), **options)
-    return collect([SingleTurn(prompt) for prompt in prompts], speaker, scorer, models)
+    limits = {name: options.pop(name) for name in ("rows_at_once", "prompts_at_once") if name in options}
+    speaker = Speaker(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
+    return collect_rollout(PromptList().deal(prompts), speaker, Scorer(reward or Recording(), **options), models)
 
 
 class Scripted(nn.Module):
@@ -115,7 +117,7 @@ def test_special_tokens_without_a_name_are_removed():
 def test_a_reply_leaves_out_what_does_not_count():
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
     ids, mask = torch.tensor([ids_of("abc")]), torch.tensor([[True, False, True]])
-    responses = SimpleNamespace(ids=ids, mask=mask, truncated=torch.tensor([True]))
+    responses = Responses(TokenBatch(ids, mask, ids, mask), torch.tensor([True]), ids, ids)
     (reply,) = Speaker(None, encoder, Sampling(), None).read(responses)
     assert (reply.text, reply.ids, reply.truncated) == ("ac", ids_of("ac"), True)
 
@@ -148,7 +150,8 @@ def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
 
 def test_encoded_prompts():
     models, encoder = world()
-    ids, mask = Speaker(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
+    tokens = Speaker(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
+    ids, mask = tokens.prompt_ids, tokens.prompt_mask
     for row, prompt in enumerate(PROMPTS):
         assert ids[row][mask[row]].tolist() == encoder.encode_prompt(prompt.prompt_turns)
         assert (~mask[row]).tolist() == sorted((~mask[row]).tolist(), reverse=True)  # padding on the left
@@ -159,13 +162,22 @@ def test_encoded_prompts():
 @pytest.mark.parametrize("filters", [{}, {"top_k": 12}, {"top_p": 0.7}])
 def test_tensors_equal_a_slow_recomputation(filters):
     models, encoder = world(ref_seed=5)
-    rollout = roll(models, encoder, Sampling(max_new_tokens=5, temperature=0.8, **filters), microbatch_size=2)
+    rollout = roll(models, encoder, Sampling(max_new_tokens=5, temperature=0.8, **filters), prompts_at_once=2)
     assert len(rollout) == 3
-    assert (rollout.kl_full is None) == (rollout.ref_support_mass is None) == (rollout.support is None) == (not filters)
+    assert (
+        (rollout.kl_full is None)
+        == (rollout.ref_support_mass is None)
+        == (rollout.tokens.support is None)
+        == (not filters)
+    )
     for b, t in rollout.response_mask.nonzero().tolist():
         ours, theirs = (slow(models, rollout, 0.8, m, b, t) for m in (models.policy, models.ref_policy))
-        kept = torch.arange(259) if not filters else torch.tensor([i for i in rollout.support[b, t].tolist() if i >= 0])
-        token = rollout.response_ids[b, t]
+        kept = (
+            torch.arange(259)
+            if not filters
+            else torch.tensor([i for i in rollout.tokens.support[b, t].tolist() if i >= 0])
+        )
+        token = rollout.tokens.response_ids[b, t]
         p, q = ours[kept].log_softmax(0), theirs[kept].log_softmax(0)
         where = (kept == token).nonzero().item()
         expected = {"logprobs": p[where], "ref_logprobs": q[where], "entropy": -(p.exp() * p).sum()}
@@ -174,7 +186,7 @@ def test_tensors_equal_a_slow_recomputation(filters):
         for name, value in expected.items():
             assert getattr(rollout, name)[b, t].item() == pytest.approx(value.item(), abs=1e-4), name
     assert (rollout.logprobs - rollout.ref_logprobs)[rollout.response_mask].abs().max() > 0.5
-    shape = rollout.response_ids.shape
+    shape = rollout.tokens.response_ids.shape
     for name in ("response_mask", "logprobs", "ref_logprobs", "entropy", "values"):
         assert getattr(rollout, name).shape == shape
         assert not getattr(rollout, name).requires_grad
@@ -190,7 +202,7 @@ def test_where_the_values_come_from():
         rollout = roll(models, encoder)
         b, t = 1, 0
         lm = gpt2(7, initializer_range=0.3).eval() if module == "critic" else models.policy.lm
-        prompt = rollout.prompt_ids[b][rollout.prompt_mask[b]].unsqueeze(0)
+        prompt = rollout.tokens.prompt_ids[b][rollout.tokens.prompt_mask[b]].unsqueeze(0)
         hidden = lm(prompt, output_hidden_states=True).hidden_states[-1][0, -1]
         expected = getattr(models, module).value_head(hidden).item()
         assert rollout.values[b, t].item() == pytest.approx(expected, abs=1e-4)
@@ -204,8 +216,8 @@ def test_where_the_values_come_from():
 def test_microbatch_size_changes_nothing(filters):
     models, encoder = world(ref_seed=5, critic=True)
     sampling = Sampling(max_new_tokens=6, **filters)
-    whole, single = (roll(models, encoder, sampling, microbatch_size=size) for size in (16, 1))
-    assert torch.equal(whole.response_ids, single.response_ids)
+    whole, single = (roll(models, encoder, sampling, prompts_at_once=size) for size in (16, 1))
+    assert torch.equal(whole.tokens.response_ids, single.tokens.response_ids)
     names = ["logprobs", "ref_logprobs", "entropy", "values"] + (["kl_full", "ref_support_mass"] if filters else [])
     for name in names:
         torch.testing.assert_close(getattr(whole, name), getattr(single, name), rtol=1e-4, atol=1e-4)
@@ -224,7 +236,7 @@ def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size):
         return run_rows(module, packed, *rest)
 
     monkeypatch.setattr("rlhf_dialog.models.policy.run_rows", counting)
-    roll(models, encoder, microbatch_size=size)
+    roll(models, encoder, prompts_at_once=size)
     expected = {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
     assert rows == {"policy": expected, "reference": expected, "critic": expected}
 
@@ -238,7 +250,7 @@ def test_rows_at_once_bound_the_cache(monkeypatch, size):
             sizes.append(len(lengths))
             super().__init__(lengths, num_new, device)
 
-    monkeypatch.setattr("rlhf_dialog.models.decoding.KeyValues", Counting)
+    monkeypatch.setattr("rlhf_dialog.models.generation.KeyValues", Counting)
     models, encoder = world()
     roll(models, encoder, rows_at_once=size)
     assert sizes == {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
@@ -249,16 +261,16 @@ def test_responses_of_one_prompt_stand_side_by_side():
     prompts = [prompt for prompt in PROMPTS for _ in range(3)]
     rollout = roll(models, encoder, Sampling(max_new_tokens=6), prompts=prompts)
     assert [d.meta["index"] for d in rollout.dialogues] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert torch.equal(rollout.prompt_ids[3], rollout.prompt_ids[5])
-    assert len({tuple(row) for row in rollout.response_ids[3:6].tolist()}) == 3  # each is drawn for itself
+    assert torch.equal(rollout.tokens.prompt_ids[3], rollout.tokens.prompt_ids[5])
+    assert len({tuple(row) for row in rollout.tokens.response_ids[3:6].tolist()}) == 3  # each is drawn for itself
     for row, dialogue in enumerate(rollout.dialogues):
-        ids = rollout.response_ids[row][rollout.response_mask[row]].tolist()
+        ids = rollout.tokens.response_ids[row][rollout.response_mask[row]].tolist()
         assert dialogue.response == encoder.reply_text(ids)
 
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("rlhf_dialog.training.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("rlhf_dialog.training.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
     assert roll(models, encoder).seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
 
@@ -285,14 +297,16 @@ def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
 def test_a_rollout_of_some_rows_by_hand(filters):
     models, encoder = world()
     whole = roll(models, encoder, Sampling(max_new_tokens=6, **filters))
-    part = whole.of([2, 0])
+    part = whole.select([2, 0])
     assert [d.meta["index"] for d in part.dialogues] == [2, 0]
     assert (
         part.scores.tolist() == part.reward_scores.total == part.reward_scores.parts["recording"].weighted == [30, 10]
     )
-    names = "prompt_ids prompt_mask response_ids response_mask support truncated logprobs ref_logprobs entropy values kl_full"
-    for name in [*names.split(), "ref_support_mass"]:
-        before, after = getattr(whole, name), getattr(part, name)
+    names = ["truncated", "logprobs", "ref_logprobs", "entropy", "values", "kl_full", "ref_support_mass"]
+    parts = ["prompt_ids", "prompt_mask", "response_ids", "response_mask", "support"]
+    pairs = {name: (getattr(whole, name), getattr(part, name)) for name in names}
+    pairs |= {name: (getattr(whole.tokens, name), getattr(part.tokens, name)) for name in parts}
+    for name, (before, after) in pairs.items():
         assert (
             (before is None) == (after is None) == (not filters and name in ("support", "kl_full", "ref_support_mass"))
         )
@@ -315,9 +329,9 @@ def test_who_is_dropped(missing, group, kept):
     prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[0]]
     rollout = roll(models, encoder, reward=Missing(), prompts=prompts, rules=ScoringRules(True))
     assert rollout.scores.isnan().nonzero().flatten().tolist() == missing
-    found = without_unscored(rollout, group)
+    found = drop_unscored(rollout, group)
     assert [d.prompt_turns for d in found.dialogues] == [prompts[i].prompt_turns for i in kept]
-    assert torch.equal(found.response_ids, rollout.response_ids[kept])
+    assert torch.equal(found.tokens.response_ids, rollout.tokens.response_ids[kept])
     assert (len(found), found.num_dropped) == (len(kept), 4 - len(kept))
 
 

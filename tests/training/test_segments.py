@@ -1,8 +1,9 @@
 """Dialogues that are longer than the context: which tokens were sampled behind which prompt."""
 
 import torch
+from token_batches import prompts_of
 
-from rlhf_dialog.training.segments import Span, segments_of
+from rlhf_dialog.training.segments import Segments, Span
 
 IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0]])
 
@@ -10,7 +11,7 @@ IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0]])
 def three():
     """Dialogue 0 in two parts with a token between them, dialogue 1 in one."""
     prompts, mask = torch.tensor([[9, 8], [0, 7], [6, 5]]), torch.tensor([[True, True], [False, True], [True, True]])
-    return segments_of(prompts, mask, [Span(0, 0, 3), Span(0, 4, 6), Span(1, 0, 2)], (2, 6))
+    return Segments(prompts_of(prompts, mask), [Span(0, 0, 3), Span(0, 4, 6), Span(1, 0, 2)], (2, 6))
 
 
 def test_each_segment_has_its_columns():
@@ -20,11 +21,15 @@ def test_each_segment_has_its_columns():
 
 def test_joined_is_the_way_back():
     expected = [[1, 2, 3, 0, 5, 6], [7, 8, 0, 0, 0, 0]]  # the token between two segments is in neither
-    assert three().joined(three().split(IDS)).tolist() == expected
+    assert three().join(three().split(IDS)).tolist() == expected
 
 
 def test_some_dialogues_alone():
-    both, second = three().of([1, 0]), three().of([1])
+    both, second = three().select([1, 0]), three().select([1])
     assert [(span.row, span.start, span.end) for span in both.spans] == [(1, 0, 3), (1, 4, 6), (0, 0, 2)]
     assert both.split(IDS.flip(0)).tolist() == three().split(IDS).tolist()
-    assert (second.rows, second.prompt_ids.tolist(), second.split(IDS[1:]).tolist()) == ([0], [[6, 5]], [[7, 8]])
+    assert (second.rows, second.prompts.prompt_ids.tolist(), second.split(IDS[1:]).tolist()) == (
+        [0],
+        [[6, 5]],
+        [[7, 8]],
+    )

@@ -8,9 +8,9 @@ from tiny import gpt2, llama
 from trainers import make_trainer
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models import packed_rows
+from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.training import checks
 from rlhf_dialog.training import episodes as episodes_module
-from rlhf_dialog.training import noise
 
 ESTIMATORS = [
     {"advantage_estimator": "gae", "use_share_model": True},
@@ -44,18 +44,18 @@ def unshared(prompts, dialogues):
 @pytest.mark.parametrize("new_lm", [gpt2, pytest.param(llama, marks=pytest.mark.thorough)])
 def test_the_step_is_that_of_prompts_computed_for_each_response(monkeypatch, keys, more, new_lm):
     compute_in_float64(monkeypatch)
-    computed, pack = [], packed_rows._packed
+    computed, pack = [], TokenBatch._pack
 
     def counted(*args, **options):
         computed.append(pack(*args, **options))
         return computed[-1]
 
-    monkeypatch.setattr(packed_rows, "_packed", counted)
-    monkeypatch.setattr(noise, "ROWS", 0)  # its measure reads each row alone
+    monkeypatch.setattr(TokenBatch, "_pack", counted)
+    monkeypatch.setattr(checks, "ROWS", 0)  # its measure reads each row alone
     found = one_step(ready(keys | more, new_lm))
     num_shared = sum(len(packed.ids) for packed in computed)
     computed.clear()
-    monkeypatch.setattr(episodes_module, "numbered", unshared)
+    monkeypatch.setattr(episodes_module, "prompt_group_ids", unshared)
     expected = one_step(ready(keys | more, new_lm))
     assert num_shared < 0.8 * sum(len(packed.ids) for packed in computed)
     for name in ("gradients", "moved"):
@@ -71,4 +71,4 @@ def test_which_prompts_are_shared():
     groups = [0, 0, 1, 0, 2, None, None]
     prompts = [[5, 6], [5, 6], [5, 6], [5], [7], [8], [8]]
     dialogues = [Dialogue(["a"], meta={} if group is None else {"group": group}) for group in groups]
-    assert episodes_module.numbered(prompts, dialogues).tolist() == [0, 0, 2, 3, 4, 5, 6]
+    assert episodes_module.prompt_group_ids(prompts, dialogues).tolist() == [0, 0, 2, 3, 4, 5, 6]

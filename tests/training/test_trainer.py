@@ -29,7 +29,7 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     trainer = make_trainer(advantage_estimator="rloo", num_responses_per_prompt=2, rollout_batch_size=8)
     taken = make_trainer().sampler.take(4)
     monkeypatch.setattr(type(trainer.world), "share", lambda _, items: items[2 * rank : 2 * rank + 2])
-    rollout = trainer.collector.collect(trainer.next_prompts(), 1)
+    rollout = trainer.collector.collect(trainer.next_episodes(), 1)
     assert [d.meta["group"] for d in rollout.dialogues] == groups
     assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
     assert all("group" not in prompt.meta for prompt in trainer.prompts)
@@ -107,7 +107,7 @@ class Asks:
 )
 def test_a_dialogue_of_two_replies_trains_and_passes_the_checks(monkeypatch, keys):
     """The KL of the start is 0, so the token rewards are what the steps and the reward pay; the ratio of the next ones is 1."""
-    monkeypatch.setattr("rlhf_dialog.training.collecting.SingleTurn", Asks)
+    monkeypatch.setattr("rlhf_dialog.training.episodes.SingleTurn", Asks)
     trainer = make_trainer(gamma=1.0, **keys)
     before = parameters(trainer.models.policy)
     metrics = trainer.step()
@@ -129,7 +129,7 @@ def heard(rollout, row):
     """The ids between the two replies: a separator where the first has none, then the user's turn."""
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
     mask = rollout.response_mask[row].tolist()
-    return encoder.encode_heard(rollout.response_ids[row, : mask.index(False)].tolist(), "Why ?")
+    return encoder.encode_heard(rollout.tokens.response_ids[row, : mask.index(False)].tolist(), "Why ?")
 
 
 # -- episodes without a score
@@ -156,7 +156,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         torch.manual_seed(5)
         return written[-1]
 
-    monkeypatch.setattr("rlhf_dialog.models.chat_agent.respond", recording)
+    monkeypatch.setattr("rlhf_dialog.training.episodes.respond", recording)
     skipping = make_trainer(Holes(places, math.nan), on_reward_error="skip", **keys)
     found = skipping.step()
     stay = [i for i in range(6) if i not in places]
@@ -164,7 +164,9 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
 
     def again(*args, **options):
         torch.manual_seed(5)
-        return Responses(**{name: x if x is None else x[torch.tensor(stay)] for name, x in vars(responses).items()})
+        rows, columns = torch.tensor(stay), dict(vars(responses))
+        tokens = columns.pop("tokens").rows(rows)
+        return Responses(tokens, **{name: x if x is None else x[rows] for name, x in columns.items()})
 
     class Rest(BaseReward):
         name = "holes"
@@ -172,11 +174,10 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         def __call__(self, dialogues):
             return [(i * 7) % 5 - 1.5 for i in stay]
 
-    monkeypatch.setattr("rlhf_dialog.models.chat_agent.respond", again)
+    monkeypatch.setattr("rlhf_dialog.training.episodes.respond", again)
     smaller = make_trainer(Rest(), **keys)
-    monkeypatch.setattr(
-        smaller, "next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
-    )
+    prompts = [PROMPTS[make_trainer().sampler.take(6)[i]] for i in stay]
+    monkeypatch.setattr(smaller, "next_episodes", lambda: smaller.prompts.deal(prompts))
     start = parameters(smaller.models.policy)
     expected = smaller.step()
     moved = 0

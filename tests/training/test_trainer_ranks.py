@@ -1,19 +1,25 @@
 """Ranks agree: several processes on the parts of a rollout make the step that one process makes on all of it."""
 
-import copy
 import math
 
 import pytest
 import torch
 from ranks import in_ranks
 from steps import LR, distance, one_step
-from trainers import Holes, Places, Share, make_trainer, numbers_of
+from trainers import (
+    Holes,
+    Places,
+    Share,
+    change_predictions,
+    collect_next,
+    collect_stored,
+    make_trainer,
+    numbers_of,
+)
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.training import update as update_module
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -39,9 +45,7 @@ def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World,
             head.bias.data += 0.3
         engine.optimizer = torch.optim.SGD(engine.module.parameters(), lr=LR)
     if rollout is not None and rows is not None:
-        own = copy.deepcopy(rollout.of(rows[world.rank]))
-        own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer.collector.play = lambda _: own
+        collect_stored(trainer, rollout, rows[world.rank])
     return trainer
 
 
@@ -57,7 +61,7 @@ def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None
         monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, **keys}
     first = learner(None, None, World(), exact, **keys)
-    rollout = first.collector.play(first.next_prompts())
+    rollout = collect_next(first)
     expected = one_step(learner(rollout, [list(range(len(rollout)))], World(), exact, **keys))
     ranks = in_ranks(len(rows), part_of_step, rollout, rows, exact, keys)
     tolerance = 1e-11 if exact else 1e-5
@@ -121,7 +125,9 @@ def iterate(world: World, keys: dict, count: int = 2, reward=None) -> dict:
         lines.append(trainer.step())
         rollout = trainer.rollout
         seen.append([dialogue.meta["index"] for dialogue in rollout.dialogues])
-        responses += [ids[mask].tolist() for ids, mask in zip(rollout.response_ids, rollout.response_mask, strict=True)]
+        responses += [
+            ids[mask].tolist() for ids, mask in zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
+        ]
         steps.append({int(s["step"]) for o in trainer.optimizers.values() for s in o.state.values()})
     return {
         "seen": seen,
@@ -221,21 +227,11 @@ def stopped(world: World, spoil, keys: dict, reward=None) -> str:
 
 
 def wrong_ratio(trainer):
-    def shifted(*args):
-        found = teacher_forced(*args)
-        found.logprobs = found.logprobs + 0.01
-        return found
-
-    update_module.teacher_forced = shifted
+    change_predictions(None, lambda predictions, _: predictions._replace(logprobs=predictions.logprobs + 0.01))
 
 
 def bad_microbatch(trainer):
-    def spoilt(*args):
-        found = teacher_forced(*args)
-        found.entropy = found.entropy * math.nan
-        return found
-
-    update_module.teacher_forced = spoilt
+    change_predictions(None, lambda predictions, _: predictions._replace(entropy=predictions.entropy * math.nan))
 
 
 def bad_weights(trainer):

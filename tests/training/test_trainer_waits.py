@@ -18,7 +18,8 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.loading import Models, load_models
 from rlhf_dialog.training import rollout as rollout_module
-from rlhf_dialog.training.rollout import collect
+from rlhf_dialog.training.episodes import EpisodeInputs
+from rlhf_dialog.training.rollout import collect_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -113,8 +114,8 @@ def iteration(gpu, config, models):
         patch.setattr(PPOUpdate, "__call__", counted(gpu, PPOUpdate.__call__, parts["update"]))
         patch.setattr(
             rollout_module,
-            "critic_and_reference",
-            counted(gpu, rollout_module.critic_and_reference, parts["reference"]),
+            "predict_columns",
+            counted(gpu, rollout_module.predict_columns, parts["reference"]),
         )
         gpu.reset()
         return parts, trainer.step(), gpu.num_waits
@@ -165,14 +166,18 @@ def test_a_dialogue_of_several_turns(paths):
     """It has no tensor on the wrong device, and its rollout is that of the CPU."""
     config, models = load(paths["gpt2"], 4, top_k=20)
     trainer = build(config, models, CPU)
-    expected = collect([Asks() for _ in range(4)], trainer.speaker, trainer.scorer, models)
+    expected = collect_rollout(EpisodeInputs([Asks() for _ in range(4)]), trainer.speaker, trainer.scorer, models)
     assert len(expected.dialogues[0].turns) > 1
     with pretended_gpu() as gpu:
         trainer = build(config, models, CUDA)
         gpu.reset()
-        found = collect([Asks() for _ in range(4)], trainer.speaker, trainer.scorer, trainer.models)
+        found = collect_rollout(
+            EpisodeInputs([Asks() for _ in range(4)]), trainer.speaker, trainer.scorer, trainer.models
+        )
         assert gpu.num_waits <= 20
         assert found.dialogues == expected.dialogues
-        for name in ("response_ids", "response_mask", "support", "turn_rewards", "logprobs", "ref_logprobs", "values"):
+        for name in ("turn_rewards", "logprobs", "ref_logprobs", "values"):
             torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name))
+        for name in ("response_ids", "response_mask", "support"):
+            assert torch.equal(getattr(found.tokens, name).cpu(), getattr(expected.tokens, name))
     assert expected.turn_rewards.any()

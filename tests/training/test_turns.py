@@ -220,7 +220,12 @@ def test_random_dialogues_against_lists_of_what_was_sampled(monkeypatch, credit,
         mask, ids, ratios, values, *found = (
             x[row].tolist()
             for x in (
-                *(rollout.response_mask, rollout.response_ids, rollout.logprobs - rollout.ref_logprobs, rollout.values),
+                *(
+                    rollout.response_mask,
+                    rollout.tokens.response_ids,
+                    rollout.logprobs - rollout.ref_logprobs,
+                    rollout.values,
+                ),
                 *(rollout.advantages, rollout.returns),
             )
         )
@@ -261,7 +266,7 @@ def test_the_state_of_a_trainer_has_the_number_of_the_next_dialogue():
     first.step()
     second.load_state_dict(first.state_dict())
     assert first.state_dict()["sampler"] == {"dialogues": 6}
-    assert [d.meta["index"] for d in second.next_prompts()] == [6, 7, 8, 9, 10, 11]
+    assert [meta["index"] for meta in second.next_episodes().metas] == [6, 7, 8, 9, 10, 11]
 
 
 def told(world):

@@ -8,15 +8,12 @@ from itertools import pairwise
 import plain
 import pytest
 import torch
-from trainers import Holes, make_trainer, parameters, settings
+from trainers import Holes, change_predictions, make_trainer, parameters, settings
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.masks import last_token, position_ids_of
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training import update as update_module
 
 
 def spoil(monkeypatch, trainer, is_bad, number=math.nan):
@@ -28,15 +25,15 @@ def spoil(monkeypatch, trainer, is_bad, number=math.nan):
         minibatches[-1] = original(*args, **options)
         return minibatches[-1]
 
-    def spoilt(policy, prompt_ids, prompt_mask, *rest):
-        result = teacher_forced(policy, prompt_ids, prompt_mask, *rest)
-        for row in range(len(prompt_ids)):
-            if is_bad(len(minibatches) - 1, index_of(trainer, prompt_ids[row], prompt_mask[row])):
-                result.logprobs[row] = number
-        return result
+    def spoilt(predictions, microbatch):
+        tokens = microbatch.tokens
+        for row in range(len(tokens)):
+            if is_bad(len(minibatches) - 1, index_of(trainer, tokens.prompt_ids[row], tokens.prompt_mask[row])):
+                predictions.logprobs[row] = number
+        return predictions
 
     monkeypatch.setattr(trainer.update, "optimizer_step", recording)
-    monkeypatch.setattr(update_module, "teacher_forced", spoilt)
+    change_predictions(monkeypatch, spoilt)
     return minibatches
 
 
@@ -78,7 +75,7 @@ def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
     """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
     for share, number in ((True, math.nan), (False, math.inf)):
         trainer = make_trainer(num_mini_batch=3, ppo_epoch=2, per_device_microbatch_size=1, use_share_model=share)
-        trainer.prompts = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.prompts]
+        trainer.prompts[:] = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.source]
         target = make_trainer(num_mini_batch=3).sampler.take(6)[4]
         minibatches = spoil(monkeypatch, trainer, lambda _, index, target=target: index == target, number)
         caplog.clear()
@@ -191,8 +188,8 @@ def test_one_step_follows_the_gradient_of_the_written_loss(share):
     trainer.step()
     rollout = trainer.rollout
     mask = rollout.response_mask
-    sequence = torch.cat([rollout.prompt_ids, rollout.response_ids], dim=1)
-    attended = torch.cat([rollout.prompt_mask, torch.ones_like(mask)], dim=1)
+    sequence = torch.cat([rollout.tokens.prompt_ids, rollout.tokens.response_ids], dim=1)
+    attended = torch.cat([rollout.tokens.prompt_mask, torch.ones_like(mask)], dim=1)
     before = slice(-mask.shape[1] - 1, -1)
     inputs = {"input_ids": sequence, "attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
     output = models.policy.lm(**inputs, output_hidden_states=True)
@@ -201,7 +198,7 @@ def test_one_step_follows_the_gradient_of_the_written_loss(share):
         hidden, head = models.critic.trunk(**inputs)[0], models.critic.value_head
     values = head(hidden[:, before]).squeeze(-1)
     logprobs = output.logits[:, before].log_softmax(-1)
-    chosen = logprobs.gather(2, rollout.response_ids.unsqueeze(2)).squeeze(2)[mask]
+    chosen = logprobs.gather(2, rollout.tokens.response_ids.unsqueeze(2)).squeeze(2)[mask]
     entropy = -(logprobs.exp() * logprobs).sum(-1)[mask]
     error = values[mask] - rollout.returns[mask]
     policy_loss = -(rollout.advantages[mask] * (chosen - chosen.detach()).exp()).mean()
@@ -283,16 +280,20 @@ def test_each_minibatch_is_the_mean_over_its_own_tokens(monkeypatch):
 def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
     minibatches = []
 
-    def recording(policy, prompt_ids, prompt_mask, *rest):
-        minibatches.append([tuple(ids[mask].tolist()) for ids, mask in zip(prompt_ids, prompt_mask, strict=True)])
-        return teacher_forced(policy, prompt_ids, prompt_mask, *rest)
+    def recording(predictions, microbatch):
+        pairs = zip(microbatch.tokens.prompt_ids, microbatch.tokens.prompt_mask, strict=True)
+        minibatches.append([tuple(ids[mask].tolist()) for ids, mask in pairs])
+        return predictions
 
-    monkeypatch.setattr(update_module, "teacher_forced", recording)
+    change_predictions(monkeypatch, recording)
     trainer = make_trainer(rollout_batch_size=responses, num_mini_batch=asked, ppo_epoch=3)
     assert trainer.plan.num_minibatches == len(sizes)
     trainer.step()
     rollout = trainer.rollout
-    prompts = [tuple(ids[mask].tolist()) for ids, mask in zip(rollout.prompt_ids, rollout.prompt_mask, strict=True)]
+    prompts = [
+        tuple(ids[mask].tolist())
+        for ids, mask in zip(rollout.tokens.prompt_ids, rollout.tokens.prompt_mask, strict=True)
+    ]
     assert len(set(prompts)) == responses  # each names its response
     assert len(minibatches) == 3 * len(sizes)
     epochs = [minibatches[i : i + len(sizes)] for i in range(0, len(minibatches), len(sizes))]
@@ -402,7 +403,8 @@ def test_kl_in_the_loss_is_not_in_the_rewards():
     metrics, r = trainer.step(), trainer.rollout
     is_last = torch.zeros_like(r.rewards).scatter(1, last_token(r.response_mask).unsqueeze(1), 1.0)
     torch.testing.assert_close(r.rewards, is_last * r.scores.unsqueeze(1))
-    case = plain.Case(r.prompt_ids, r.prompt_mask, r.response_ids, r.response_mask, None)
+    tokens = r.tokens
+    case = plain.Case(tokens.prompt_ids, tokens.prompt_mask, tokens.response_ids, tokens.response_mask)
     models = plain.as_made(trainer.models.policy), plain.as_made(trainer.models.ref_policy)
     expected = plain.divergence(*(plain.evaluated(m, case, 0.9) for m in models))[r.response_mask].mean().item()
     assert metrics["ppo/kl_loss"] == pytest.approx(expected, rel=1e-3)

@@ -5,7 +5,7 @@ What is expected comes from the CPU: the plain path of tests/parts in float64, o
 
 import json
 import signal
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import plain
 import pytest
@@ -20,16 +20,15 @@ from safetensors.torch import load_file
 from saved_models import save
 from steps import LR, distance, one_step
 from tiny import gpt2
-from trainers import PROMPTS, Places, make_trainer, numbers_of, settings
+from trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
 from zoo import new_lm
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics import VecInfo
-from rlhf_dialog.models.generation import Sampling, teacher_forced
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.runs.training_state import load_training, save_training
-from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 
 kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
@@ -41,7 +40,7 @@ def drawn(policy, device, **filters):
     """Responses that the policy draws on the device, and the case that they make there."""
     case = new_case(3, holes=False).to(device)
     found = answered(policy.to(device), case, Sampling(6, TEMPERATURE, **filters))
-    assert found.ids.device.type == device.type
+    assert found.tokens.response_ids.device.type == device.type
     return found, as_case(case, found)
 
 
@@ -59,12 +58,12 @@ def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(
     policy = new_policy(kind)
     oracle = plain.as_made(policy)
     found, case = drawn(policy, device, **filters)
-    forced = teacher_forced(policy, *case.inputs, TEMPERATURE, found.support)
+    forced = teacher_forced(policy, case.tokens, TEMPERATURE, found.tokens.support)
     expected = plain.evaluated(oracle, case.to("cpu"), TEMPERATURE)
     for name in ("logprobs", "entropy", "values"):
         bound = 2e-4 if kind == "bloom" else 1e-9  # float32, see policies.py
-        assert largest(getattr(forced, name), getattr(expected, name), found.mask) < bound, name
-        assert largest(getattr(found, name), getattr(expected, name), found.mask) < bound, name
+        assert largest(getattr(forced, name), getattr(expected, name), found.tokens.response_mask) < bound, name
+        assert largest(getattr(found, name), getattr(expected, name), found.tokens.response_mask) < bound, name
 
 
 @torch.no_grad()
@@ -75,8 +74,8 @@ def test_the_kept_tokens_are_those_of_sorting_and_adding_up(device, filters):
     found, case = drawn(policy, device, **filters)
     logits, _ = plain.all_logits(oracle, replace(case, support=None).to("cpu"))
     sizes = set()
-    for row, t in found.mask.cpu().nonzero().tolist():
-        kept = sorted(i for i in found.support[row, t].tolist() if i >= 0)
+    for row, t in found.tokens.response_mask.cpu().nonzero().tolist():
+        kept = sorted(i for i in found.tokens.support[row, t].tolist() if i >= 0)
         assert kept == nucleus(logits[row, t] / TEMPERATURE, **filters)
         sizes.add(len(kept))
     assert len(sizes) > 1 or "top_p" not in filters
@@ -105,9 +104,9 @@ def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind
         case = new_case(seed, holes=False)
         expected = plain.evaluated(exact, case, 1.0).logprobs
         for name, lm in models.items():
-            precise = teacher_forced(Policy(lm).eval(), *case.to(device).inputs, 1.0).logprobs
+            precise = teacher_forced(Policy(lm).eval(), case.to(device).tokens, 1.0).logprobs
             assert largest(precise, expected, case.response_mask) < 1e-4
-            rough = teacher_forced(Policy(lm, use_amp=True).eval(), *case.to(device).inputs, 1.0).logprobs
+            rough = teacher_forced(Policy(lm, use_amp=True).eval(), case.to(device).tokens, 1.0).logprobs
             assert rough.dtype == torch.float32
             errors[name].append((rough.cpu() - expected)[case.response_mask].abs())
     packed, padded = (torch.cat(parts).mean().item() for parts in errors.values())
@@ -158,13 +157,15 @@ def learner(folder, device, rollout, **keys):
         found = [p for p in engine.module.parameters() if p.requires_grad]
         engine.optimizer = torch.optim.SGD(found, lr=LR)
     if rollout is not None:
-        trainer.collector.play = lambda _: rollout_on(rollout, device)
+        collect_stored(trainer, rollout_on(rollout, device), list(range(len(rollout))))
     return trainer
 
 
 def rollout_on(rollout, device):
-    columns = {f.name: getattr(rollout, f.name) for f in fields(Rollout)}
-    return replace(rollout, **{name: x.to(device) for name, x in columns.items() if isinstance(x, torch.Tensor)})
+    tokens, columns = rollout.tokens, {name: x.to(device) for name, x in rollout.columns.items()}
+    support = None if tokens.support is None else tokens.support.to(device)
+    ids = {"prompt_ids": tokens.prompt_ids.to(device), "response_ids": tokens.response_ids.to(device)}
+    return replace(rollout, tokens=replace(tokens, **ids, support=support), **columns)
 
 
 @pytest.mark.parametrize("keys", UPDATES.values(), ids=list(UPDATES))
@@ -173,7 +174,7 @@ def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, fold
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     keys, cpu = ONE_STEP | keys, torch.device("cpu")
     first = learner(folder, cpu, None, **keys)
-    rollout = first.collector.play(first.next_prompts())
+    rollout = collect_next(first)
     expected = one_step(learner(folder, cpu, rollout, **keys))
     for size in (1, 4) if device.type == "cuda" else (1,):
         found = one_step(learner(folder, device, rollout, **keys | {"per_device_microbatch_size": size}))

@@ -10,9 +10,9 @@ from policies import Ends, answered, as_case, fast_gradients, gradients, old_num
 from processes import ROOT
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_dialog.models.generation import Sampling, teacher_forced
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_causal_lm
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 
 pytestmark = pytest.mark.thorough
 
@@ -69,11 +69,19 @@ def test_float32_evaluation_and_sampling(lm):
     for seed, filters in enumerate(({}, {"top_k": 30})):
         sampling = Sampling(20, 0.8, **filters)
         found = answered(policy, case, sampling, Ends(range(2, lm.config.vocab_size, 15)), seed=seed)
-        forced = teacher_forced(policy, case.prompt_ids, case.prompt_mask, found.ids, found.mask, 0.8, found.support)
+        forced = teacher_forced(
+            policy,
+            case.prompt_ids,
+            case.prompt_mask,
+            found.tokens.response_ids,
+            found.tokens.response_mask,
+            0.8,
+            found.tokens.support,
+        )
         expected = plain.evaluated(plain.as_made(policy), as_case(case, found), 0.8)
         for name in ("logprobs", "entropy", "values"):
-            assert largest(getattr(forced, name), getattr(expected, name), found.mask) < 1e-4, name
-            assert largest(getattr(found, name), getattr(expected, name), found.mask) < 1e-4, name
+            assert largest(getattr(forced, name), getattr(expected, name), found.tokens.response_mask) < 1e-4, name
+            assert largest(getattr(found, name), getattr(expected, name), found.tokens.response_mask) < 1e-4, name
 
 
 def test_float32_loss_and_gradients(lm):
@@ -114,7 +122,7 @@ def test_bfloat16_differs_no_more_than_the_plain_path_does(lm):
         expected = plain.evaluated(oracle, case, 1.0).logprobs
         with torch.autocast("cpu", torch.bfloat16):
             slow = plain.evaluated(oracle, case, 1.0).logprobs
-        forced, mask = teacher_forced(rough, *case.inputs, 1.0).logprobs, case.response_mask
+        forced, mask = teacher_forced(rough, case.tokens, 1.0).logprobs, case.response_mask
         assert forced.dtype == drawn.logprobs.dtype == torch.float32
         pairs = {"plain": (slow, expected), "forced": (forced, expected), "sampled": (drawn.logprobs, expected)}
         for name, (x, y) in (pairs | {"ratio": (drawn.logprobs, forced)}).items():

@@ -16,7 +16,7 @@ from rlhf_dialog.feedback.store.examples import HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import Reply, Speaker
-from rlhf_dialog.models.generation import random_numbers
+from rlhf_dialog.models.generation import GenerationLimits, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.services.guard import Limit
 
@@ -59,8 +59,8 @@ def _heldout_prompts(heldout: HeldOut, settings: BotSettings, context_size: int)
 
 def _speaker(learner: Learner, policy: Policy) -> Speaker:
     agent = learner.agent
-    size = learner.settings.per_device_microbatch_size
-    return Speaker(policy, agent.encoder, agent.sampling, agent.stop, microbatch_size=size)
+    limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
+    return Speaker(policy, agent.encoder, agent.sampling, agent.stop, limits)
 
 
 def _replies(speaker: Speaker, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:

@@ -23,11 +23,10 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.store.examples import Example, RatedAnswer
 from rlhf_dialog.json_files import FAULTS, load_json
-from rlhf_dialog.models.chat_agent import ChatAgent, collate
-from rlhf_dialog.models.device_copies import send
-from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.sizes import num_embeddings, num_positions
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.policy import Policy, num_positions, teacher_forced
+from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,9 @@ def row_names(example: Example) -> list[str]:
 
 def compute_logprobs(policy: Policy, rows: Sequence[TokenizedExample], pad_id: int) -> Tensor:
     """The log-probability of each response (B,), summed over its tokens."""
-    prompt_ids, prompt_mask = collate([row.prompt for row in rows], pad_id)
-    lengths = torch.tensor([len(row.response) for row in rows])
-    response_mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    response_ids = torch.full(response_mask.shape, pad_id, dtype=torch.long)
-    response_ids[response_mask] = torch.tensor([one for row in rows for one in row.response])
-    device = policy.lm.device
-    predicted = teacher_forced(
-        policy,
-        send(prompt_ids, device),
-        prompt_mask,
-        send(response_ids, device),
-        response_mask,
-        temperature=1.0,
-        with_entropy=False,
-    )
-    return predicted.logprobs.sum(dim=1)
+    prompts = TokenBatch.from_prompts([row.prompt for row in rows], pad_id, policy.lm.device)
+    tokens = prompts.with_replies([row.response for row in rows])
+    return teacher_forced(policy, tokens, temperature=1.0, with_entropy=False).logprobs.sum(dim=1)
 
 
 @torch.no_grad()

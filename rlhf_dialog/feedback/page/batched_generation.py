@@ -18,7 +18,8 @@ import torch
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
+from rlhf_dialog.models.generation import Sampling, random_numbers
+from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.streaming import GrowingReply, stream
 
 CPU = torch.device("cpu")
@@ -233,8 +234,6 @@ def _closing_error() -> AnsweringClosed:
 def _logprob(agent: ChatAgent, turns: Sequence[str], token_ids: Sequence[int], like: ChatAgent) -> float:
     """Log-probability of the whole answer under `agent`, for the prompt and at the temperature of `like`."""
     prompt = like.encoder.encode_prompt([turn.strip() for turn in turns][-like.settings.context_size :])
-    prompt_ids, prompt_mask = agent.batch([prompt])
-    ids = torch.tensor([list(token_ids)], device=prompt_ids.device)
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    found = teacher_forced(agent.policy, prompt_ids, prompt_mask, ids, mask, like.sampling.temperature)
-    return math.fsum(found.logprobs[0].tolist())
+    tokens = agent.batch([prompt]).with_replies([token_ids])
+    logprobs = teacher_forced(agent.policy, tokens, like.sampling.temperature, with_entropy=False).logprobs
+    return math.fsum(logprobs[0].tolist())

@@ -15,8 +15,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
+from rlhf_dialog.models.policy import num_positions
 from rlhf_dialog.models.pretrained import warn_of_remote_code
-from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from known_sizes import BILLION, LLAMA_3_8B, OPT_1B
+from rlhf_dialog.models.packed_rows import pack
 from tiny import llama
 from transformers import (
     AutoModelForCausalLM,
@@ -18,7 +19,6 @@ from transformers import (
 
 from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, model_sizes
 from rlhf_dialog.models.loading import load_causal_lm
-from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
 
 

@@ -56,7 +56,7 @@ def waiting(answering: Answering, count: int) -> None:
 
 def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
     numbers = random_numbers(1, chat_agent.sampling, torch.device("cpu"), torch.Generator().manual_seed(7))
-    _, _, responses = chat_agent.respond([["Hello"]], numbers)
+    responses = chat_agent.generate(chat_agent.encode([["Hello"]]), numbers)
     (reply,) = chat_agent.read(responses)
     with Answering(chat_agent) as answering:
         answer = last(answering.stream(["Hello"], answering.begin(), seed=7))

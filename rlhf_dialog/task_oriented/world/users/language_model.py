@@ -155,7 +155,7 @@ def write_turns(speaker: "ChatAgent", prompts: Sequence[list[list[str]]], stream
     ids = [_fitting(speaker, variants) for variants in prompts]
     length = speaker.sampling.max_new_tokens
     uniform = torch.tensor([[rng.random() for _ in range(length)] for rng in streams], dtype=torch.float64)
-    responses = speaker.write(*speaker.batch(ids), uniform.to(speaker.policy.lm.device))
+    responses = speaker.generate(speaker.batch(ids), uniform.to(speaker.policy.lm.device))
     return [reply.text for reply in speaker.read(responses)]
 
 

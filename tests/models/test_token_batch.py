@@ -1,27 +1,27 @@
 """Which tokens of a batch are computed, where they lie, and what is computed once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from masks import masks_of
 from plain import new_case, sharing
+from token_batches import prompts_of
 
-from rlhf_dialog.models import packed_rows
-from rlhf_dialog.models.packed_rows import pack, pack_prompts
-
-
-def masks_of(*rows):
-    return torch.tensor([[letter == "1" for letter in row] for row in rows])
+from rlhf_dialog.models import token_batch
+from rlhf_dialog.models.token_batch import TokenBatch
 
 
 def listed(packed):
     found = {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in vars(packed).items()}
-    del found["groups"]
+    del found["groups"], found["support"]
     return found
 
 
 def test_pack_by_hand():
     """The last response token is fed to nobody; a token that does not count is fed all the same."""
     prompts, responses = torch.tensor([[90, 11, 12], [21, 91, 22]]), torch.tensor([[31, 32, 92], [41, 42, 43]])
-    packed = pack(prompts, masks_of("011", "101"), responses, masks_of("110", "101"))
+    packed = TokenBatch(prompts, masks_of("011", "101"), responses, masks_of("110", "101")).pack()
     assert listed(packed) == {
         "ids": [11, 12, 31, 21, 22, 41, 42],
         "positions": [0, 1, 2, 0, 1, 2, 3],
@@ -40,7 +40,9 @@ def test_pack_by_hand():
 
 
 def test_pack_prompts_by_hand():
-    packed = pack_prompts(torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]]), masks_of("011", "101", "001"))
+    packed = prompts_of(
+        torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]]), masks_of("011", "101", "001")
+    ).pack_prompts()
     assert listed(packed) == {
         "ids": [11, 12, 21, 22, 51],
         "positions": [0, 1, 0, 1, 0],
@@ -58,14 +60,14 @@ def test_pack_prompts_by_hand():
 
 def test_a_response_of_which_nothing_counts():
     prompts, responses = torch.tensor([[11, 12], [21, 22]]), torch.tensor([[31, 32], [41, 42]])
-    packed = pack(prompts, masks_of("11", "01"), responses, masks_of("00", "10"))
+    packed = TokenBatch(prompts, masks_of("11", "01"), responses, masks_of("00", "10")).pack()
     assert (packed.ids.tolist(), packed.keep.tolist(), packed.targets.tolist()) == ([11, 12, 22], [2], [41])
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_pack_equals_a_loop(seed):
     case = new_case(seed, rows=1 + seed % 5, holes=seed % 3 > 0)
-    packed = pack(*case.inputs)
+    packed = case.tokens.pack()
     ids, positions, keep, targets, rows = [], [], [], [], []
     for b in range(len(case.prompt_ids)):
         row = case.prompt_ids[b][case.prompt_mask[b]].tolist()
@@ -88,9 +90,9 @@ def test_pack_equals_a_loop(seed):
 @pytest.mark.parametrize("together", [1, 2, 4])
 def test_groups_by_hand(together, monkeypatch):
     """Rows of 2, 1, 3, 1, 2 tokens: the groups are neighbours, and each is as wide as its own longest row."""
-    monkeypatch.setattr(packed_rows, "ROWS_TOGETHER", together)
+    monkeypatch.setattr(token_batch, "ROWS_TOGETHER", together)
     mask = torch.arange(3) < torch.tensor([2, 1, 3, 1, 2]).unsqueeze(1)
-    packed = pack_prompts(torch.zeros_like(mask, dtype=torch.long), mask)
+    packed = prompts_of(torch.zeros_like(mask, dtype=torch.long), mask).pack_prompts()
     found = [(g.first, g.count, g.width, (g.tokens.start, g.tokens.stop), g.place.tolist()) for g in packed.groups]
     assert (
         found
@@ -120,7 +122,7 @@ def test_a_shared_prompt_by_hand():
     prompts = torch.tensor([[11, 12], [99, 21], [11, 12]])
     responses = torch.tensor([[31, 32, 90], [41, 42, 43], [51, 90, 90]])
     masks = masks_of("11", "01", "11"), masks_of("110", "111", "100")
-    packed = pack(prompts, masks[0], responses, masks[1], torch.tensor([4, 1, 4]))
+    packed = TokenBatch(prompts, masks[0], responses, masks[1], torch.tensor([4, 1, 4])).pack()
     assert listed(packed) == {
         "ids": [11, 12, 21, 31, 41, 42],
         "positions": [0, 1, 0, 2, 1, 2],
@@ -145,7 +147,7 @@ def test_a_shared_prompt_by_hand():
 
 def test_numbers_that_differ_change_nothing():
     case = new_case(3, rows=5)
-    plain, numbered = pack(*case.inputs), pack(*case.inputs, torch.tensor([4, 0, 7, 1, 2]))
+    plain, numbered = case.tokens.pack(), replace(case, groups=torch.tensor([4, 0, 7, 1, 2])).tokens.pack()
     assert listed(plain) == listed(numbered)
     assert all(rows.seen is None for rows in numbered.groups)
 
@@ -153,8 +155,8 @@ def test_numbers_that_differ_change_nothing():
 @pytest.mark.parametrize("seed", range(30))
 def test_shared_rows_equal_a_loop(seed):
     """Padded again, the tokens, targets and places are those of rows that share nothing, and no prompt is there twice."""
-    case, numbers = sharing(new_case(seed, rows=2 + seed % 7, holes=seed % 3 > 0), seed)
-    plain, shared = pack(*case.inputs), pack(*case.inputs, numbers)
+    case = sharing(new_case(seed, rows=2 + seed % 7, holes=seed % 3 > 0), seed)
+    plain, shared, numbers = replace(case, groups=None).tokens.pack(), case.tokens.pack(), case.groups
     same = ("place", "num_rows", "width", "kept_place", "targets", "at", "shape")
     assert all(listed(plain)[name] == listed(shared)[name] for name in same)
     for name in ("ids", "positions"):
@@ -163,3 +165,71 @@ def test_shared_rows_equal_a_loop(seed):
     once = sum(int(case.prompt_mask[numbers.tolist().index(number)].sum()) for number in set(numbers.tolist()))
     assert len(shared.ids) == len(plain.ids) - int(case.prompt_mask.sum()) + once
     assert sum(rows.tokens.stop - rows.tokens.start for rows in shared.groups) == len(shared.ids)
+
+
+def cut_of(microbatches):
+    """The rows of each microbatch, and its numbers of prompt and response columns."""
+    return [(at[0].tolist(), part.prompt_mask.shape[1], part.response_mask.shape[1]) for at, part in microbatches]
+
+
+def batch_of(prompt_mask, response_mask, groups=None):
+    ids, response_ids = (torch.arange(mask.numel()).view(mask.shape) for mask in (prompt_mask, response_mask))
+    return TokenBatch(ids, prompt_mask, response_ids, response_mask, groups)
+
+
+def test_microbatches_by_hand():
+    """Sorted by the length of prompt and response, each cut to the columns that some row of it fills."""
+    prompts = masks_of("0001", "1111", "0011", "0111", "0001")
+    responses = masks_of("111", "110", "100", "101", "110")  # lengths 4, 6, 3, 6, 3; the fourth has a hole
+    batch = batch_of(prompts, responses)
+    assert cut_of(batch.microbatches(2)) == [([2, 4], 2, 2), ([0, 1], 4, 3), ([3], 3, 3)]
+    (((rows, columns), part),) = batch.microbatches(9, torch.tensor([4, 2]))
+    assert (rows.tolist(), columns) == ([4, 2], slice(0, 2))
+    assert part.prompt_ids.tolist() == [[18, 19], [10, 11]]
+    assert part.response_ids.tolist() == [[12, 13], [6, 7]]
+    assert part.prompt_mask.int().tolist() == [[0, 1], [1, 1]]
+    assert part.response_mask.int().tolist() == [[1, 1], [1, 0]]
+    assert batch.microbatches(3, torch.empty(0, dtype=torch.long)) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (1, [[1], [4], [6], [0], [2], [3], [5]]),
+        (2, [[1, 4], [6], [0, 2], [3, 5]]),
+        (3, [[1, 4, 6], [0, 2, 3], [5]]),
+        (4, [[1, 4, 6], [0, 2, 3, 5]]),
+        (7, [[1, 4, 6, 0, 2, 3, 5]]),
+    ],
+)
+def test_a_group_is_cut_only_where_it_does_not_fit(size, parts):
+    """Rows 0, 2 and 3 have the same prompt, 1, 4 and 6 have another, which is shorter; 5 has its own, the longest."""
+    prompts = masks_of("0111", "0001", "0111", "0111", "0001", "1111", "0001")
+    responses = masks_of("100", "100", "110", "111", "110", "111", "111")
+    batch = batch_of(prompts, responses, torch.tensor([5, 2, 5, 5, 2, 9, 2]))
+    assert [at[0].tolist() for at, _ in batch.microbatches(size)] == parts
+
+
+def test_numbers_that_differ_change_no_microbatch():
+    torch.manual_seed(0)
+    prompts, responses = torch.rand(9, 5) > 0.3, torch.rand(9, 4) > 0.3
+    plain, grouped = batch_of(prompts, responses), batch_of(prompts, responses, torch.arange(9))
+    assert cut_of(plain.microbatches(4)) == cut_of(grouped.microbatches(4))
+
+
+def test_columns_of_microbatches_come_back_to_their_rows():
+    case = new_case(7, rows=5)
+    twice = case.tokens.map_microbatches(2, lambda packed, at: {"twice": 2 * packed.targets})["twice"]
+    assert torch.equal(twice, torch.where(case.response_mask, 2 * case.response_ids, 0))
+
+
+def test_prompts_are_padded_on_the_left_and_replies_on_the_right():
+    prompts = TokenBatch.from_prompts([[5, 6, 7], [8], [9, 0]], 1, torch.device("cpu"))
+    assert prompts.prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]
+    assert prompts.prompt_mask.tolist() == [[True, True, True], [False, False, True], [False, True, True]]
+    assert prompts.response_ids.shape == prompts.response_mask.shape == (3, 0)
+    batch = prompts.with_replies([[2], [3, 4], [5, 6]])
+    assert batch.response_ids.tolist() == [[2, 1], [3, 4], [5, 6]]
+    assert batch.response_mask.int().tolist() == [[1, 0], [1, 1], [1, 1]]
+    last = batch.rows(torch.tensor([2, 1])).rows(slice(0, 1)).without_padding()
+    assert (last.prompt_ids.tolist(), last.response_ids.tolist()) == ([[9, 0]], [[5, 6]])

@@ -1,0 +1,33 @@
+"""Token batches and what models say of them: `from token_batches import respond_to`."""
+
+from typing import Any
+
+from torch import Tensor
+
+from rlhf_dialog.models.generation import GenerationLimits, Responses, respond
+from rlhf_dialog.models.token_batch import TokenBatch
+
+
+def prompts_of(ids: Tensor, mask: Tensor, pad_id: int = 0, groups: Tensor | None = None) -> TokenBatch:
+    """Prompts (B, P) without responses."""
+    return TokenBatch(ids, mask, ids[:, :0], mask[:, :0], groups, pad_id=pad_id)
+
+
+def respond_to(
+    policy: Any, ids: Tensor, mask: Tensor, sampling: Any, stop: Any, pad_id: int, groups: Any = None, **limits: Any
+) -> Responses:
+    """Responses to prompts (B, P); the limits by name."""
+    return respond(policy, prompts_of(ids, mask, pad_id, groups), sampling, stop, GenerationLimits(**limits))
+
+
+def columns_of(responses: Responses) -> dict[str, Tensor | None]:
+    """All tensors of responses by name."""
+    tokens, columns = responses.tokens, dict(vars(responses))
+    del columns["tokens"]
+    return columns | {"ids": tokens.response_ids, "mask": tokens.response_mask, "support": tokens.support}
+
+
+def critic_values(critic: Any, tokens: TokenBatch) -> Tensor:
+    """The values (B, T) of a separate critic."""
+    packed = tokens.pack()
+    return packed.scatter(critic(packed))

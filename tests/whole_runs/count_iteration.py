@@ -1,0 +1,104 @@
+"""The files and lines that one iteration of PPO enters: what a reader of `PPOTrainer.step` down to the loss may have to open.
+
+    python tests/whole_runs/count_iteration.py [--files]
+
+The settings are those of configs/quickstart.yaml with a critic (`--advantage_estimator gae`), the models tiny and random.
+A file counts, with all its lines, when one of its functions is called during the first iteration, in any thread.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "parts")]
+
+import yaml  # noqa: E402
+from classifiers import save_classifier  # noqa: E402
+from scalars import save_scalar  # noqa: E402
+from tiny import byte_tokenizer, gpt2, write_data  # noqa: E402
+
+import rlhf_dialog  # noqa: E402
+
+PACKAGE = Path(rlhf_dialog.__file__).parent
+SMALL = {
+    "max_new_tokens": 6,
+    "rollout_batch_size": 16,
+    "device": "cpu",
+    "pytorch_threads": 1,
+    "advantage_estimator": "gae",
+}
+
+
+def entered_files(folder: Path) -> dict[str, int]:
+    """The files of the package that one iteration enters, each with the number of its lines; models and data go into `folder`."""
+    trainer = rlhf_dialog.PPOAgent.from_config(_write_config(folder)).build()
+    files: set[str] = set()
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        trainer.step()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        trainer.close()
+    ours = sorted(path for name in files if (path := Path(name)).is_relative_to(PACKAGE))
+    return {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in ours}
+
+
+def _write_config(folder: Path) -> Path:
+    """The quickstart's configuration with the tiny models of this machine; returns the file."""
+    config = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
+    gpt2().save_pretrained(folder / "model")
+    byte_tokenizer().save_pretrained(folder / "model")
+    save_classifier(folder / "intent", byte_tokenizer(), vocab_size=300, max_position_embeddings=128)
+    save_scalar(folder / "preference", tokenizer=byte_tokenizer())
+    models = {
+        "Intent": {"intent_model": str(folder / "intent")},
+        "RewardModel": {"model": str(folder / "preference"), "clip": 3.0},
+    }
+    for part in config["reward_class"]["args"]["parts"]:
+        part["args"] = models.get(part["id"], {})
+    config |= SMALL | {"model_path": str(folder / "model"), "run_dir": str(folder / "runs")}
+    config["env"]["args"]["data_path"] = str(write_data(folder / "data"))
+    path = folder / "ppo.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def sizes_by_folder(files: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """Folder -> files and lines."""
+    lines = defaultdict(list)
+    for path, count in files.items():
+        lines[path.partition("/")[0]].append(count)
+    return {folder: (len(counts), sum(counts)) for folder, counts in lines.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", action="store_true", help="list every file")
+    with tempfile.TemporaryDirectory() as folder:
+        options, files = parser.parse_args(), entered_files(Path(folder))
+    if options.files:
+        for path, count in files.items():
+            print(f"{count:6} {path}")
+    for name, (count, lines) in sorted(sizes_by_folder(files).items()):
+        print(f"{name:16} {count:3} files {lines:6} lines")
+    core = [lines for path, lines in files.items() if path.startswith(("training/", "models/"))]
+    print(
+        f"training + models: {len(core)} files, {sum(core)} lines; in all {len(files)} files, {sum(files.values())} lines"
+    )
+
+
+if __name__ == "__main__":
+    main()
