@@ -84,19 +84,19 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
     """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank, but for
-    those of `VecInfo.of_all`.
+    those of `VecInfo.pooled`.
 
     Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
         metrics = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
     metrics = _mean_over_ranks(metrics, len(rollout), world)
-    of_all = getattr(vec_info, "of_all", None)
-    if world.size == 1 or of_all is None:
+    pooled = getattr(vec_info, "pooled", None)
+    if world.size == 1 or pooled is None:
         return metrics
     responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
     with world.fail_together():
-        return metrics | {name: value for name, value in _asked(vec_info, of_all, responses).items() if name in metrics}
+        return metrics | {name: value for name, value in _asked(vec_info, pooled, responses).items() if name in metrics}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
