@@ -145,7 +145,7 @@ def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bit
     A temperature below 1 divides the logits, and multiplies their rounding errors.
     """
     largest = max(world.gather(rounding.max().item() if len(rounding) else 0.0))
-    total, count = world.sum_of([rounding.double().sum().item(), len(rounding)])
+    total, count = world.sum_numbers([rounding.double().sum().item(), len(rounding)])
     mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
     text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
     logger.log(logging.INFO if num_bits == 16 else logging.DEBUG, text, num_bits, mean, largest)
@@ -210,7 +210,7 @@ def check_first_kl(log_ratios: Tensor, tokens: TokenBatch, noise: Noise, world: 
     size = masked(log_ratios, tokens.mask).abs()
     largest = max(world.gather(size.max().item() if len(size) else 0.0))
     mean = masked_mean(size, tokens.mask, world.sum).item()
-    check_start(largest, mean, noise, world.sum_of([int(tokens.response_mask.sum())])[0])
+    check_start(largest, mean, noise, world.sum_numbers([int(tokens.response_mask.sum())])[0])
 
 
 def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:

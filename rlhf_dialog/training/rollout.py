@@ -303,7 +303,7 @@ class Collector:
             newest = [text for dialogue in rollout.dialogues for text in newest_turns(dialogue)]
             warn_about_cut(self.speaker.encoder, newest, self.world.gather)
             self.is_first = False
-        left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
+        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
         if not left:
             groups = " or their groups" if self.config.estimator.needs_groups else ""
             raise RunStopped(

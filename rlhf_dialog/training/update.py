@@ -168,7 +168,7 @@ class PPOUpdate:
     def _totals(self, numbers: Sequence[Metrics]) -> Metrics:
         """The sum of each statistic over the microbatches of all ranks."""
         totals = {name: sum(x[name] for x in numbers) for name in numbers[0]}
-        return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True))
+        return dict(zip(totals, self.world.sum_numbers(list(totals.values())), strict=True))
 
     def _move(self, is_made: bool, norms: Metrics) -> None:
         """Make the step of each engine with its clipped gradient, or discard the gradients."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pretended_gpu import pretended_gpu
 
-from rlhf_dialog.training import clock
+from rlhf_dialog.training import rollout as clock
 from rlhf_dialog.training.rollout import Clock
 
 
