@@ -75,11 +75,11 @@ def test_a_process_that_sees_one_gpu_takes_it_whatever_its_rank(gpus):
     assert taken == [0]
 
 
-@pytest.mark.parametrize(("asked", "visible", "device"), [("cpu", 2, "cpu"), ("auto", 0, "cpu"), ("cuda", 1, "cuda")])
-def test_the_device_that_a_key_asks_for(gpus, caplog, asked, visible, device):
+@pytest.mark.parametrize(("asked", "visible", "expected"), [("cpu", 2, "cpu"), ("auto", 0, "cpu"), ("cuda", 1, "cuda")])
+def test_the_device_that_a_key_asks_for(gpus, caplog, asked, visible, expected):
     taken = gpus(visible)
-    assert device.choose_device(asked) == device
-    assert (taken == [], caplog.messages == []) == (device == "cpu", device == "cpu")
+    assert device.choose_device(asked) == expected
+    assert (taken == [], caplog.messages == []) == (expected == "cpu", expected == "cpu")
 
 
 def test_a_gpu_that_is_not_there(gpus):

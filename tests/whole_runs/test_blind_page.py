@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_dialog.evaluation import blind
+from experiments.blind import reading as blind
 
 pytestmark = pytest.mark.browser
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy

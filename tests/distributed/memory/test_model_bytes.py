@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from known_sizes import BILLION, LLAMA_3_8B, OPT_1B
-from rlhf_dialog.models.packed_rows import pack
 from tiny import llama
 from transformers import (
     AutoModelForCausalLM,
@@ -20,6 +19,7 @@ from transformers import (
 from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, model_sizes
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.token_batch import TokenBatch
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10, shared=1):
     ids, real = torch.randint(3, 250, (rows, prompt + response)), torch.ones(rows, prompt + response, dtype=torch.bool)
     numbers = torch.arange(rows) // shared
     ids[:, :prompt] = ids[numbers * shared, :prompt]
-    batch = pack(ids[:, :prompt], real[:, :prompt], ids[:, prompt:], real[:, prompt:], numbers)
+    batch = TokenBatch(ids[:, :prompt], real[:, :prompt], ids[:, prompt:], real[:, prompt:], numbers).pack()
     policy = Policy(lm, use_amp=amp)
     assert packs(lm) == packed
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):

@@ -18,7 +18,7 @@ from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
-from rlhf_dialog.training import collecting
+from rlhf_dialog.training.rollout import Collector
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 
 KEYS = {
@@ -188,7 +188,7 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
         if where == "in the second preference model":
             patched.setattr(PreferenceModel, "train", dying(PreferenceModel.train, 2))
         elif where == "in PPO":
-            patched.setattr(collecting, "collect", dying(collecting.collect, 3))
+            patched.setattr(Collector, "collect", dying(Collector.collect, 3))
         else:
             patched.setattr(preference_night, "remove_whole", dying(preference_night.remove_whole, 1))
         with pytest.raises(Killed):

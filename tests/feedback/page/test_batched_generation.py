@@ -61,7 +61,7 @@ def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
     with Answering(chat_agent) as answering:
         answer = last(answering.stream(["Hello"], answering.begin(), seed=7))
     assert (answer.text, list(answer.token_ids), answer.ended) == (reply.text, reply.ids, True)
-    assert list(answer.logprobs) == responses.logprobs[0][responses.mask[0]].tolist()
+    assert list(answer.logprobs) == responses.logprobs[0][responses.tokens.response_mask[0]].tolist()
     assert (answer.sampling["seed"], answer.sampling["temperature"], answer.version) == (7, 1.0, "agent")
 
 
