@@ -204,7 +204,7 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     trainer.speaker.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
     )
-    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
+    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]  # type: ignore[union-attr]
     if encoded != inputs.expected_ids():
         raise UserError(
             "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
