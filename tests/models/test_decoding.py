@@ -101,8 +101,8 @@ def test_packed_and_padded_rows_draw_the_same(kind, shared):
     case, sampling = new_case(4, rows=8, holes=False), Sampling(8, 0.9, top_p=0.9)
     options = {}
     if shared:
-        case, numbers = sharing(case, 4)
-        options = {"prompt_numbers": numbers, "rows_at_once": 5, "prompts_at_once": 2}
+        case = sharing(case, 4)
+        options = {"rows_at_once": 5, "prompts_at_once": 2}
     first, second = (
         answered(new_policy(kind, packing=packing), case, sampling, **options) for packing in (True, False)
     )

@@ -371,7 +371,7 @@ def test_adapters_learn_the_same_from_prompts_that_are_computed_once(paths, kind
     compute_in_float64(monkeypatch)
     torch.manual_seed(0)
     found = one_step(once)
-    monkeypatch.setattr(episodes_module, "numbered", lambda prompts, dialogues: torch.arange(len(prompts)))
+    monkeypatch.setattr(episodes_module, "prompt_group_ids", lambda prompts, dialogues: torch.arange(len(prompts)))
     torch.manual_seed(0)
     expected = one_step(each)
     assert set(found["gradients"]) == set(expected["gradients"])

@@ -46,11 +46,11 @@ def test_evaluation_equals_the_plain_path(kind, packing, shared):
     critic = critic.to(precision(kind))
     oracle, oracle_critic = plain.as_made(policy), plain.as_made(critic)
     for seed in range(8):
-        case, numbers = new_case(seed, filtered=seed % 2 == 1, holes=seed % 4 < 3), None
+        case = new_case(seed, filtered=seed % 2 == 1, holes=seed % 4 < 3)
         if shared:
-            case, numbers = sharing(case, seed)
+            case = sharing(case, seed)
         temperature = (1.0, 0.6, 1.7)[seed % 3]
-        found = teacher_forced(policy, case.tokens, temperature, groups=numbers)
+        found = teacher_forced(policy, case.tokens, temperature)
         expected = plain.evaluated(oracle, case, temperature)
         pairs = {name: (getattr(found, name), getattr(expected, name)) for name in ("logprobs", "entropy", "values")}
         values = critic_values(critic, case.tokens)
@@ -75,11 +75,11 @@ def compare_minibatch(
 ) -> None:
     """One minibatch by the trainer and by the plain path: the loss, and the gradient of every parameter."""
     config = settings(temperature=(1.0, 0.7)[seed % 2], use_share_model=share, **keys)
-    case, numbers = new_case(seed, rows=5, filtered=seed % 2 == 1), None
+    case = new_case(seed, rows=5, filtered=seed % 2 == 1)
     if shared:
-        case, numbers = sharing(case, seed)
+        case = sharing(case, seed)
     old = old_numbers(policy, case, config.temperature)
-    totals, fast = fast_gradients(policy, critic, case, old, config, reference, numbers)
+    totals, fast = fast_gradients(policy, critic, case, old, config, reference)
     oracle, oracle_critic = plain.as_made(policy), critic and plain.as_made(critic)
     oracle.zero_grad()
     loss = plain.loss_of(oracle, oracle_critic, case, old, config, reference and plain.as_made(reference))
