@@ -12,8 +12,8 @@ import random
 import sys
 from pathlib import Path
 
-from rlhf_dialog.data.made_up.exchanges import exchange_splits
-from rlhf_dialog.data.made_up.pairs import pairs_of
+from rlhf_dialog.data.synthetic.exchanges import exchange_splits
+from rlhf_dialog.data.synthetic.pairs import pairs_of
 from rlhf_dialog.feedback.store.formats.native import FORMAT, VERSION
 from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, is_heldout
 

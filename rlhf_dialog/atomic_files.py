@@ -15,7 +15,7 @@ from rlhf_dialog.errors import UserError
 
 
 @contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Fill a folder under a temporary name: it is renamed when the block ends, and removed when the block fails.
 
     During the swap, an existing folder of that name is moved to `.name.old`; after a kill, `mend_swaps` moves it back.
@@ -41,7 +41,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def mend_swaps(parent: Path, names: Iterable[str]) -> None:
+def repair_swaps(parent: Path, names: Iterable[str]) -> None:
     """Undo interrupted writes of these files and folders after a kill. Raises OSError."""
     for name in names:
         _take_back(parent / name)

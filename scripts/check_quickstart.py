@@ -21,14 +21,14 @@ from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.synthetic.judge import attends, derives
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.evaluation.logit_bias_baseline import choose_scale, fit_bias, gain_share
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
+from rlhf_dialog.evaluation.untrusted import number_in
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.rewards.composite import build_reward
@@ -189,7 +189,7 @@ class Desk:
         return {f"{system}, {name}": self.measured(self.replies(agent, self.sampling(name))) for name in TEMPERATURES}
 
     def said(self, texts: list[str]) -> list[Dialogue]:
-        return [prompt.said(text) for prompt, text in zip(self.prompts, texts, strict=True)]
+        return [prompt.with_reply(text) for prompt, text in zip(self.prompts, texts, strict=True)]
 
     def sampling(self, name: str) -> Sampling:
         return at_temperature(TEMPERATURES[name], self.sft.sampling)

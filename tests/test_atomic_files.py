@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, repair_swaps, replace_json
 from rlhf_dialog.errors import UserError
 
 
@@ -15,12 +15,12 @@ def test_a_killed_write_leaves_no_half_folder_behind(tmp_path):
     (tmp_path / ".iter_000003.tmp/policy.safetensors").write_text("half")
     (tmp_path / "iter_000003").mkdir()
     (tmp_path / "iter_000003/old").write_text("old")
-    with written_whole(tmp_path / "iter_000003") as target:
+    with atomic_folder(tmp_path / "iter_000003") as target:
         assert list(target.iterdir()) == []
         (target / "new").write_text("new")
         assert (tmp_path / "iter_000003/old").exists()  # until the new one is whole
     assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
-    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "iter_000003"):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "iter_000003"):
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["iter_000003"]
     assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
@@ -45,16 +45,16 @@ def test_a_swap_that_was_killed_is_taken_back_or_finished(tmp_path):
         (tmp_path / name / "file").write_text(name)
     (tmp_path / "back").rename(tmp_path / ".back.old")
     (tmp_path / ".file.tmp").write_text("half")
-    mend_swaps(tmp_path, ("back", "done", "half", "file", "absent"))
+    repair_swaps(tmp_path, ("back", "done", "half", "file", "absent"))
     assert {path.name: (path / "file").read_text() for path in tmp_path.iterdir()} == {"back": "back", "done": "done"}
     (tmp_path / "back").rename(tmp_path / ".back.old")
-    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "back"):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "back"):
         raise KeyboardInterrupt
     assert (tmp_path / "back/file").read_text() == "back"
 
 
 def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
-    with written_whole(tmp_path / "agent") as target:
+    with atomic_folder(tmp_path / "agent") as target:
         (target / "file").write_text("old")
     real = Path.rename
 
@@ -64,7 +64,7 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(UserError, match="Input/output error"), written_whole(tmp_path / "agent") as target:
+    with pytest.raises(UserError, match="Input/output error"), atomic_folder(tmp_path / "agent") as target:
         (target / "file").write_text("new")
     assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
         tmp_path / "agent/file": "old"

@@ -17,15 +17,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50688,
-    "lines of the pipeline": 32685,
-    "lines of tests": 64254,
+    "lines of the package": 50687,
+    "lines of the pipeline": 32680,
+    "lines of tests": 64283,
     "words of documents": 31512,
     "functions with more than six parameters": 9,
-    "class names used twice": 4,
-    "variables whose name says nothing": 49,
-    "functions named by a participle or preposition": 63,
-    "functions with of in their name": 55,
+    "class names used twice": 0,
+    "variables whose name says nothing": 0,
+    "functions named by a participle or preposition": 0,
+    "functions with of in their name": 54,
 }
 WINGS = ("task_oriented", "feedback")  # the pipeline is the package without them
 MANY_PARAMETERS = {  # formulas, the signature of transformers, keys of the YAML

@@ -15,7 +15,7 @@ from experiments.blind import reading as blind
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.reading import read_replies
+from rlhf_dialog.runs.run_reader import read_replies
 
 KINDS = "--replies FILE with --output DIR writes a page, --key FILE with --verdicts FILE counts"
 

@@ -24,7 +24,7 @@ from rlhf_dialog.commands.command_line import program
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import SignalExit, UserError
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.terminal import Console, lasting
 
 DISK = {"short": 3 * 2**30, "full": 8 * 2**30, "tiny": 2**26}  # bytes
@@ -57,7 +57,7 @@ def run(options: DailyDialogOptions) -> None:
     fetched = options.fetched.absolute() if options.fetched.is_dir() else None
     work = options.work.absolute()
     scene = Scene(options.data_path.absolute(), work, options.size, fetched, progress.minute)
-    with locked(work):
+    with lock_folder(work):
         if options.again:
             removed = after(options.again)
             progress.console.print(f"begun again: {', '.join(removed)}")

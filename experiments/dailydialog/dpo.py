@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rlhf_dialog.atomic_files import written_whole
+from rlhf_dialog.atomic_files import atomic_folder
 
 CHECKPOINTS = 20  # in a training
 
@@ -90,7 +90,7 @@ def train(plan: Plan) -> None:
         callbacks=[_lines()],
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(scratch)) if scratch.is_dir() else None)
-    with written_whole(Path(plan.output)) as folder:
+    with atomic_folder(Path(plan.output)) as folder:
         model.save_pretrained(folder)
         whole.save_pretrained(folder)
 

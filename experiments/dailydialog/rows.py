@@ -31,7 +31,7 @@ from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
-from rlhf_dialog.models.relevance_folder import load_relevance
+from rlhf_dialog.models.relevance import load_relevance
 from rlhf_dialog.rewards import EncoderSimilarity, Intent, LikelihoodPrice, MutualInformation, Scorer
 from rlhf_dialog.rewards.composite import WithoutNeeds, build_reward
 
@@ -170,7 +170,9 @@ class Table:
         rows = RowFile(self.folder, name).replies()
         if rows is None:
             return None
-        said = [prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, rows, strict=True)]
+        said = [
+            prompt.with_reply(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, rows, strict=True)
+        ]
         return Replies(said, [one["tokens"] for one in rows])
 
     def best_of(self, row: Row) -> Replies:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_dialog.data.made_up.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
-from rlhf_dialog.data.made_up.notation import alternatives, expanded
+from rlhf_dialog.data.synthetic.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
+from rlhf_dialog.data.synthetic.notation import alternatives, expand
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each
@@ -98,7 +98,7 @@ class Teller:
     def tell(self, line: str) -> str:
         """The line as an utterance: alternatives chosen, slots filled, tokens spaced, sentences capitalised."""
         self.turn += 1
-        text = _SLOT.sub(lambda slot: self._fill(slot[1], slot[2]), expanded(line, self.grammar.words, self.rng))
+        text = _SLOT.sub(lambda slot: self._fill(slot[1], slot[2]), expand(line, self.grammar.words, self.rng))
         text = _ARTICLE.sub(r"\1n", " ".join(text.replace("'", " ' ").split()))
         return _SENTENCE_START.sub(lambda start: start[0].upper(), text)
 
@@ -107,7 +107,7 @@ class Teller:
         if slot in ("me", "you"):  # the speakers take turns
             slot = "person" + "AB"[(self.turn + (slot == "you")) % 2]
         while slot not in self.bound:
-            word = expanded(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]), self.grammar.words, self.rng)
+            word = expand(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]), self.grammar.words, self.rng)
             if word not in self.bound.values():
                 self.bound[slot] = word
         word, _, mark = self.bound[slot].partition("/")

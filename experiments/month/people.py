@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.chat_agent import Reply, Responder
 
 TROLL = "troll"
 SOURCE = "simulation"
@@ -104,7 +104,7 @@ class Visit:
 class Host:
     """Who answers: the agent of a version, given the last `context_size` turns."""
 
-    agent: Speaker
+    agent: Responder
     version: str
     context_size: int
 

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from experiments.month.people import TROLL, Host, People, PeopleKeys, liked_share
-from rlhf_dialog.atomic_files import replace_json, replace_text, write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, replace_json, replace_text, write_json
 from rlhf_dialog.config.loading import dump_yaml, load_settings
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
@@ -160,7 +160,7 @@ def _bot(keys: MonthKeys, folder: Path) -> Bot:
     """The bot of the month; a new one, if the month has not begun."""
     if not (folder / "config.yaml").is_file():
         settings = keys.learning.model_copy(update={"seed": keys.seed})
-        with written_whole(folder) as target:
+        with atomic_folder(folder) as target:
             shutil.copytree(Path(keys.agent).expanduser(), target / "agent")
             names = ("context_size", "max_prompt_length", "max_new_tokens")
             own = {name: getattr(keys, name) for name in names}

@@ -49,7 +49,7 @@ from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.verification import sha256_of_file
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
@@ -99,7 +99,7 @@ def run(options: BenchmarkOptions) -> None:
         register(options.register)
     table = _Table(options)
     left = [cell for cell in table.cells if not table.read(cell)]
-    with locked(table.folder):
+    with lock_folder(table.folder):
         try:
             table.train(left, seconds)
         except (KeyboardInterrupt, SignalExit):

@@ -49,15 +49,15 @@ def known_of(folder: Path, plan: Plan, domain_hash: str) -> dict[str, Any]:
 def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     """Its only point, with the numbers of the handcrafted policy in words. Raises UserError for what cannot be used."""
     from rlhf_dialog.models.chat_agent import ChatAgent
-    from rlhf_dialog.runs.sources import played, simulated, spoken
+    from rlhf_dialog.runs.data_source import build_simulated, play_dialogues, spoken
 
     words = ["--agent", str(folder), "--domain", plan.domain, "--user", plan.user]
     options = parse_options(EvaluatePolicyOptions, words)
-    source, numbers = simulated(choose_environment(options), 0, "test"), range(plan.test_dialogues)
+    source, numbers = build_simulated(choose_environment(options), 0, "test"), range(plan.test_dialogues)
     agent = ChatAgent.load(folder)
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
     point = {"mark": 0, "training": _training(folder) | {"parameters": parameters, "metrics": {}}}
-    point["test"] = _numbers(played(agent, source, numbers, AT_ONCE))
+    point["test"] = _numbers(play_dialogues(agent, source, numbers, AT_ONCE))
     if "handcrafted" in baseline_names(source.environments[0]):
         point["handcrafted"] = _numbers(spoken("handcrafted", source, numbers))
     return [point]

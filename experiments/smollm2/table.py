@@ -127,7 +127,7 @@ class Table:
         settings = AgentSettings(**{name: getattr(self.config, name) for name in names})
         if folder not in self.speakers:
             self.speakers = {folder: ChatAgent.load(folder, settings=settings)}  # one model at a time
-        return self.speakers[folder].behind(system_prompt)
+        return self.speakers[folder].with_system_prompt(system_prompt)
 
     def rows(self) -> dict[str, list[Dialogue]]:
         """The replies of every row."""
@@ -159,7 +159,8 @@ class Table:
             replace_text(path, json.dumps(document, ensure_ascii=False, indent=0) + "\n")
         stored = read_json(path, f"{path} cannot be read (", "); remove it, and the row is written again")
         return [
-            prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, stored, strict=True)
+            prompt.with_reply(one["response"], one["truncated"])
+            for prompt, one in zip(self.prompts, stored, strict=True)
         ]
 
     def sampling(self) -> Any:

@@ -29,7 +29,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
+from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
 from rlhf_dialog.rewards.base import models_inside, walk
 from rlhf_dialog.rewards.intent import Intent

@@ -38,8 +38,8 @@ from rlhf_dialog.data.hub import check_folder, is_local
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import report
-from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
+from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths

@@ -51,7 +51,7 @@ class JudgeOptions(Options):
 
 def set_judges(judges: "Judges", options: JudgeOptions) -> None:
     """Add what --judge, --relevance_model and --register name. Raises UserError when one cannot be loaded or used."""
-    from rlhf_dialog.models.relevance_folder import load_relevance
+    from rlhf_dialog.models.relevance import load_relevance
 
     if path := judge_folder(options):
         judges.judge = _act_classifier(path, options.device)

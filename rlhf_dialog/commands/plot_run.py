@@ -29,8 +29,8 @@ def plot_run(options: PlotRunOptions) -> None:
     nothing = UserError(f"{metrics}: has no metrics to plot; train first")
     if not metrics.is_file():
         raise nothing
-    from rlhf_dialog.evaluation.found_config import number_in
     from rlhf_dialog.evaluation.plot import of_dialogues, plot, plot_success
+    from rlhf_dialog.evaluation.untrusted import number_in
     from rlhf_dialog.runs.metrics_file import read_metrics
 
     rows = read_metrics(metrics)

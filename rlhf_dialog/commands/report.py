@@ -33,7 +33,7 @@ def report(options: ReportOptions) -> None:
     from rlhf_dialog.atomic_files import replace_file
     from rlhf_dialog.evaluation.run_page.page import build_page
     from rlhf_dialog.evaluation.run_page.verdict import verdict
-    from rlhf_dialog.runs.reading import read_run
+    from rlhf_dialog.runs.run_reader import read_run
 
     records = [read_run(run) for run in options.runs]
     replace_file(output, build_page(records))

@@ -98,7 +98,7 @@ def _number(text: str) -> int:
 
 def _print_prompts(config: Config, count: int) -> None:
     """Print what --show_prompts asks for; of several processes the first alone."""
-    from rlhf_dialog.runs.show_prompts import shown_prompts
+    from rlhf_dialog.runs.prompt_preview import shown_prompts
 
     if os.environ.get("RANK", "0") == "0":
         for line in shown_prompts(config, count):

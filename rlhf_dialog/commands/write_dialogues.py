@@ -4,8 +4,8 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.data.made_up.exchanges import write_exchanges
-from rlhf_dialog.data.made_up.pairs import PAIRS_FILE, write_pairs
+from rlhf_dialog.data.synthetic.exchanges import write_exchanges
+from rlhf_dialog.data.synthetic.pairs import PAIRS_FILE, write_pairs
 
 
 class WriteDialoguesOptions(Options):

@@ -16,7 +16,7 @@ def _nothing(args: dict[str, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Reach:
+class AccessDeclaration:
     """What the arguments of a class may reach. files: those that name a file, which must lie in the folder that was found;
     other: arguments -> which of them lead out, with the reason
     """
@@ -42,9 +42,9 @@ class Registry:
     def __init__(self, kind: str, register_where: str = "in train_ppo.py"):
         self.kind, self.register_where = kind, register_where
         self.classes: dict[str, Any] = {}
-        self._reach: dict[str, Reach] = {}
+        self._reach: dict[str, AccessDeclaration] = {}
 
-    def register(self, name: str, cls: Any = None, reach: Reach | None = None) -> Any:
+    def register(self, name: str, cls: Any = None, reach: AccessDeclaration | None = None) -> Any:
         """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one.
 
         `reach` says which of its arguments lead out of a folder that was found (`Reach`); without it, all may.

@@ -37,7 +37,7 @@ class Dialogue:
 
     It may go on: `response` is always the policy's last turn, `turns` is everything said after the prompt.
 
-    >>> dialogue = dialogue.heard("Smoking or not ?").said("Not , please .").heard("This way .")
+    >>> dialogue = dialogue.with_user_turn("Smoking or not ?").with_reply("Not , please .").with_user_turn("This way .")
     >>> dialogue.response
     'Not , please .'
     >>> [turn.text for turn in dialogue.turns]
@@ -69,12 +69,12 @@ class Dialogue:
         """Everything said before `response`, oldest first."""
         return [*self.prompt_turns, *(turn.text for turn in self.earlier)]
 
-    def said(self, response: str, truncated: bool = False) -> "Dialogue":
+    def with_reply(self, response: str, truncated: bool = False) -> "Dialogue":
         """The dialogue with one more turn of the policy; a truncated dialogue remains truncated."""
         truncated = truncated or self.truncated
         return replace(self, response=response, truncated=truncated, earlier=self.turns, later=[])
 
-    def heard(self, text: str) -> "Dialogue":
+    def with_user_turn(self, text: str) -> "Dialogue":
         """The dialogue with one more turn of the user."""
         return replace(self, later=[*self.later, Turn(USER, text)])
 

@@ -14,7 +14,7 @@ Half = Literal["all", "reward", "judge"]
 
 @dataclass(frozen=True)
 class LearnedHalf:
-    """A half of `data.halves`."""
+    """A half of `data.split_halves`."""
 
     assignment: str  # the hash of the whole assignment: data and rule
     part: str  # "reward" or "judge"

@@ -154,11 +154,11 @@ def _check_margins(pairs: list[PreferencePair]) -> None:
 def _check_scores(rows: list[Row], data_path: str) -> None:
     """Raises UserError when the scores beside the replies are more often higher for the rejected one."""
     for names in SCORES:
-        found = [pair for pair in _scores(rows, names) if pair[0] != pair[1]]
-        lower = sum(chosen < rejected for chosen, rejected in found)
-        if lower > len(found) / 2:
+        pairs = [pair for pair in _scores(rows, names) if pair[0] != pair[1]]
+        lower = sum(chosen < rejected for chosen, rejected in pairs)
+        if lower > len(pairs) / 2:
             raise UserError(
-                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(found)} rows, so the columns 'chosen' "
+                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(pairs)} rows, so the columns 'chosen' "
                 "and 'rejected' seem to be exchanged; exchange them, or remove the columns of the scores"
             )
 
@@ -171,9 +171,9 @@ def _scores(rows: list[Row], names: tuple[str, str]) -> Iterator[tuple[float, fl
 
 
 def _no_column(row: Row, name: str, where: str) -> UserError:
-    found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
+    columns = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), SIDES))), "")
     return UserError(
         f"{where}: there is no column '{name}'; a pair needs 'chosen' and 'rejected', and may have 'prompt' and 'margin'; "
-        f"found {found}{hint}"
+        f"found {columns}{hint}"
     )

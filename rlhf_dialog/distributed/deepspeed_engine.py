@@ -21,7 +21,7 @@ from rlhf_dialog.distributed.deepspeed_config import EngineSettings
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.lora import trained
+from rlhf_dialog.models.lora import trainable_parameters
 
 GROUPS = {
     1: "single_partition_of_fp32_groups",
@@ -79,7 +79,7 @@ class DeepSpeedEngine(Engine):
     ):
         deepspeed = load_deepspeed(world.device)
         self.module, self.world, self.settings = module, world, settings
-        self.trained, self.scaler = trained(module), None  # fp16's losses are scaled by DeepSpeed
+        self.trained, self.scaler = trainable_parameters(module), None  # fp16's losses are scaled by DeepSpeed
         try:
             self.model, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=copy.deepcopy(document), dist_init_required=False

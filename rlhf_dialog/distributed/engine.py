@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.models.lora import trained
+from rlhf_dialog.models.lora import trainable_parameters
 
 
 class Engine:
@@ -28,7 +28,7 @@ class Engine:
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World, fp16: bool = False):
         self.module = module  # ours: for generation, evaluation and checkpoints
-        self.trained = trained(module)  # with LoRA, where the base is shared, only the module's own
+        self.trained = trainable_parameters(module)  # with LoRA, where the base is shared, only the module's own
         device = next(module.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
         self.lowered: str | None = None  # how the scale was changed in place of the newest step

@@ -32,7 +32,7 @@ from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.lora import trained
+from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, report_emulation, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
@@ -62,7 +62,7 @@ def check_placement(config: Config, device: torch.device) -> None:
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
     """The AdamW optimizer of one engine, for the trained parameters of `module`."""
     return torch.optim.AdamW(
-        trained(module).values(), lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True
+        trainable_parameters(module).values(), lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True
     )
 
 

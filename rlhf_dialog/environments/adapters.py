@@ -46,7 +46,7 @@ class FunctionUser:
         return text
 
 
-class Worded:
+class TextWrapper:
     """A Gymnasium environment whose observations are put into words, and whose actions are read from the replies.
 
     to_text: observation -> what the policy reads; parse: reply -> action

@@ -49,7 +49,7 @@ Step = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpisodeLimits:
     """What an environment may take. Raises UserError for a limit that is not positive.
 
     step_timeout_s: seconds for one call of `reset` or `step`, which then runs in a thread; None: any time
@@ -65,7 +65,7 @@ class Limits:
                 raise UserError(f"{name} is {limit}; give a number above 0, or none")
 
 
-NO_LIMITS = Limits(None, None)
+NO_LIMITS = EpisodeLimits(None, None)
 NOTHING_MORE: Mapping[str, Any] = {}
 
 
@@ -120,7 +120,7 @@ def baseline_names(environment: Environment) -> Sequence[str]:
     return names
 
 
-def open_episode(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
+def open_episode(environment: Environment, seed: int | None = None, limits: EpisodeLimits = NO_LIMITS) -> Dialogue:
     """Reset the environment; returns the prompt of the new episode. Raises UserError as `reset_environment` does."""
     text, info = reset_environment(environment, seed, limits)
     prompt = info.get("prompt", Dialogue([text]))
@@ -131,7 +131,10 @@ def open_episode(environment: Environment, seed: int | None = None, limits: Limi
 
 
 def reset_environment(
-    environment: Environment, seed: int | None, limits: Limits = NO_LIMITS, more: Mapping[str, Any] = NOTHING_MORE
+    environment: Environment,
+    seed: int | None,
+    limits: EpisodeLimits = NO_LIMITS,
+    more: Mapping[str, Any] = NOTHING_MORE,
 ) -> tuple[str, dict[str, Any]]:
     """Reset the environment, with the arguments `more`; returns the user's first turn and the info.
 
@@ -144,7 +147,7 @@ def reset_environment(
     return answer
 
 
-def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
+def answer(environment: Environment, reply: str, limits: EpisodeLimits = NO_LIMITS) -> Step:
     """Make one step. Raises UserError as `reset_environment` does, and for what cannot be learned from."""
     found = _call(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
@@ -161,7 +164,7 @@ def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> 
     return text, float(reward), bool(terminated), bool(truncated), info
 
 
-def check_turns(environment: Environment, number: int, limits: Limits) -> None:
+def check_turns(environment: Environment, number: int, limits: EpisodeLimits) -> None:
     """Raises UserError when a dialogue goes on after `number` replies, and the limits allow no more."""
     if limits.max_turns is not None and number >= limits.max_turns:
         raise _wrong(
@@ -171,7 +174,7 @@ def check_turns(environment: Environment, number: int, limits: Limits) -> None:
         )
 
 
-def _call(environment: Environment, method: str, limits: Limits, work: Callable[[], Any]) -> Any:
+def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Callable[[], Any]) -> Any:
     """What the method returns; its exceptions name class, method and line."""
     if not callable(getattr(environment, method, None)):
         raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")

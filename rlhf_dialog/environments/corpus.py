@@ -5,7 +5,7 @@ from functools import lru_cache
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.config.registry import EnvironmentFactory, Reach
+from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
@@ -22,7 +22,7 @@ def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
     return {"args.data_path": why} if is_hub_name(path) else {}
 
 
-@EnvironmentFactory.register("corpus", reach=Reach(other=_reaches_out))
+@EnvironmentFactory.register("corpus", reach=AccessDeclaration(other=_reaches_out))
 class CorpusUser:
     """One episode is one dialogue of the data: the policy takes the second speaker's turns, and the user ends with the data.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from rlhf_dialog.environments.base import NO_LIMITS, Environment, Limits, answer, reset_environment
+from rlhf_dialog.environments.base import NO_LIMITS, Environment, EpisodeLimits, answer, reset_environment
 from rlhf_dialog.errors import UserError
 
 LONGEST_SAMPLE = 40
@@ -63,7 +63,7 @@ class TextLevel(gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as in Gymnasium
 
-    def __init__(self, environment: Environment, limits: Limits = NO_LIMITS):
+    def __init__(self, environment: Environment, limits: EpisodeLimits = NO_LIMITS):
         self.environment, self.limits = environment, limits
         self.observation_space, self.action_space = Utterance(), Utterance()
 

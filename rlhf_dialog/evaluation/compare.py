@@ -260,7 +260,9 @@ class Comparison:
         rows = {}
         for number, text in enumerate(system_prompts, start=1):
             title = f"{name}, system prompt {number}"
-            answers = self.answers[title] = self._generate(start.behind(text), self.prompts, self.sampling, title)
+            answers = self.answers[title] = self._generate(
+                start.with_system_prompt(text), self.prompts, self.sampling, title
+            )
             rows[title] = measure.measure(answers, self.judges)
         return rows
 

@@ -96,11 +96,11 @@ def interval(statistic: Statistic, seed: int = 0) -> Interval:
 
     A share stays between 0 and 1. With a single unit and nothing below it, `low` and `high` equal `mean`.
     """
-    found = _combine([(1.0, statistic)], seed)
+    result = _combine([(1.0, statistic)], seed)
     top, bottom = statistic.rows[..., 0], statistic.rows[..., -1]
     if statistic.value is ratio and ((top >= 0) & (top <= bottom)).all():
-        found |= {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
-    return found
+        result |= {"low": max(result["low"], 0.0), "high": min(result["high"], 1.0)}
+    return result
 
 
 def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:

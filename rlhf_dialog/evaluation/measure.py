@@ -20,7 +20,7 @@ from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import ACTS, BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
 from rlhf_dialog.rewards.meteor import reward_wordnet
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, scored
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
 
 logger = logging.getLogger(__name__)
 BLOCK = 100
@@ -173,7 +173,7 @@ def _reward_numbers(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Arra
     """The score, as training has it, and the parts of the reward."""
     scores, truncated = scorer.score(dialogues), _array(dialogue.truncated for dialogue in dialogues)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
-    return {"score": scorer.less_penalty(_array(scores.total), truncated), **parts}
+    return {"score": scorer.subtract_truncation_penalty(_array(scores.total), truncated), **parts}
 
 
 def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
@@ -184,7 +184,7 @@ def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> N
         measured.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
     for name, reward in judges.user_judges.items():
         begin_scoring(reward, judges.purpose, judges.iteration)
-        measured.per_prompt[name] = _array(scored(reward, dialogues, ScoringRules(skip_unscored=True)).total)
+        measured.per_prompt[name] = _array(score_dialogues(reward, dialogues, ScoringRules(skip_unscored=True)).total)
 
 
 def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:

@@ -15,7 +15,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.policy import num_positions, teacher_forced
 from rlhf_dialog.terminal import each_logged
@@ -43,7 +43,7 @@ class Replies:
 
 
 def generate_replies(
-    speaker: Speaker,
+    speaker: Responder,
     prompts: list[Dialogue],
     sampling: Sampling,
     seed: int = 0,
@@ -54,7 +54,7 @@ def generate_replies(
     """Answer every prompt, or only those of these numbers; the same seed, prompts and batch size give the same replies."""
     torch.manual_seed(seed)
     speaker, rows_of_rank = (
-        Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop),
+        Responder(speaker.policy, speaker.encoder, sampling, speaker.stop),
         range(len(prompts)) if only is None else only,
     )
     dialogues, num_tokens = [], []
@@ -65,7 +65,7 @@ def generate_replies(
         if first < end:
             replies = speaker.reply(prompts[first:end], uniform[first - start : end - start])
             dialogues += [
-                p.said(reply.text, reply.truncated) for p, reply in zip(prompts[first:end], replies, strict=True)
+                p.with_reply(reply.text, reply.truncated) for p, reply in zip(prompts[first:end], replies, strict=True)
             ]
             num_tokens += [len(reply.ids) for reply in replies]
     return Replies(dialogues, num_tokens)
@@ -78,7 +78,7 @@ def join_replies(parts: Sequence[Replies]) -> Replies:
 
 
 @torch.no_grad()
-def reference_nll(speaker: Speaker, prompts: list[Dialogue], batch_size: int = 64) -> Array:
+def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int = 64) -> Array:
     """The negative log-likelihood of each prompt's first reference, with its end token, under the speaker's model.
 
     (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
@@ -112,7 +112,7 @@ def progress(items: Sequence[T], title: str) -> Iterable[T]:
 
 
 def baseline_replies(
-    prompts: list[Dialogue], training: list[Dialogue], speaker: Speaker, seed: int = 0
+    prompts: list[Dialogue], training: list[Dialogue], speaker: Responder, seed: int = 0
 ) -> dict[str, Replies]:
     """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
 

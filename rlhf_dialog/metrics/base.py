@@ -17,7 +17,7 @@ class VecInfo:
         """Numbers by name for a `rlhf_dialog.training.rollout.Rollout`; a slash in the name makes a group."""
         return {}
 
-    def pooled(self, responses: Sequence[str]) -> dict[str, float]:
+    def pool(self, responses: Sequence[str]) -> dict[str, float]:
         """With several processes: numbers that a mean over episodes would not give, from the responses of all of them, in order.
 
         They replace the means under these names; every other number is averaged over the episodes.

@@ -70,7 +70,7 @@ class SacreBleu(ReplyMetric):
         return {"sacrebleu": float(corpus_bleu(np.asarray(counts, dtype=np.float64).sum(axis=0)))}
 
 
-class Meteor(ReplyMetric):
+class MeteorMetric(ReplyMetric):
     """`meteor`, the same against another prompt's references, and the margin between the two, each 0 to 1.
 
     `meteor_wordnet`: auto, require or off, as for the reward. `seed` determines the other prompts. Raises UserError when

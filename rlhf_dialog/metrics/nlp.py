@@ -20,6 +20,6 @@ class NLPVecInfo(VecInfo):
             "objective/episode_reward": rollout.rewards.sum(dim=1).mean().item(),
         }
 
-    def pooled(self, responses: Sequence[str]) -> dict[str, float]:
+    def pool(self, responses: Sequence[str]) -> dict[str, float]:
         """distinct-2: a word pair that two processes have is counted once."""
         return {"response/distinct_2": distinct_n(responses, 2)}

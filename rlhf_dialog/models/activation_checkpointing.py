@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.lora import lora_layers, selected, selection
+from rlhf_dialog.models.lora import lora_layers, select_adapter, selection
 
 
 def recompute_layers(trunk: nn.Module) -> None:
@@ -25,10 +25,10 @@ def recompute_layers(trunk: nn.Module) -> None:
             f"activation_checkpointing: {type(trunk).__name__} has no layers that can be recomputed; set it to false"
         )
     for layer in layers:
-        layer.forward = partial(_recomputed, layer)  # type: ignore[method-assign]
+        layer.forward = partial(_recompute, layer)  # type: ignore[method-assign]
 
 
-def _recomputed(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The layer's own forward under checkpointing; without gradients, just the forward."""
     forward = partial(type(layer).forward, layer)
     if not torch.is_grad_enabled():
@@ -43,4 +43,4 @@ def _contexts(
     layer: nn.Module, adapter: str | None
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """The contexts of forward and recomputation: the layer is recomputed with the adapter that was selected in its forward."""
-    return nullcontext(), selected(layer, adapter)
+    return nullcontext(), select_adapter(layer, adapter)

@@ -16,12 +16,12 @@ from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device_copies import fetch
+from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
-from rlhf_dialog.models.sizes import num_embeddings
 from rlhf_dialog.models.token_batch import TokenBatch
 
 AGENT_FORMAT = 1
@@ -40,7 +40,7 @@ class Reply:
 
 
 @dataclass(eq=False)
-class Speaker:
+class Responder:
     """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
 
     `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
@@ -86,7 +86,7 @@ class AgentSettings(DataKeys, SamplingKeys, ChatKeys):
     model_class: ClassConfig | None = None  # the network of the user's whose weights lie beside the file
 
 
-class ChatAgent(Speaker):
+class ChatAgent(Responder):
     """A trained agent (or any causal LM folder) that answers dialogues.
 
     >>> agent = ChatAgent.load("./ppo_agent")  # or a name on the Hub
@@ -137,7 +137,7 @@ class ChatAgent(Speaker):
             )
         return cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
 
-    def behind(self, system_prompt: str | None) -> "ChatAgent":
+    def with_system_prompt(self, system_prompt: str | None) -> "ChatAgent":
         """The same model behind another system prompt; None: the template's own. Raises UserError without a chat template."""
         if self.settings.turn_separator != CHAT_TEMPLATE:
             raise UserError(

@@ -68,14 +68,14 @@ class OneDNNConv1D(Conv1D):
 FASTER = {nn.Linear: OneDNNLinear, Conv1D: OneDNNConv1D}
 
 
-def use_onednn(model: nn.Module, wanted: bool | None = None) -> bool:
+def use_onednn(model: nn.Module, enabled: bool | None = None) -> bool:
     """Let oneDNN compute the linear layers of the model; None: if it is faster here. Returns whether it does."""
-    if wanted is None:
-        wanted = onednn_is_faster()
+    if enabled is None:
+        enabled = onednn_is_faster()
     for module in model.modules():
-        if wanted and type(module) in FASTER:
+        if enabled and type(module) in FASTER:
             module.__class__ = FASTER[type(module)]
-    return wanted
+    return enabled
 
 
 @cache

@@ -24,7 +24,7 @@ from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import KeyValues
-from rlhf_dialog.models.policy import Policy, accepted, packs
+from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
 from rlhf_dialog.models.token_batch import TokenBatch, leaders
@@ -130,7 +130,7 @@ class StopRule:
         if self.is_text:
             self._check()
 
-    def ended(self, ids: Tensor) -> Tensor:
+    def find_ends(self, ids: Tensor) -> Tensor:
         """Whether the newest token of each row of `ids` (B, t), on the host, ends its response: bool (B,)."""
         newest = torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
         if not self.is_text:
@@ -349,7 +349,7 @@ class PaddedDecoder:
         raise NotImplementedError("the cache belongs to the model")
 
     def _run(self, tokens: Tensor) -> None:
-        options = accepted(self.policy.lm, position_ids=self.positions)
+        options = supported_options(self.policy.lm, position_ids=self.positions)
         output, hidden = self.policy.with_hidden_states(
             lambda lm: lm(
                 input_ids=tokens,
@@ -425,7 +425,7 @@ def write_tokens(
         if sampling.filtered:
             buffer.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
-            alive = buffer.look(stop.ended)
+            alive = buffer.look(stop.find_ends)
             yield
             if t + 1 == limit or not alive.any():
                 break

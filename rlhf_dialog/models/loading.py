@@ -23,12 +23,12 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.lora import add_adapters, check_peft, trained
+from rlhf_dialog.models.dimensions import num_embeddings, num_logits
+from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, use_packing
+from rlhf_dialog.models.lora import add_adapters, check_peft, trainable_parameters
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
-from rlhf_dialog.models.sizes import num_embeddings, num_logits
-from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts, use_packing
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
@@ -65,7 +65,7 @@ def load_causal_lm(
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key)
         check_finite(lm, path, key)
-        return prepared(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
+        return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
     lm = load_pretrained(
         AutoModelForCausalLM,
         path,
@@ -77,7 +77,7 @@ def load_causal_lm(
     lm.eval()
     check_finite(lm, path, key)
     with readable(path, key, "a causal LM"):
-        return prepared(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
+        return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
 
 
 def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
@@ -89,7 +89,7 @@ def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
             )
 
 
-def prepared(
+def prepare_lm(
     lm: PreTrainedModel, path: str, key: str, packing: bool, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> PreTrainedModel:
     """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left.
@@ -132,16 +132,16 @@ def load_policy_lm(config: Config) -> PreTrainedModel:
     else:
         lm = network.new_policy(spec, "model_class", config.seed)
         logger.info("model_class: '%s' starts as its class makes it; model_path '%s' is not its agent", spec.id, path)
-    return prepared(lm, spec.id, "model_class", config.packing)
+    return prepare_lm(lm, spec.id, "model_class", config.packing)
 
 
 def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
     """Raises UserError when an end token of the generation configuration is not an id; warns of one outside the vocabulary."""
-    own = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
-    for end in own if isinstance(own, list) else [own]:
+    end_ids = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
+    for end in end_ids if isinstance(end_ids, list) else [end_ids]:
         if end is not None and (type(end) is not int or not -1 <= end < 2**31):
             raise UserError(
-                f"{key}: eos_token_id in the generation_config.json of '{path}' is {own!r:.100}, which holds more than token "
+                f"{key}: eos_token_id in the generation_config.json of '{path}' is {end_ids!r:.100}, which holds more than token "
                 "ids; correct it"
             )
         if end is not None and not 0 <= end < num_embeddings(lm):
@@ -215,12 +215,12 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
     """Raises UserError when the reference has a tokenizer of its own that gives other ids: the KL would compare two texts."""
     if config.ref_model in (None, config.model_path, config.env.args.tokenizer_path):
         return
-    own = own_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
-    if own is None:
+    reference_tokenizer = own_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
+    if reference_tokenizer is None:
         logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
         return
     probes = [PROBE, WIDE_PROBE, *([] if config.turn_separator == CHAT_TEMPLATE else [f" a {config.turn_separator}"])]
-    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
+    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (reference_tokenizer, tokenizer))
     if theirs != ours:
         raise UserError(
             f"ref_model: the tokenizer of '{config.ref_model}' gives other token ids than that of model_path "
@@ -334,4 +334,4 @@ def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -
 
 def trained_parameters(models: Iterable[nn.Module]) -> int:
     """The number of parameters that an optimizer updates."""
-    return sum(p.numel() for model in models for p in trained(model).values())
+    return sum(p.numel() for model in models for p in trainable_parameters(model).values())

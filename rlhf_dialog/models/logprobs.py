@@ -65,7 +65,7 @@ class TokenPredictions(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Any:
-        scaled = _scaled(logits, temperature)
+        scaled = _scale(logits, temperature)
         whole = scaled.logsumexp(dim=-1)
         logprobs = scaled.gather(1, targets.unsqueeze(1)).squeeze(1) - whole
         entropy = torch.zeros_like(whole)
@@ -80,7 +80,7 @@ class TokenPredictions(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, to_logprobs: Tensor, to_entropy: Tensor) -> Any:
         logits, targets, whole, entropy = ctx.saved_tensors
-        scaled = _scaled(logits, ctx.temperature)
+        scaled = _scale(logits, ctx.temperature)
         gradient = (scaled - whole.unsqueeze(1)).exp_()
         if ctx.with_entropy:
             slope = (scaled - (whole - entropy).unsqueeze(1)).mul_(to_entropy.unsqueeze(1))
@@ -116,10 +116,10 @@ class Divergence(torch.autograd.Function):
     @staticmethod
     def _compare(logits: Tensor, ref_logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """log p, and log p - log q (K, V), 0 where p is 0."""
-        ours, theirs = (_scaled(x, temperature).log_softmax(dim=-1) for x in (logits, ref_logits))
+        ours, theirs = (_scale(x, temperature).log_softmax(dim=-1) for x in (logits, ref_logits))
         return ours, (ours - theirs).masked_fill_(ours == -torch.inf, 0.0)
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
+def _scale(logits: Tensor, temperature: float) -> Tensor:
     logits = at_least_float32(logits)
     return logits if temperature == 1 else logits / temperature

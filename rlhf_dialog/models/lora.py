@@ -99,7 +99,7 @@ def selection(layer: Any) -> str | None:
 
 
 @contextmanager
-def selected(module: nn.Module, adapter: str | None) -> Iterator[None]:
+def select_adapter(module: nn.Module, adapter: str | None) -> Iterator[None]:
     """Inside the block, the layers below `module` compute with this adapter; None: as the frozen base."""
     layers = lora_layers(module)
     before = [selection(layer) for layer in layers]
@@ -128,15 +128,15 @@ def _select(layers: Iterable[Any], adapters: Iterable[str | None]) -> None:
                 parameter.requires_grad_(True)
 
 
-def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that the module's own optimizer updates, by name: with LoRA (`module.adapter`) its adapter and its head."""
     adapter = getattr(module, "adapter", None)
-    found = {}
+    parameters = {}
     for name, parameter in module.named_parameters():
         owner = OF_ADAPTER.search(name)
         if parameter.requires_grad and (owner is None or owner[1] == adapter):
-            found[name] = parameter
-    return found
+            parameters[name] = parameter
+    return parameters
 
 
 def base_parameters(lm: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -12,22 +12,22 @@ from torch import Tensor
 Total = Callable[[Tensor], Tensor]
 
 
-def alone(x: Tensor) -> Tensor:
+def no_reduce(x: Tensor) -> Tensor:
     """The `total` of a single process: returns `x`."""
     return x
 
 
-def masked(x: Tensor, mask: Tensor) -> Tensor:
+def apply_mask(x: Tensor, mask: Tensor) -> Tensor:
     """`x` where the mask is True, 0 elsewhere."""
     return torch.where(mask, x, torch.zeros_like(x))
 
 
-def masked_mean(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor, total: Total = no_reduce) -> Tensor:
     """Mean over the True positions, a scalar; 0 when there is none."""
-    return total(masked(x, mask).sum()) / total(mask.sum()).clamp(min=1)
+    return total(apply_mask(x, mask).sum()) / total(mask.sum()).clamp(min=1)
 
 
-def mean(x: Tensor, total: Total = alone) -> Tensor:
+def mean(x: Tensor, total: Total = no_reduce) -> Tensor:
     """Mean of all elements, a scalar."""
     return masked_mean(x, torch.ones_like(x, dtype=torch.bool), total)
 

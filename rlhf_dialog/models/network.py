@@ -39,7 +39,7 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.policy import Critic, accepted, run_rows
+from rlhf_dialog.models.policy import Critic, run_rows, supported_options
 from rlhf_dialog.models.token_batch import Packed
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
@@ -64,11 +64,11 @@ class Trunk(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False) -> tuple[Tensor]:
         """The input (B, L, H) of the output embedding."""
-        found: list[Tensor] = []
+        hidden_states: list[Tensor] = []
         head: Any = output_embeddings(self.network)
-        with head.register_forward_pre_hook(lambda _, args: found.append(args[0])):
+        with head.register_forward_pre_hook(lambda _, args: hidden_states.append(args[0])):
             call(self.network, input_ids, attention_mask)
-        return (found[0],)
+        return (hidden_states[0],)
 
 
 class NetworkLM(PreTrainedModel):
@@ -139,7 +139,7 @@ class OwnCritic(Critic):
 def call(network: nn.Module, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
     """The output of a user's `forward`, which gets `position_ids` if it takes them."""
     positions = position_ids_of(attention_mask)[:, -input_ids.shape[1] :]
-    options |= accepted(network, position_ids=positions)
+    options |= supported_options(network, position_ids=positions)
     return network(input_ids=input_ids, attention_mask=attention_mask, **options)
 
 
@@ -173,10 +173,10 @@ def new_critic(spec: ClassConfig, seed: int, amp: dict[str, Any]) -> OwnCritic:
     """The critic of `critic_class`. Raises UserError with what is missing in the contract."""
     network = _create(spec, "critic_class", seed)
     ids = torch.zeros(2, 3, dtype=torch.long)
-    values = _called(network, spec.id, "critic_class", ids)
+    values = _call_forward(network, spec.id, "critic_class", ids)
     if not isinstance(values, Tensor) or values.shape not in ((2, 3), (2, 3, 1)):
         raise UserError(
-            f"critic_class: forward of '{spec.id}' returns {_described(values)} for ids (2, 3), not values (2, 3); {CONTRACT}"
+            f"critic_class: forward of '{spec.id}' returns {_describe(values)} for ids (2, 3), not values (2, 3); {CONTRACT}"
         )
     return OwnCritic(network, **amp)
 
@@ -253,7 +253,7 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
     except USER_CODE_RAISES as error:
         raise UserError(f"{key}: '{spec.id}' raised {_where(error)}") from error
     if not isinstance(network, nn.Module):
-        raise UserError(f"{key}: '{spec.id}' is {_described(network)}, not a torch.nn.Module; {CONTRACT}")
+        raise UserError(f"{key}: '{spec.id}' is {_describe(network)}, not a torch.nn.Module; {CONTRACT}")
     takes = inspect.signature(network.forward).parameters
     if missing := [name for name in ("input_ids", "attention_mask") if name not in takes]:
         raise UserError(f"{key}: forward of '{spec.id}' does not take {' and '.join(missing)}; {CONTRACT}")
@@ -264,17 +264,17 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
 
 def _probe(network: nn.Module, name: str, key: str, ids: Tensor) -> Tensor:
     """The logits (1, L, V) of `ids` (1, L)."""
-    logits = logits_of(_called(network, name, key, ids))
+    logits = logits_of(_call_forward(network, name, key, ids))
     if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
         raise UserError(
-            f"{key}: forward of '{name}' returns {_described(logits)} for ids {tuple(ids.shape)}, not logits (1, 3, V) or an "
+            f"{key}: forward of '{name}' returns {_describe(logits)} for ids {tuple(ids.shape)}, not logits (1, 3, V) or an "
             f"object with .logits; {CONTRACT}"
         )
     return logits
 
 
 @torch.no_grad()
-def _called(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
+def _call_forward(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
     try:
         return call(network, ids, torch.ones_like(ids))
     except SignalExit:
@@ -283,7 +283,7 @@ def _called(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
         raise UserError(f"{key}: forward of '{name}' raised {_where(error)}; {CONTRACT}") from error
 
 
-def _described(x: Any) -> str:
+def _describe(x: Any) -> str:
     return f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
 
 

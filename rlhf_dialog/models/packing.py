@@ -89,10 +89,10 @@ class Prompting:
         outputs = []
         for rows in self.packed.groups:
             if rows.seen is not None:
-                keys, values = (gathered(x, rows) for x in (key, value))
-                out = masked_attention(padded(query, rows), keys, values, scale, rows.mask(window))
+                keys, values = (gather_rows(x, rows) for x in (key, value))
+                out = masked_attention(pad_rows(query, rows), keys, values, scale, rows.mask(window))
             else:
-                queries, keys, values = (padded(x, rows) for x in (query, key, value))
+                queries, keys, values = (pad_rows(x, rows) for x in (query, key, value))
                 out = causal_attention(queries, keys, values, scale, window)
                 if self.cache is not None:
                     self.cache.begin(layer, self.first_row + rows.first, keys, values)
@@ -101,14 +101,14 @@ class Prompting:
         return pad(real, (0, 0, 0, 0, 0, query.shape[2] - len(real))).unsqueeze(0)
 
 
-def padded(x: Tensor, rows: Rows) -> Tensor:
+def pad_rows(x: Tensor, rows: Rows) -> Tensor:
     """(1, H, N, D) -> (B, H, L, D), the tokens of the rows, zeros where one is shorter than the longest."""
     flat = x.new_zeros(rows.count * rows.width, x.shape[1], x.shape[3])
     flat.index_put_((rows.place,), x[0].transpose(0, 1)[rows.tokens])  # index_copy would keep x for the way back
     return flat.view(rows.count, rows.width, *flat.shape[1:]).transpose(1, 2)
 
 
-def gathered(x: Tensor, rows: Rows) -> Tensor:
+def gather_rows(x: Tensor, rows: Rows) -> Tensor:
     """(1, H, N, D) -> (B, H, L, D), all tokens of the longer rows of which the rows are the ends."""
     assert rows.seen is not None
     return x[0].transpose(0, 1).index_select(0, rows.seen).unflatten(0, (rows.count, -1)).transpose(1, 2)

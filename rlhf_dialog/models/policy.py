@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
-from rlhf_dialog.models.lora import selected
+from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
 
 
-def accepted(module: nn.Module, **options: Any) -> dict[str, Any]:
+def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
     """Those of the options that the module's forward takes by name."""
     parameters = inspect.signature(module.forward).parameters
     return {name: value for name, value in options.items() if name in parameters}
@@ -184,7 +184,7 @@ class DisabledAdapter(Policy):
     """The reference of a policy with LoRA: the same modules with the adapter disabled, so that all weights in use are frozen."""
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        with selected(self.lm, None):
+        with select_adapter(self.lm, None):
             return super()._compute(output)
 
 
@@ -209,7 +209,7 @@ class Critic(nn.Module):
     def forward(self, packed: Packed) -> Tensor:
         """Values (K,) before each target of `packed`; at least float32."""
         index = packed.keep if packs(self.trunk) else packed.kept_place
-        own = nullcontext() if self.adapter is None else selected(self.trunk, self.adapter)
+        own = nullcontext() if self.adapter is None else select_adapter(self.trunk, self.adapter)
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), own:
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
         return apply_value_head(self.value_head, hidden.flatten(0, 1).index_select(0, index))
@@ -238,8 +238,10 @@ def run_rows(
     """The first output of a model or trunk for each token: (1, N, .) of packed rows, (B, L, .) of rows padded on the right."""
     if packs:
         return run_packed(module, packed.ids, packed.positions, Prompting(packed, cache, first_row))[0]
-    ids, positions, mask = (packed.padded(x) for x in (packed.ids, packed.positions, torch.ones_like(packed.ids)))
-    return module(input_ids=ids, attention_mask=mask, use_cache=False, **accepted(module, position_ids=positions))[0]
+    ids, positions, mask = (packed.pad(x) for x in (packed.ids, packed.positions, torch.ones_like(packed.ids)))
+    return module(
+        input_ids=ids, attention_mask=mask, use_cache=False, **supported_options(module, position_ids=positions)
+    )[0]
 
 
 def in_chunks(compute: Callable[..., Any], size: int, *inputs: Tensor | None) -> Any:

@@ -100,12 +100,12 @@ def _pickle_guard(path: str, key: str, allowed: bool) -> Iterator[None]:
     """Inside the block, `torch.load` reads only tensors, or nothing: an index or a config.json can name any file."""
     load = torch.load
 
-    def guarded(*args: Any, **options: Any) -> Any:
+    def load_checked(*args: Any, **options: Any) -> Any:
         if not allowed:
             raise UserError(f"{key}: '{path}' names a pickled weight file; convert it to safetensors{_or_allow(key)}")
         return load(*args, **{**options, "weights_only": True})
 
-    torch.load = guarded
+    torch.load = load_checked
     try:
         yield
     finally:

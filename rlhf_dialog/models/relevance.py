@@ -1,20 +1,29 @@
 """Models of relevance: how well a reply fits the turns before it (its context). Scores are nats under InfoNCE, up to a constant.
 
 C contexts of T turns, B replies, K candidates (contexts for a reply), N texts of L tokens, H width, M members.
+
+The folder of a model has config.json, model.safetensors, the tokenizer, and bank.json with contexts as text.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from safetensors import safe_open
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from rlhf_dialog.data.learned_half import LearnedHalf
+from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import json_or, read_json
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
 PAD, UNK, CLS, SEP = range(4)
@@ -114,14 +123,14 @@ class DualEncoder(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(math.log(10.0)))
         self.copying = nn.Parameter(torch.zeros(min(sizes.copied_turns, sizes.context_size), 4))
 
-    def encoded(self, table: TurnTable, numbers: Tensor) -> Encoded:
+    def encode(self, table: TurnTable, numbers: Tensor) -> Encoded:
         """The texts of `numbers` (of any shape) in `table`; those of similar length go through the network together."""
         distinct, places = numbers.unique(return_inverse=True)
         known = table.ids
         ids = [known[i] for i in distinct.tolist()]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        kept = [self._kept(_padded([ids[i] for i in chunk]).to(self.log_scale.device)) for chunk in chunks]
+        kept = [self._kept(_pad([ids[i] for i in chunk]).to(self.log_scale.device)) for chunk in chunks]
         back = torch.tensor(order).argsort().to(self.log_scale.device)
         vectors, sketches = torch.cat([self._turns(x) for x in kept]), torch.cat([_sketches(x) for x in kept])
         return Encoded(vectors.index_select(0, back), sketches[back], places.to(back.device))
@@ -173,13 +182,13 @@ class DualEncoder(nn.Module):
 
         `contexts` (C, T) and `replies` (B,) are numbers of `table`.
         """
-        before, said = self.encoded(table, contexts), self.encoded(table, replies)
-        vectors, found = self.context_vectors(before), []
+        before, said = self.encode(table, contexts), self.encode(table, replies)
+        vectors, chunks = self.context_vectors(before), []
         for rows in torch.arange(len(replies)).split(ROWS):
             some, chosen = replace(said, places=said.places[rows]), candidates[rows].to(vectors.device)
             products = torch.einsum("bh,bkh->bk", self.reply_vectors(some), vectors[chosen])
-            found.append(products + self._paid(some, before, chosen))
-        return torch.cat(found)
+            chunks.append(products + self._paid(some, before, chosen))
+        return torch.cat(chunks)
 
     def _paid(self, replies: Encoded, contexts: Encoded, chosen: Tensor) -> Tensor:
         """The prices of copying (B, K) for the contexts `chosen` (B, K)."""
@@ -214,13 +223,13 @@ class CrossEncoder(nn.Module):
 
     def of_pairs(self, table: TurnTable, contexts: Tensor, replies: Tensor) -> Tensor:
         """Scores (N,) of N pairs: contexts (N, T) and replies (N,), as numbers of `table`."""
-        pairs = [self._joined(table.ids, *pair) for pair in zip(contexts.tolist(), replies.tolist(), strict=True)]
+        pairs = [self._join_input(table.ids, *pair) for pair in zip(contexts.tolist(), replies.tolist(), strict=True)]
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]))
         chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        scores = torch.cat([self._scored([pairs[i] for i in chunk]) for chunk in chunks])
+        scores = torch.cat([self._score_pairs([pairs[i] for i in chunk]) for chunk in chunks])
         return scores.index_select(0, torch.tensor(order).argsort().to(scores.device))
 
-    def _joined(self, ids: list[list[int]], context: list[int], reply: int) -> tuple[list[int], int]:
+    def _join_input(self, ids: list[list[int]], context: list[int], reply: int) -> tuple[list[int], int]:
         """The input, and the number of its tokens before the reply."""
         answer = [*ids[reply][: self.max_length - 3], SEP]
         turns = [token for turn in context[::-1] if turn for token in (*ids[turn], SEP)]
@@ -228,9 +237,9 @@ class CrossEncoder(nn.Module):
         before = [CLS, *turns[max(0, len(turns) - room) :]]
         return before + answer, len(before)
 
-    def _scored(self, pairs: list[tuple[list[int], int]]) -> Tensor:
+    def _score_pairs(self, pairs: list[tuple[list[int], int]]) -> Tensor:
         device = next(self.parameters()).device
-        ids = _padded([pair for pair, _ in pairs]).to(device)
+        ids = _pad([pair for pair, _ in pairs]).to(device)
         starts = torch.tensor([start for _, start in pairs], device=device)
         types = (torch.arange(ids.shape[1], device=device) >= starts.unsqueeze(1)).long()
         mask = ids != PAD
@@ -291,7 +300,94 @@ def _sketches(ids: Tensor) -> Tensor:
     return sketches
 
 
-def _padded(ids: list[list[int]]) -> Tensor:
+def _pad(ids: list[list[int]]) -> Tensor:
     """(N, L), at least one column."""
     longest = max(map(len, ids), default=0) or 1
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in ids], dtype=torch.long).reshape(-1, longest)
+
+
+MARK, FORMAT = "rlhf_dialog_relevance", 1
+KIND = "a relevance model"
+
+
+def save_relevance(model: RelevanceModel, folder: Path) -> None:
+    """Write the folder."""
+    document = {MARK: FORMAT, **model.sizes.model_dump()}
+    (folder / "config.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / "bank.json").write_text(json.dumps(model.bank, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    model.tokenizer.save_pretrained(folder)
+    save_model(model, str(folder / "model.safetensors"))
+
+
+def is_relevance_folder(path: str) -> bool:
+    """Whether the config.json of a folder says that it holds a relevance model."""
+    found = json_or(Path(path).expanduser() / "config.json", None)
+    return isinstance(found, dict) and MARK in found
+
+
+def load_relevance(path: str, key: str) -> RelevanceModel:
+    """The frozen model of a folder, in eval mode; only safetensors and JSON are read.
+
+    `key` is what named the path. Raises UserError when there is no such model, or its files do not fit together.
+    """
+    folder = Path(path).expanduser()
+    if not is_relevance_folder(path):
+        raise UserError(
+            f"{key}: '{path}' is not the folder of a relevance model (a config.json with {MARK}); give what "
+            "reward_models/train_relevance_model.py wrote"
+        )
+    sizes, bank = _read_sizes(folder, key), _read_bank(folder, key)
+    tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=False)
+    special = tokenizer.convert_tokens_to_ids(list(SPECIAL))
+    if special != list(range(len(SPECIAL))) or num_ids(tokenizer) > sizes.vocab_size:
+        raise UserError(
+            f"{key}: the tokenizer in '{path}' belongs to another model; give the whole folder of one training"
+        )
+    with readable(path, key, KIND):
+        _check_shapes(sizes, tokenizer, folder / "model.safetensors")
+        model = RelevanceModel(sizes, tokenizer, bank)
+        load_model(model, str(folder / "model.safetensors"))
+    if broken := [name for name, weights in model.named_parameters() if not weights.isfinite().all()]:
+        raise UserError(
+            f"{key}: '{path}' has NaN or infinite weights ({broken[0]}), with which every comparison is meaningless; train the "
+            "model again, with a lower learning_rate if the training itself ended so"
+        )
+    model.learned_half = learned_half(folder)
+    return model.eval().requires_grad_(False)
+
+
+def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:
+    """Raises ValueError when config.json describes other weights, before it makes the program allocate them."""
+    with torch.device("meta"):
+        expected = {name: [*tensor.shape] for name, tensor in RelevanceModel(sizes, tokenizer, []).state_dict().items()}
+    with safe_open(str(weights), "pt") as file:
+        actual = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  it is not a dict
+    if wrong := sorted(name for name in expected | actual if expected.get(name) != actual.get(name)):
+        shapes = f"{actual.get(wrong[0], 'missing')}, and by config.json {expected.get(wrong[0], 'unknown')}"
+        raise ValueError(f"{wrong[0]} is {shapes}")
+
+
+def _read_json(path: Path, key: str) -> Any:
+    return read_json(path, f"{key}: {path} cannot be read as JSON (", "); give the whole folder of a training")
+
+
+def _read_sizes(folder: Path, key: str) -> RelevanceSizes:
+    document = _read_json(folder / "config.json", key)
+    if (version := document.pop(MARK)) != FORMAT:
+        raise UserError(f"{key}: {folder}/config.json has format {version!r:.40}, this program reads {FORMAT}")
+    try:
+        return RelevanceSizes.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its values"
+        raise UserError(f"{key}: {folder}/config.json: {place}: {first['msg']}; train the model again") from error
+
+
+def _read_bank(folder: Path, key: str) -> list[list[str]]:
+    bank = _read_json(folder / "bank.json", key)
+    lists = isinstance(bank, list) and bool(bank) and all(isinstance(turns, list) and turns for turns in bank)
+    if not lists or not all(isinstance(turn, str) for turns in bank for turn in turns):
+        raise UserError(
+            f"{key}: {folder}/bank.json must be a list of contexts, each a list of texts; train the model again"
+        )
+    return bank

@@ -5,7 +5,7 @@ from pathlib import Path
 from safetensors.torch import save_model
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.atomic_files import write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings
 from rlhf_dialog.models.loading import Policy
@@ -19,7 +19,7 @@ def save_agent(
     folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config | AgentSettings
 ) -> None:
     """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
-    with written_whole(folder) as target:
+    with atomic_folder(folder) as target:
         spec = spec_of(policy.lm)
         if spec is not None:
             save_policy(policy.lm, target)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.chat_template import TurnEncoder
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import ResponseBuffer, new_decoder, random_numbers, sampling_context, write_tokens
 from rlhf_dialog.models.token_batch import TokenBatch
 
@@ -33,7 +33,7 @@ class GrowingReply:
 
 
 def stream(
-    speaker: Speaker, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
+    speaker: Responder, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
 ) -> Generator[list[GrowingReply], None, None]:
     """Answer the turns of each prompt; after each token, all replies so far. The rows share one generation.
 
@@ -92,7 +92,7 @@ def certain(text: str, encoder: TurnEncoder) -> str:
 
 
 @torch.no_grad()
-def _write_by_token(speaker: Speaker, prompts: TokenBatch, uniform: Tensor | None) -> Iterator[ResponseBuffer]:
+def _write_by_token(speaker: Responder, prompts: TokenBatch, uniform: Tensor | None) -> Iterator[ResponseBuffer]:
     """The buffer of the responses after each token."""
     policy, sampling = speaker.policy, speaker.sampling
     if uniform is None:

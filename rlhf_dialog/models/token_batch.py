@@ -94,20 +94,22 @@ class TokenBatch:
         order = rows[lengths.argsort(stable=True)]
         parts = list(order.split(size)) if self.prompt_groups is None else self._whole_groups(order, size)
         microbatches = []
-        for part, at in zip(parts, send(torch.cat(parts), self.device).split([len(x) for x in parts]), strict=True):
+        for part, device_rows in zip(
+            parts, send(torch.cat(parts), self.device).split([len(x) for x in parts]), strict=True
+        ):
             start, end = self._columns_in_use(part)
-            microbatches.append(((at, slice(0, end)), self._cut(part, at, start, end)))
+            microbatches.append(((device_rows, slice(0, end)), self._cut(part, device_rows, start, end)))
         return microbatches
 
     def map_microbatches(self, size: int, compute: Callable[["Packed", Index], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The columns (B, T, ...) of what `compute` returns for each microbatch, tensors (K, ...); 0 outside of the mask."""
         columns: dict[str, Tensor] = {}
-        for at, tokens in self.microbatches(size):
+        for index, tokens in self.microbatches(size):
             packed = tokens.pack()
-            for name, x in compute(packed, at).items():
+            for name, x in compute(packed, index).items():
                 if name not in columns:
                     columns[name] = x.new_zeros(*self.response_mask.shape, *x.shape[1:])
-                columns[name][at] = packed.scatter(x)
+                columns[name][index] = packed.scatter(x)
         return columns
 
     def pack(self) -> "Packed":
@@ -129,15 +131,15 @@ class TokenBatch:
         kept = self.prompt_mask.sum(dim=1).cumsum(dim=0) - 1
         return prompts._pack(self.prompt_mask, kept, torch.empty(0, dtype=torch.long))
 
-    def _cut(self, rows: Tensor | slice, at: Tensor | slice, start: int, end: int | None) -> "TokenBatch":
-        """Rows on the host and the same ones `at` the device; prompt columns from `start`, response columns up to `end`."""
+    def _cut(self, rows: Tensor | slice, device_rows: Tensor | slice, start: int, end: int | None) -> "TokenBatch":
+        """Rows on the host and the same ones on the device; prompt columns from `start`, response columns up to `end`."""
         return TokenBatch(
-            self.prompt_ids[at, start:],
+            self.prompt_ids[device_rows, start:],
             self.prompt_mask[rows, start:],
-            self.response_ids[at, :end],
+            self.response_ids[device_rows, :end],
             self.response_mask[rows, :end],
             None if self.prompt_groups is None else self.prompt_groups[rows],
-            None if self.support is None else self.support[at, :end],
+            None if self.support is None else self.support[device_rows, :end],
             self.pad_id,
         )
 
@@ -161,7 +163,7 @@ class TokenBatch:
                 parts[-1] += piece
         return [torch.tensor(part) for part in parts]
 
-    def _pack(self, fed: Tensor, kept: Tensor, at: Tensor) -> "Packed":
+    def _pack(self, fed: Tensor, kept: Tensor, target_index: Tensor) -> "Packed":
         """From what the host knows: which tokens (B, L) are fed, which of these M are kept for the targets (K,), and the targets'
         places (K,) in the responses."""
         groups = self.prompt_groups
@@ -173,11 +175,11 @@ class TokenBatch:
             tokens, source, attended = _share_prompts(fed, self.prompt_ids.shape[1], leaders(groups), together)
         positions, width = fed.cumsum(dim=1) - 1, int(fed.sum(dim=1).max())
         place = (torch.arange(len(fed)).unsqueeze(1) * width + positions)[fed]
-        plan = [tokens, positions.flatten()[tokens], place, source, source[kept], place[kept], at]
+        plan = [tokens, positions.flatten()[tokens], place, source, source[kept], place[kept], target_index]
         sent = send_all([*plan, *(x for rows in attended for x in rows.plan)], self.device)
-        tokens, positions, place, source, keep, kept_place, at, *of_rows = sent
+        tokens, positions, place, source, keep, kept_place, target_index, *of_rows = sent
         ids = torch.cat([self.prompt_ids, self.response_ids], dim=1).flatten().index_select(0, tokens)
-        targets, plans = self.response_ids.flatten().index_select(0, at), iter(of_rows)
+        targets, plans = self.response_ids.flatten().index_select(0, target_index), iter(of_rows)
         return Packed(
             ids=ids,
             positions=positions,
@@ -188,7 +190,7 @@ class TokenBatch:
             keep=keep,
             kept_place=kept_place,
             targets=targets,
-            at=at,
+            target_index=target_index,
             shape=self.response_ids.shape,
             groups=[rows.with_plan(plans) for rows in attended],
         )
@@ -271,8 +273,8 @@ class Packed:
 
     `ids`, `positions` (N,); `place` (M,) = row * width + position: where a token lies when the rows are padded to `width`, and
     `source` (M,) which of the N it is; `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by
-    row, and `kept_place` (K,) their places; `at` (K,) the places of the targets in the responses (B, T), whose shape is `shape`,
-    as if those were one row; `groups`: the rows whose attention is computed together; `support` (K, S) as in TokenBatch.
+    row, and `kept_place` (K,) their places; `target_index` (K,) the places of the targets in the responses (B, T), whose shape is
+    `shape`, as if those were one row; `groups`: the rows whose attention is computed together; `support` (K, S) as in TokenBatch.
     """
 
     ids: Tensor
@@ -284,20 +286,22 @@ class Packed:
     keep: Tensor
     kept_place: Tensor
     targets: Tensor
-    at: Tensor
+    target_index: Tensor
     shape: torch.Size
     groups: list[Rows]
     support: Tensor | None = None
 
     def gather(self, x: Tensor) -> Tensor:
         """The elements (K, ...) of `x` (B, T, ...) that belong to the targets."""
-        return x.flatten(0, 1).index_select(0, self.at)
+        return x.flatten(0, 1).index_select(0, self.target_index)
 
     def scatter(self, x: Tensor) -> Tensor:
         """(B, T, ...): the elements of `x` (K, ...) where the targets are, 0 elsewhere."""
-        return x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.at, x).unflatten(0, self.shape)
+        return (
+            x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.target_index, x).unflatten(0, self.shape)
+        )
 
-    def padded(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         """(num_rows, width): the elements of `x` (N,) in rows padded on the right with zeros."""
         rows = x.new_zeros(self.num_rows * self.width).index_copy(0, self.place, x.index_select(0, self.source))
         return rows.view(self.num_rows, self.width)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
-from rlhf_dialog.models.lora import OF_ADAPTER, trained
+from rlhf_dialog.models.lora import OF_ADAPTER, trainable_parameters
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}  # of Adam
 
@@ -17,7 +17,7 @@ def save_module(module: nn.Module, path: Path) -> None:
     if getattr(module, "adapter", None) is None:
         save_model(module, str(path))
     else:
-        save_file({name: p.detach().contiguous() for name, p in trained(module).items()}, path)
+        save_file({name: p.detach().contiguous() for name, p in trainable_parameters(module).items()}, path)
 
 
 def load_module(
@@ -30,7 +30,7 @@ def load_module(
     if getattr(module, "adapter", None) is None:
         missing, unexpected = load_model(module, str(path), strict=strict, device=str(device))
         return sorted(missing), sorted(unexpected)
-    saved, parameters = load_file(path, device=str(device)), trained(module)
+    saved, parameters = load_file(path, device=str(device)), trainable_parameters(module)
     if not any(OF_ADAPTER.search(name) for name in saved):
         raise ValueError(
             "the file holds a whole model, but this run (use_lora) trains adapters; start from the agent/ of that run instead"

@@ -40,7 +40,7 @@ LIMITS = """- It was trained on single replies, not on whole dialogues; long dia
 
 
 @dataclass(frozen=True)
-class Run:
+class CardRun:
     """What is known of a run: its config.yaml, the evaluation.json of its agent, its last metrics, its library versions."""
 
     config: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Run:
         return path if isinstance(path, str) else None
 
 
-def agent_card(repo: str, settings: dict[str, Any], run: Run, key: str) -> str:
+def agent_card(repo: str, settings: dict[str, Any], run: CardRun, key: str) -> str:
     """The README.md of an agent whose `rlhf_dialog.json` holds `settings`. Raises UserError for a damaged evaluation."""
     data = describe_data_set(run.data_path)
     try:
@@ -98,7 +98,7 @@ def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: A
     return f"---\n{data_of_card.to_yaml()}\n---"
 
 
-def _introduction(repo: str, run: Run) -> str:
+def _introduction(repo: str, run: CardRun) -> str:
     start, estimator = hide_private(run.config.get("model_path")), run.config.get("advantage_estimator")
     from_start = f" from {code(start)}" if start else ""
     how = f" (PPO, advantage estimator {code(estimator)})" if estimator else ""
@@ -150,7 +150,7 @@ def _task(settings: dict[str, Any]) -> str:
     return f"## Task\n\nOne reply to the last turns of a dialogue.\n\n| setting | value |\n|---|---|\n{rows}"
 
 
-def _reward(run: Run) -> str:
+def _reward(run: CardRun) -> str:
     wanted = run.config.get("reward_class") or {}
     lines = [f"- {line}" for line in _parts(wanted)] if wanted else []
     return "## Reward\n\n" + ("\n".join(lines) or "Unknown: the agent's run has no config.yaml beside it.")
@@ -170,7 +170,7 @@ def _parts(node: dict[str, Any], weight: float | None = None) -> Iterator[str]:
         yield from _parts(part, float(part.get("weight", 1.0)))
 
 
-def _training(run: Run) -> str:
+def _training(run: CardRun) -> str:
     if not run.metrics:
         return ""
     names = [name for name in run.metrics if name.startswith(("objective/", "reward/", "eval/", "response/"))]
@@ -181,7 +181,7 @@ def _training(run: Run) -> str:
     return f"## Training\n\n{head}\n\n| metric | value |\n|---|---|\n{rows}"
 
 
-def _evaluation(repo: str, run: Run) -> str:
+def _evaluation(repo: str, run: CardRun) -> str:
     if run.evaluation is None:
         return (
             "## Evaluation\n\nNot evaluated yet. Measure it on held-out dialogues, with intervals and baselines:\n\n"
@@ -202,7 +202,7 @@ def _evaluation(repo: str, run: Run) -> str:
     return f"## Evaluation\n\n{head}\n\n{markdown(evaluation).strip()}"
 
 
-def _limits(run: Run) -> str:
+def _limits(run: CardRun) -> str:
     holes = list(_better_baselines(run.evaluation)) if run.evaluation else []
     return "\n".join(["## Limits", "", LIMITS, *(f"- {line}" for line in holes)])
 
@@ -229,7 +229,7 @@ def _own_row(evaluation: dict[str, Any]) -> dict[str, Any]:
     return rows["after"] if "after" in rows else rows["metrics"]
 
 
-def _results(run: Run, data: DataSet) -> list[EvalResult]:
+def _results(run: CardRun, data: DataSet) -> list[EvalResult]:
     """The agent's metrics for `model-index`, each with its interval and the baselines' means."""
     if run.evaluation is None:
         return []
@@ -259,7 +259,7 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
 
 
-def _command(run: Run) -> str:
+def _command(run: CardRun) -> str:
     if not run.config:
         return ""
     wanted = {

@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, load_json, parse_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, read_settings
 from rlhf_dialog.models.loading import read_tokenizer
-from rlhf_dialog.models.relevance_folder import is_relevance_folder
+from rlhf_dialog.models.relevance import is_relevance_folder
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"

@@ -7,13 +7,13 @@ from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
-from rlhf_dialog.publishing.card import Run, agent_card
+from rlhf_dialog.publishing.card import CardRun, agent_card
 from rlhf_dialog.publishing.files import CARD, Files, folder_kind, published_files, settings_in
 from rlhf_dialog.publishing.privacy import refuse_secrets
 from rlhf_dialog.publishing.reward_card import reward_card
 
 
-def make_package(folder: Path, repo: str, run: Run, key: str) -> Files:
+def make_package(folder: Path, repo: str, run: CardRun, key: str) -> Files:
     """The files of an agent or a reward model, with a card; `run` is the agent's. `key` named the folder.
 
     Raises UserError when the folder holds neither, when a file is damaged, and when one holds a token.
@@ -28,10 +28,10 @@ def make_package(folder: Path, repo: str, run: Run, key: str) -> Files:
     return {**published_files(folder, key), CARD: content}
 
 
-def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], versions: dict[str, str]) -> Run:
+def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], versions: dict[str, str]) -> CardRun:
     """What a run folder says of its agent. Raises UserError for files that cannot be read."""
     config = folder / "config.yaml"
-    return Run(
+    return CardRun(
         read_yaml(config) if config.is_file() else {},
         _read_evaluation(evaluation) if evaluation else None,
         metrics,

@@ -32,7 +32,7 @@ from rlhf_dialog.rewards.no_reward import NoReward
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.rewards.remote import RemoteReward
 from rlhf_dialog.rewards.reward_model import RewardModel
-from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
+from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, score_dialogues
 
 __all__ = [
     "BaseReward",
@@ -56,5 +56,5 @@ __all__ = [
     "Scorer",
     "Scores",
     "build_reward",
-    "scored",
+    "score_dialogues",
 ]

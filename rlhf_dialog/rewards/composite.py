@@ -9,7 +9,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import as_reward_error
-from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, scored
+from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, score_dialogues
 
 PART_KEYS = ("id", "weight", "args")
 
@@ -63,7 +63,7 @@ class CompositeReward(BaseReward):
 
     def score(self, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
         """The weighted sums and their parts. Raises RewardError, see `__call__`, and RewardTimeout."""
-        return scored(self, dialogues, rules)
+        return score_dialogues(self, dialogues, rules)
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:

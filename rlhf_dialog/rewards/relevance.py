@@ -37,7 +37,7 @@ class RelevanceReward(BaseReward):
     def __init__(
         self, model: str, floor: float | None = -3.0, bank_size: int | None = None, ceiling: float | None = None
     ):
-        from rlhf_dialog.models.relevance_folder import load_relevance
+        from rlhf_dialog.models.relevance import load_relevance
 
         if floor is not None and not (is_number(floor) and floor <= HIGHEST_FLOOR):
             raise UserError(

@@ -52,7 +52,7 @@ class Scores:
     total: list[float]  # N values, the sum of the weighted parts; NaN where a part gave no score
     parts: dict[str, PartScore]
 
-    def of(self, rows: list[int]) -> "Scores":
+    def select(self, rows: list[int]) -> "Scores":
         """The scores of only those dialogues that have these numbers."""
         parts = {
             name: replace(part, raw=[part.raw[i] for i in rows], weighted=[part.weighted[i] for i in rows])
@@ -61,7 +61,7 @@ class Scores:
         return Scores([self.total[i] for i in rows], parts)
 
 
-def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
+def score_dialogues(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
     """The scores of any reward with their parts; a reward that is not a sum is a single part of weight 1.
 
     Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
@@ -71,7 +71,7 @@ def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = 
     return _total(_part_scores(_parts_of(reward), dialogues, rules), len(dialogues))
 
 
-def scored_beside(
+def score_in_background(
     reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
 ) -> Callable[[], Scores]:
     """Start scoring, as `scored` does, while the caller computes something else; call the result to get the scores.
@@ -82,7 +82,7 @@ def scored_beside(
     parts = _parts_of(reward)
     aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
     if rules.timeout_s is not None or not aside:
-        return lambda: scored(reward, dialogues, rules)
+        return lambda: score_dialogues(reward, dialogues, rules)
     work = BackgroundCall(lambda: _part_scores(aside, dialogues, rules))
 
     def scores() -> Scores:
@@ -103,11 +103,11 @@ class Scorer:
 
     def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
         """Start scoring while the caller computes something else, see `scored_beside`."""
-        return scored_beside(self.reward, dialogues, self.rules)
+        return score_in_background(self.reward, dialogues, self.rules)
 
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues, see `scored`."""
-        return scored(self.reward, dialogues, self.rules)
+        return score_dialogues(self.reward, dialogues, self.rules)
 
     def watch(self, scores: Scores, seconds: float) -> None:
         """Give METEOR processes, if it needs them: `scores` are of an iteration that took `seconds`."""
@@ -121,7 +121,7 @@ class Scorer:
         if self.rules.processes is not None:
             self.rules.processes.close()
 
-    def less_penalty(self, totals: Any, truncated: Any) -> Any:
+    def subtract_truncation_penalty(self, totals: Any, truncated: Any) -> Any:
         """`totals` (N,) less the penalty where `truncated` (N,), as arrays or tensors: the score of rollouts and evaluations."""
         return totals - self.truncation_penalty * truncated
 
@@ -211,11 +211,11 @@ def _sum_of(scores: dict[str, PartScore], row: int) -> float:
 def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> list[float]:
     """One number for each dialogue; NaN for a missing score if the rules allow it."""
     if reward.weighted_parts():
-        return scored(reward, dialogues, rules).total
+        return score_dialogues(reward, dialogues, rules).total
     with ExitStack() as stack, as_reward_error(name, type(reward)):
         for one in walk(reward):
             stack.enter_context(one.at_work())
-        values = stop_after(rules.timeout_s, name, lambda: _called(reward, dialogues, rules))
+        values = stop_after(rules.timeout_s, name, lambda: _call_reward(reward, dialogues, rules))
     if not isinstance(values, (list, tuple)):
         raise RewardError(
             f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
@@ -233,7 +233,7 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     return [value if isinstance(value, NoScore) else float(value) for value in values]
 
 
-def _called(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
+def _call_reward(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
     if rules.processes is not None:
         scores = rules.processes.scores(reward, dialogues)
         if scores is not None:

@@ -18,7 +18,8 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
+from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
@@ -26,7 +27,6 @@ from rlhf_dialog.runs.services.build import build_services
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
 from rlhf_dialog.runs.shared_disk import check_shared
-from rlhf_dialog.runs.sources import Parts, Source, prepare, read_source, report_size
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -122,9 +122,9 @@ class PPOAgent:
 
     def _load(self, parts: Parts) -> PPOTrainer:
         config, world, device = self.config, self.world, self.world.device
-        with self.times.measured("models"), world.fail_together():
+        with self.times.measure("models"), world.fail_together():
             models = load_models(config, device)
-            parts.to(str(device))
+            parts.move_to(str(device))
         self._identity = identity.identity_of(config, models, parts.prompts, parts.reward)
         identity.refuse_other_ranks(config, self._identity, world)
         trainer = PPOTrainer(config, models, parts.source, parts.reward, parts.vec_info, world)
@@ -139,7 +139,7 @@ class PPOAgent:
     def lock(self, parts: Parts) -> Iterator[None]:
         """The run folder belongs to this run while the block lasts; its services end with the block."""
         with contextlib.ExitStack() as stack:
-            self.world.on_main(lambda: stack.enter_context(locked(self.run_folder)))
+            self.world.on_main(lambda: stack.enter_context(lock_folder(self.run_folder)))
             self.world.on_main(self._check_folder)  # for what another run has left there since
             self.services = self.build_services(parts)
             end_with(stack, self.services)
@@ -156,7 +156,7 @@ class PPOAgent:
         checkpointer.begin(self.start)
 
         def save(best: bool) -> None:
-            with self.times.measured("checkpoint"):
+            with self.times.measure("checkpoint"):
                 checkpointer.save(best)
 
         rescue = Rescue(run, services, save)
@@ -166,14 +166,14 @@ class PPOAgent:
             while not run.done:
                 with rescue.step():
                     metrics = trainer.step()
-                with rescue.after(metrics):
+                with rescue.save_on_error(metrics):
                     after_iteration(run, services, metrics)
                 end_iteration(run, services, self.config.save_interval, save)
         return metrics
 
     def save_agent(self) -> None:
         """Write `agent/` of the run folder. Raises UserError when somebody has removed that folder."""
-        with self.times.measured("checkpoint"):
+        with self.times.measure("checkpoint"):
             self.save(self.run_folder / "agent")
         if not (self.run_folder / "config.yaml").exists():
             raise UserError(

@@ -10,10 +10,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_text, write_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
-from rlhf_dialog.runs.verification import STATE, sealed, way_back
+from rlhf_dialog.runs.verification import STATE, add_seal, way_back
 
 logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -32,9 +32,9 @@ def save_checkpoint(
     the others. Raises UserError when the folder cannot be written; existing files stay intact.
     """
     name = f"iter_{state['iteration']:06d}"
-    with written_whole(folder / name) as target:
+    with atomic_folder(folder / name) as target:
         filled = fill(target)
-        write_json(target / STATE, sealed(target, {"format_version": FORMAT_VERSION, **state, **filled}))
+        write_json(target / STATE, add_seal(target, {"format_version": FORMAT_VERSION, **state, **filled}))
         (target / UNANNOUNCED).write_bytes(_text_of(folder / "latest"))
     try:
         replace_text(folder / "latest", name)
@@ -181,7 +181,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     Raises UserError when the pointer does not name a checkpoint of this folder.
     """
     if (folder / "latest").is_symlink() or (folder / "latest").exists():
-        source = _pointed(folder / "latest")
+        source = _resolve_pointer(folder / "latest")
         if not source.is_dir():
             raise UserError(f"{folder / 'latest'}: names {source.name}, which does not exist; {POINTER_REMEDY}")
         return source
@@ -194,7 +194,7 @@ def best_checkpoint(folder: Path) -> Path | None:
     Raises UserError when the pointer does not name a checkpoint of this folder.
     """
     pointer = folder / "best"
-    return _pointed(pointer) if pointer.is_symlink() or pointer.exists() else None
+    return _resolve_pointer(pointer) if pointer.is_symlink() or pointer.exists() else None
 
 
 def usable_best(folder: Path) -> Path | None:
@@ -206,7 +206,7 @@ def usable_best(folder: Path) -> Path | None:
         return None
 
 
-def _pointed(pointer: Path) -> Path:
+def _resolve_pointer(pointer: Path) -> Path:
     """The checkpoint that a pointer names; only `iter_` and digits are accepted, so that no other folder is ever read."""
     if pointer.is_symlink():
         raise UserError(f"{pointer}: is a link, but must be a file with the name of a checkpoint; {POINTER_REMEDY}")

@@ -159,7 +159,7 @@ class RunCheckpointer:
     def _compare(self, source: Path, state: dict[str, Any]) -> None:
         """Reject the checkpoint of another run; log the settings that may change and did."""
         identity.refuse_another_run(self.identity, state["identity"], source)
-        if edited := reward_files.changed(self.reward_files, state.get("reward_files")):
+        if edited := reward_files.list_changed(self.reward_files, state.get("reward_files")):
             logger.warning("files of the reward have changed since %s: %s", source, ", ".join(edited))
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with changed settings: %s", "; ".join(changes))

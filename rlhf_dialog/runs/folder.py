@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_dialog.atomic_files import mend_swaps, remove_whole
+from rlhf_dialog.atomic_files import remove_whole, repair_swaps
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metrics
@@ -140,9 +140,9 @@ def _remove(path: Path) -> None:
 
 def repair(folder: Path) -> None:
     """After a kill, finish or undo what it interrupted: swaps of folders, temporary files, and a save."""
-    mend_swaps(folder, RUN_FILES)
+    repair_swaps(folder, RUN_FILES)
     checkpoints = folder / "checkpoints"
-    mend_swaps(checkpoints, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in checkpoints.glob(".*.*")})
+    repair_swaps(checkpoints, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in checkpoints.glob(".*.*")})
     finish_saving(checkpoints)
 
 

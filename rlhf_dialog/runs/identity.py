@@ -81,21 +81,21 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:
     """`key: 'now' here, 'then' in the checkpoint` for every key that both have and that differs."""
-    known = then if isinstance(then, dict) else {}
+    earlier = then if isinstance(then, dict) else {}
     return [
-        f"{key}: {_excerpt(value)} {here}, {_excerpt(known[key])} {there}"
+        f"{key}: {_excerpt(value)} {here}, {_excerpt(earlier[key])} {there}"
         for key, value in now.items()
-        if key in known and known[key] != value
+        if key in earlier and earlier[key] != value
     ]
 
 
 def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
     """Raises UserError that lists every differing key when the checkpoint in `source` belongs to another run."""
-    found = differences(now, then)
-    if found:
+    changes = differences(now, then)
+    if changes:
         run = source.parent.parent
         raise UserError(
-            "\n  ".join([f"{source}: belongs to a different run than this one:", *found])
+            "\n  ".join([f"{source}: belongs to a different run than this one:", *changes])
             + "\nresume with the values of the checkpoint, or start a new run with its weights: "
             f"--resume_weights_only {run} --experiment_name <a new name>"
         )
@@ -148,11 +148,11 @@ def begun_precision(config: Config, settings: Any) -> dict[str, Any]:
 
 def changed_settings(config: Config, then: Any) -> list[str]:
     """`key then -> now` for every setting that both have and that differs."""
-    now, known = settings_of(config), then if isinstance(then, dict) else {}
+    now, earlier = settings_of(config), then if isinstance(then, dict) else {}
     return [
-        f"{key} {_excerpt(known[key])} -> {_excerpt(value)}" + (f" ({KEPT_KEYS[key]})" if key in KEPT_KEYS else "")
+        f"{key} {_excerpt(earlier[key])} -> {_excerpt(value)}" + (f" ({KEPT_KEYS[key]})" if key in KEPT_KEYS else "")
         for key, value in now.items()
-        if key in known and known[key] != value
+        if key in earlier and earlier[key] != value
     ]
 
 

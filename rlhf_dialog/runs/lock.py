@@ -51,7 +51,7 @@ def check_unlocked(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder for this process while the block runs. Creates it if needed, and removes it again if it stays empty.
 
     Raises UserError when another process uses it, or when it cannot be written. The lock of a dead process is replaced.

@@ -15,7 +15,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     rows, fault = _scan(path)
     if fault:
-        raise _damaged(path, fault)
+        raise _damage_error(path, fault)
     return rows
 
 
@@ -51,7 +51,7 @@ def _is_value(value: object) -> bool:
     return value is None or isinstance(value, int | float)
 
 
-def _damaged(path: Path, fault: str) -> UserError:
+def _damage_error(path: Path, fault: str) -> UserError:
     return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy")
 
 
@@ -74,5 +74,5 @@ def cut_metrics(path: Path, iteration: int) -> None:
         return
     rows, fault = _scan(path)
     if len(rows) < iteration:
-        raise _damaged(path, fault or f"line {len(rows) + 1} is missing")
+        raise _damage_error(path, fault or f"line {len(rows) + 1} is missing")
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))

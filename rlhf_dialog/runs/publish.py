@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS, json_or, load_json
-from rlhf_dialog.publishing.card import Run
+from rlhf_dialog.publishing.card import CardRun
 from rlhf_dialog.publishing.files import Files, folder_kind, is_published
 from rlhf_dialog.publishing.package import make_package, read_run
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
@@ -59,11 +59,11 @@ def package(folder: Path, repo: str, key: str, evaluation: Path | None = None) -
 
     `evaluation` is an output of evaluate, see `run_of`; `key` named the folder. Raises UserError when it cannot be published.
     """
-    run = run_of(folder, evaluation) if folder_kind(folder, key) == "agent" else Run()
+    run = run_of(folder, evaluation) if folder_kind(folder, key) == "agent" else CardRun()
     return make_package(folder, repo, run, key), run.name
 
 
-def run_of(agent: Path, evaluation: Path | None = None) -> Run:
+def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
     """The run that the agent's folder lies in, as its card needs it; `evaluation` is an output of evaluate.
 
     By default that is evaluation.json in the run folder, if it is of this agent as it is now. Raises UserError for files that

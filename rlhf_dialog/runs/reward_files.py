@@ -40,7 +40,7 @@ def code_of(cls: type) -> Path | None:
     return Path(source) if source and Path(source).is_file() else None
 
 
-def changed(now: dict[str, str], then: object) -> list[str]:
+def list_changed(now: dict[str, str], then: object) -> list[str]:
     """The files that a checkpoint knows and that are others now."""
     known = then if isinstance(then, dict) else {}
     return [name for name, value in now.items() if name in known and known[name] != value]

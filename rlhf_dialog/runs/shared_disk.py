@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 
 PROBE = ".shared_disk."  # the beginning of a file's name; the number of a rank is its end
 PATIENCE = 10.0  # seconds; a network disk shows another host's new file late
@@ -24,7 +24,7 @@ def check_shared(folder: Path, world: World) -> None:
     if world.size == 1:
         return
     with ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(locked(folder)))
+        world.on_main(lambda: stack.enter_context(lock_folder(folder)))
         if world.is_main:
             stack.callback(_remove_probes, folder)
         host, word = world.on_main(lambda: _begin(folder))

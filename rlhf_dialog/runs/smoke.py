@@ -37,7 +37,7 @@ def _answer_once(agent: PPOAgent) -> None:
         raise UserError("there is no agent yet; call train() first")
     turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
     agent.trainer, agent.services = None, ()  # one model at a time in the memory of the device
-    with agent.times.measured("chat"):
+    with agent.times.measure("chat"):
         trust = agent.config.trust_remote_code
         speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
         speaker.chat(turns[-1], turns[:-1])

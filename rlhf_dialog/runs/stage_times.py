@@ -15,7 +15,7 @@ class StageTimes:
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
-    def measured(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str) -> Iterator[None]:
         """Count the wall time of the block as `stage`."""
         start = time.perf_counter()
         yield

@@ -49,14 +49,14 @@ class Start:
             )
         run_folder.check_source(self.weights_from, folder)
 
-    def prepare(self, folder: Path, kept: Path | None = None, others: tuple[str, ...] = ()) -> Path | None:
+    def prepare(self, folder: Path, kept: Path | None = None, extra_files: tuple[str, ...] = ()) -> Path | None:
         """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from.
 
-        kept: what `overwrite` does not remove, because it is of this run; others: files that it removes too
+        kept: what `overwrite` does not remove, because it is of this run; extra_files: files that it removes too
         """
         if self.overwrite and not self.resume:
             run_folder.clear(folder, kept)
-            for name in others:
+            for name in extra_files:
                 (folder / name).unlink(missing_ok=True)
         run_folder.repair(folder)
         return newest_checkpoint(folder / "checkpoints") if self.resume else None

@@ -16,7 +16,7 @@ PACKAGES = ("torch", "transformers", "rlhf-dialog")
 CHUNK = 1 << 20
 
 
-def sealed(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+def add_seal(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     """The content of trainer.json: `state`, hash and size of every file in the folder, the versions, and a hash of all that."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     content = {
@@ -83,20 +83,19 @@ def _fault(source: Path, state: dict[str, Any], mode: str, names: Container[str]
 
 
 def way_back(source: Path, option: str = "") -> str:
-    """`; the newest good checkpoint before it is ...`, and how to use that one, for the end of a message.
+    """`; the newest good checkpoint before it is ...`, and how to use that checkpoint, for the end of a message.
 
-    `option`: that of the command which names a checkpoint; without one, `latest` does.
+    `option`: that of the command which names a checkpoint; without checkpoint, `latest` does.
     """
-    earlier = [one for one in source.parent.glob("iter_*") if _number(one) < _number(source)]
-    for one in sorted(earlier, key=_number, reverse=True):
+    earlier = [checkpoint for checkpoint in source.parent.glob("iter_*") if _number(checkpoint) < _number(source)]
+    for checkpoint in sorted(earlier, key=_number, reverse=True):
         with suppress(*FAULTS):
-            if not any(path.is_symlink() for path in (one, *one.iterdir())):
-                state = load_json(one / STATE)
-                if state["iteration"] == _number(one) and not _fault(one, state, "full"):
-                    use = (
-                        f"use it with {option} {one.name}" if option else f"write its name into {one.parent / 'latest'}"
-                    )
-                    return f"; the newest good checkpoint before it is {one.name}: {use}"
+            if not any(path.is_symlink() for path in (checkpoint, *checkpoint.iterdir())):
+                state = load_json(checkpoint / STATE)
+                if state["iteration"] == _number(checkpoint) and not _fault(checkpoint, state, "full"):
+                    pointer = source.parent / "latest"
+                    use = f"use it with {option} {checkpoint.name}" if option else f"write its name into {pointer}"
+                    return f"; the newest good checkpoint before it is {checkpoint.name}: {use}"
     return "; there is no good checkpoint before it"
 
 

@@ -19,7 +19,9 @@ from rlhf_dialog.training.rollout import Rollout
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
 AdvantageFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ppo.Credit], tuple[Tensor, Tensor]]
-ADVANTAGES: dict[str, AdvantageFunction] = {  # (paid, penalties, values, response_mask, credit) -> advantages, returns
+ADVANTAGES: dict[
+    str, AdvantageFunction
+] = {  # (rewards, penalties, values, response_mask, credit) -> advantages, returns
     "gae": ppo.gae_advantages,
     "grpo": ppo.grpo_advantages,
     "rloo": ppo.rloo_advantages,
@@ -31,12 +33,12 @@ ADVANTAGES: dict[str, AdvantageFunction] = {  # (paid, penalties, values, respon
 class TokenRewards:
     """What each response token is paid, each (B, T); their sum is the rollout's `rewards`."""
 
-    paid: Tensor  # the score and the rewards of turns; under `whiten_rewards` the whitened sum of all
+    earned: Tensor  # the score and the rewards of turns; under `whiten_rewards` the whitened sum of all
     penalties: Tensor  # -kl_coef * KL
 
     @property
     def total(self) -> Tensor:
-        return self.paid + self.penalties
+        return self.earned + self.penalties
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ def kl_to_reference(rollout: Rollout, world: World) -> float:
 def token_rewards(rollout: Rollout, config: Config, kl_coef: float, world: World) -> TokenRewards:
     """The rewards of a rollout whose scores are known; without penalties under `kl_in: loss`."""
     mask = rollout.response_mask
-    paid = ppo.paid_rewards(rollout.scores, mask, rollout.turn_rewards)
+    rewards = ppo.score_rewards(rollout.scores, mask, rollout.turn_rewards)
     coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
     penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
     if config.whiten_rewards:
-        paid = ppo.whiten(paid + penalties, mask, world.sum, shift_mean=False)
+        rewards = ppo.whiten(rewards + penalties, mask, world.sum, shift_mean=False)
         penalties = torch.zeros_like(penalties)
-    return TokenRewards(paid, penalties)
+    return TokenRewards(rewards, penalties)
 
 
 def estimate_advantages(
@@ -80,11 +82,11 @@ def estimate_advantages(
         by_turn=config.credit == "turn",
     )
     estimator = ADVANTAGES[config.estimator.name]
-    advantages, returns = estimator(rewards.paid, rewards.penalties, values, response_mask, credit)
+    advantages, returns = estimator(rewards.earned, rewards.penalties, values, response_mask, credit)
     statistics: Metrics = {}
     all_flat = False
     if config.estimator.needs_groups:
-        num_flat, num_groups = _flat_groups(rewards.paid, response_mask, credit, world)
+        num_flat, num_groups = _flat_groups(rewards.earned, response_mask, credit, world)
         statistics, all_flat = {"ppo/flat_groups": num_flat}, num_flat == num_groups
         if all_flat:
             _warn_of_flat_groups(iteration, credit.num_responses_per_prompt, num_groups)

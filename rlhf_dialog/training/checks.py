@@ -22,11 +22,11 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.masks import masked, masked_mean
+from rlhf_dialog.models.load_checks import REMEDIES
+from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.token_batch import TokenBatch
-from rlhf_dialog.models.tries import REMEDIES
 from rlhf_dialog.training.ppo import AdaptiveKLController
 
 logger = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.
 
 def check_first_kl(log_ratios: Tensor, tokens: TokenBatch, noise: Noise, world: World) -> None:
     """Raise RunStopped unless the policy computes as its reference does, from which it starts; log ratios (B, T)."""
-    size = masked(log_ratios, tokens.mask).abs()
+    size = apply_mask(log_ratios, tokens.mask).abs()
     largest = max(world.gather(size.max().item() if len(size) else 0.0))
     mean = masked_mean(size, tokens.mask, world.sum).item()
     check_start(largest, mean, noise, world.sum_numbers([int(tokens.response_mask.sum())])[0])

@@ -18,15 +18,15 @@ from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import new_decoder, sampling_context
-from rlhf_dialog.models.lora import selected
-from rlhf_dialog.models.masks import masked
+from rlhf_dialog.models.load_checks import REMEDIES, WithoutCasts
+from rlhf_dialog.models.lora import select_adapter
+from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.network import NetworkLM, own_network
 from rlhf_dialog.models.policy import Policy, num_positions, packs
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
-from rlhf_dialog.models.tries import REMEDIES, WithoutCasts
 from rlhf_dialog.training.checks import WARN, Noise, times_the_noise
 from rlhf_dialog.training.rollout import Rollout
 
@@ -124,7 +124,7 @@ PADDING_REMEDY = "Let the model use the attention_mask and the position_ids that
 CAUSES = (
     Cause("training mode", use_eval_mode, "in eval mode", REMEDIES["dropout"]),
     Cause("16 bits", use_float32, "in 32 bits", REMEDIES["dtype"]),
-    Cause("adapter", lambda policy: selected(policy.lm, None), "without LoRA's adapters", ADAPTER_REMEDY),
+    Cause("adapter", lambda policy: select_adapter(policy.lm, None), "without LoRA's adapters", ADAPTER_REMEDY),
     Cause("packing", disable_packing, "when rows are padded, and not packed into one sequence", REMEDIES["packing"]),
     Cause("padding", lambda _: nullcontext(), "when each row is computed alone", PADDING_REMEDY, row_by_row=True),
     Cause(
@@ -149,7 +149,7 @@ class Findings:
 class Diagnosis:
     """Names the cause of a failed check. All ranks call it at the same point, and raise the same."""
 
-    def __init__(self, speaker: Speaker, placement: Placement, world: World, temperature: float):
+    def __init__(self, speaker: Responder, placement: Placement, world: World, temperature: float):
         self.speaker, self.placement, self.world, self.temperature = speaker, placement, world, temperature
 
     def explain(self, error: RunStopped, other: Policy, noise: Noise, suspects: Suspects) -> RunStopped:
@@ -239,5 +239,5 @@ def conclude(of_ranks: list[Findings]) -> str:
 def far_from_reference(rollout: Rollout) -> tuple[Rollout, Tensor]:
     """The rollout in segments, and its rows, those that are furthest from the reference first."""
     rollout = rollout.in_segments()
-    size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
+    size = apply_mask(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
     return rollout, size.sum(dim=1).argsort(descending=True, stable=True).cpu()

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, open_episode
+from rlhf_dialog.environments.base import Environment, EpisodeLimits, answer, check_turns, open_episode
 from rlhf_dialog.environments.single_turn import SingleTurn
-from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.chat_agent import Reply, Responder
 from rlhf_dialog.models.device_copies import send, send_all
 from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond
 from rlhf_dialog.models.policy import num_positions
 from rlhf_dialog.models.token_batch import TokenBatch, group_equal
 from rlhf_dialog.training.segments import Segments, Span
 
-LIMITS = Limits()
+LIMITS = EpisodeLimits()
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class EpisodeInputs:
     """
 
     environments: Sequence[Environment]
-    limits: Limits = LIMITS
+    limits: EpisodeLimits = LIMITS
     seeds: Sequence[int] | None = None
     streams: Sequence[torch.Generator] | None = None
     metas: Sequence[dict[str, Any]] | None = None
@@ -97,7 +97,7 @@ class _Part:
 class EpisodeInProgress:
     """A dialogue that goes on: all tokens `behind` its first prompt, and the newest part of it, which the policy sees."""
 
-    def __init__(self, environment: Environment, dialogue: Dialogue, speaker: Speaker):
+    def __init__(self, environment: Environment, dialogue: Dialogue, speaker: Responder):
         self.environment, self.dialogue, self.speaker = environment, dialogue, speaker
         turns = dialogue.prompt_turns
         self.prompt, self.start = speaker.encoder.encode_prompt(turns), 0
@@ -113,37 +113,37 @@ class EpisodeInProgress:
     def parts(self) -> list[_Part]:
         return [*self.past, _Part(self.prompt, self.start, len(self.behind))]
 
-    def step(self, reply: Reply, limits: Limits) -> tuple[float, bool]:
+    def step(self, reply: Reply, limits: EpisodeLimits) -> tuple[float, bool]:
         """Say the reply and hear the user; the reward, and whether the dialogue goes on."""
         self.behind += reply.ids
         text, reward, terminated, cut, info = answer(self.environment, reply.text, limits)
         ended = terminated or cut
-        heard = [] if ended else self.speaker.encoder.encode_heard(reply.ids, text)
-        said = self.dialogue.said(reply.text, reply.truncated or cut)
-        self.dialogue = said.heard(text) if heard or text else said
+        answer_ids = [] if ended else self.speaker.encoder.encode_heard(reply.ids, text)
+        said = self.dialogue.with_reply(reply.text, reply.truncated or cut)
+        self.dialogue = said.with_user_turn(text) if answer_ids or text else said
         if ended and (known := plain(info)):
             self.dialogue.meta = self.dialogue.meta | {"info": known}
-        full = bool(heard) and not self._hear(reply.text, text, heard)
+        full = bool(answer_ids) and not self._hear(reply.text, text, answer_ids)
         self.dialogue.truncated |= full
         return reward, not (ended or full)
 
-    def _hear(self, said: str, text: str, heard: list[int]) -> bool:
+    def _hear(self, reply: str, text: str, answer_ids: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
         size, room = self.speaker.context_size, self._room()
-        end = len(self.behind) + len(heard)
-        openings = [*self.openings, _Opening([said, text], number - 1, end), _Opening([text], number, end)]
+        end = len(self.behind) + len(answer_ids)
+        openings = [*self.openings, _Opening([reply, text], number - 1, end), _Opening([text], number, end)]
         allowed = [x for x in openings if size is None or number - x.number < size]
-        if allowed[0] is openings[0] and (room is None or len(self.context) + len(heard) <= room):
+        if allowed[0] is openings[0] and (room is None or len(self.context) + len(answer_ids) <= room):
             self.openings = openings
-            self.behind += heard
+            self.behind += answer_ids
             return True
         for i, opening in enumerate(allowed):
-            after = [*self.behind, *heard][opening.end :]
+            after = [*self.behind, *answer_ids][opening.end :]
             prompt = self.speaker.encoder.encode_prompt(opening.turns) + after
             if room is None or len(prompt) <= room:
                 self.past, self.openings = self.parts, allowed[i:]
-                self.behind += heard
+                self.behind += answer_ids
                 self.prompt, self.start = prompt, len(self.behind)
                 return True
         return False
@@ -178,7 +178,7 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     return counts
 
 
-def run_episodes(inputs: EpisodeInputs, speaker: Speaker) -> Episodes:
+def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     """Play one episode of each environment; in each round, all dialogues that continue are answered in one batch.
 
     A context without room for another reply loses its oldest turns (`Episodes.segments`); a dialogue is truncated where the
@@ -213,7 +213,7 @@ def run_episodes(inputs: EpisodeInputs, speaker: Speaker) -> Episodes:
     return Episodes(dialogues, responses, _place_rewards(rewards, responses), segments)
 
 
-def encode_contexts(talks: Sequence[EpisodeInProgress], speaker: Speaker) -> TokenBatch:
+def encode_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder) -> TokenBatch:
     """What the policy sees of these dialogues, as prompts."""
     contexts = [talk.context for talk in talks]
     return speaker.batch(contexts, prompt_group_ids(contexts, [talk.dialogue for talk in talks]))
@@ -225,13 +225,13 @@ def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]
     return group_equal((group, *ids) for group, ids in zip(groups, prompts, strict=True))
 
 
-def _draw_uniform(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:
+def _draw_uniform(streams: Sequence[torch.Generator], speaker: Responder) -> Tensor:
     """The random numbers (b, T) of one reply from each stream."""
     rows = [random_numbers(1, speaker.sampling, torch.device("cpu"), stream) for stream in streams]
     return send(torch.cat(rows), speaker.policy.lm.device)
 
 
-def _split_contexts(talks: Sequence[EpisodeInProgress], speaker: Speaker, shape: Sequence[int]) -> Segments | None:
+def _split_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder, shape: Sequence[int]) -> Segments | None:
     """The contexts of the replies in dialogues of `shape` (B, T); None where no turn had to leave one."""
     if not any(talk.past for talk in talks):
         return None
@@ -259,7 +259,7 @@ def _join_rounds(rounds: list[_Round], behind: list[list[int]], prompts: TokenBa
     masks = [x.responses.tokens.response_mask for x in rounds]
     places = [_find_places(x, mask) for x, mask in zip(rounds, masks, strict=True)]
     rows, columns = (torch.cat(x) for x in zip(*places, strict=True))
-    at = tuple(send_all([rows, columns], prompts.device))
+    index = tuple(send_all([rows, columns], prompts.device))
     written = [send(mask.flatten().nonzero()[:, 0], prompts.device) for mask in masks]
 
     def join(parts: Sequence[Tensor | None], empty: int = 0) -> Tensor | None:
@@ -269,7 +269,7 @@ def _join_rounds(rounds: list[_Round], behind: list[list[int]], prompts: TokenBa
             x.flatten(0, 1).index_select(0, kept) for x, kept in zip(parts, written, strict=True) if x is not None
         ]
         x = join_rows(tokens, empty)
-        return x.new_full((*shape, *x.shape[1:]), empty).index_put_(at, x)
+        return x.new_full((*shape, *x.shape[1:]), empty).index_put_(index, x)
 
     names = ("logprobs", "entropy", "values", "features")
     joined: dict[str, Any] = {name: join([getattr(x.responses, name) for x in rounds]) for name in names}

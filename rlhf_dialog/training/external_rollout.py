@@ -10,11 +10,11 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
+from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import num_positions
-from rlhf_dialog.models.sizes import num_embeddings
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.episodes import Episodes, prompt_group_ids
@@ -34,7 +34,7 @@ class ExternalEpisodes:
 
 
 def external_rollout(
-    external: ExternalEpisodes, speaker: Speaker, models: Models, group_size: int = 1, keep_features: bool = False
+    external: ExternalEpisodes, speaker: Responder, models: Models, group_size: int = 1, keep_features: bool = False
 ) -> Rollout:
     """The rollout of these B episodes, with the log-probabilities and values of the policy as it is now.
 
@@ -44,16 +44,16 @@ def external_rollout(
     """
     _check_counts(external, speaker, group_size)
     clock = Clock(models.policy.lm.device)
-    with clock.measured("rollout"):
+    with clock.measure("rollout"):
         episodes = _read_episodes(external, speaker, models, group_size)
-        with clock.measured("reference"):
+        with clock.measure("reference"):
             columns = predict_columns(models, speaker, episodes, keep_features)
-    with clock.measured("reward"):
+    with clock.measure("reward"):
         totals = _read_scores(external.scores)
     return new_rollout(episodes, columns, Scores(totals, parts={}), torch.tensor(totals), clock)
 
 
-def _check_counts(external: ExternalEpisodes, speaker: Speaker, group_size: int) -> None:
+def _check_counts(external: ExternalEpisodes, speaker: Responder, group_size: int) -> None:
     for name, items in vars(external).items():
         if isinstance(items, str) or not hasattr(items, "__len__"):
             raise UserError(f"step_on: {name} is {str(items)[:60]!r}; give a list with one item for every episode")
@@ -91,7 +91,7 @@ def _number(score: Any) -> float:
         return math.nan
 
 
-def _read_episodes(external: ExternalEpisodes, speaker: Speaker, models: Models, group_size: int) -> Episodes:
+def _read_episodes(external: ExternalEpisodes, speaker: Responder, models: Models, group_size: int) -> Episodes:
     encoder, size = speaker.encoder, num_embeddings(models.policy.lm)
     turns = [[x] if isinstance(x, str) else list(x) if _is_turns(x) else None for x in external.prompts]
     prompt_ids = [
@@ -108,7 +108,7 @@ def _read_episodes(external: ExternalEpisodes, speaker: Speaker, models: Models,
             f"step_on: prompts[{wrong[0]}] is not the prompt before it; {group_size} neighbours answer the same one "
             "(num_responses_per_prompt)"
         )
-    truncated = [not speaker.stop.ended(torch.tensor([ids]))[0] for ids in response_ids]
+    truncated = [not speaker.stop.find_ends(torch.tensor([ids]))[0] for ids in response_ids]
     dialogues = [
         Dialogue(
             texts or [encoder.reply_text(prompt)],
@@ -124,7 +124,7 @@ def _read_episodes(external: ExternalEpisodes, speaker: Speaker, models: Models,
 
 
 @torch.no_grad()
-def _predict(models: Models, speaker: Speaker, tokens: TokenBatch) -> dict[str, Tensor]:
+def _predict(models: Models, speaker: Responder, tokens: TokenBatch) -> dict[str, Tensor]:
     """The policy's log-probabilities, entropies and values, each (B, T)."""
 
     def predict(packed: Packed, _: Index) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ def _ids(x: Any, name: str, size: int) -> list[int]:
     return list(ids)
 
 
-def _check_lengths(speaker: Speaker, prompts: list[list[int]], responses: list[list[int]]) -> None:
+def _check_lengths(speaker: Responder, prompts: list[list[int]], responses: list[list[int]]) -> None:
     positions = num_positions(speaker.policy.lm)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         if positions and len(prompt) + len(response) > positions:

@@ -38,9 +38,9 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own."""
     total = world.sum
     parts = rollout.reward_scores.parts
-    paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
+    sums = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     counts = [rollout.num_dropped, rollout.num_tokens, rollout.num_replies, len(rollout)]
-    dropped, tokens, replies, episodes, *paid = world.sum_numbers([*counts, *paid])
+    dropped, tokens, replies, episodes, *sums = world.sum_numbers([*counts, *sums])
     means = {
         "score": mean(rollout.paid, total),
         "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
@@ -55,7 +55,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
         "response/truncated": measured["truncated"],
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
-    for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
+    for (name, part), raw, weighted in zip(parts.items(), sums[::2], sums[1::2], strict=True):
         metrics[f"reward/{name}"] = raw / episodes
         metrics[f"reward/{name}_weighted"] = weighted / episodes
         metrics[f"time/reward_{name}"] = part.seconds
@@ -84,19 +84,21 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
     """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank, but for
-    those of `VecInfo.pooled`.
+    those of `VecInfo.pool`.
 
     Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
-        metrics = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
+        metrics = _call_vec_info(vec_info, vec_info, rollout) if len(rollout) else {}
     metrics = _mean_over_ranks(metrics, len(rollout), world)
-    pooled = getattr(vec_info, "pooled", None)
-    if world.size == 1 or pooled is None:
+    pool = getattr(vec_info, "pool", None)
+    if world.size == 1 or pool is None:
         return metrics
     responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
     with world.fail_together():
-        return metrics | {name: value for name, value in _asked(vec_info, pooled, responses).items() if name in metrics}
+        return metrics | {
+            name: value for name, value in _call_vec_info(vec_info, pool, responses).items() if name in metrics
+        }
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
@@ -109,17 +111,17 @@ def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metric
     return _mean_over_ranks(found if len(rollout) else {}, len(rollout), world)
 
 
-def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
+def _mean_over_ranks(metrics: Metrics, episodes: int, world: World) -> Metrics:
     if world.size == 1:
-        return found
+        return metrics
     pairs: dict[str, list[tuple[float, int]]] = {}
-    for metrics_of_rank in world.gather({name: (float(value), episodes) for name, value in found.items()}):
+    for metrics_of_rank in world.gather({name: (float(value), episodes) for name, value in metrics.items()}):
         for name, pair in metrics_of_rank.items():
             pairs.setdefault(name, []).append(pair)
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 
 
-def _asked(vec_info: VecInfo, method: Callable[[Any], Metrics], what: Any) -> Metrics:
+def _call_vec_info(vec_info: VecInfo, method: Callable[[Any], Metrics], what: Any) -> Metrics:
     try:
         return method(what)
     except SignalExit:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.masks import Total, alone, last_token, masked, masked_mean
+from rlhf_dialog.models.masks import Total, apply_mask, last_token, masked_mean, no_reduce
 
 
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = no_reduce) -> Tensor:
     """The share of the variance of the returns that the values explain, a scalar: 1 is all; a constant explains 0."""
     errors, wanted = (_variance(x, mask, total) for x in (returns - values, returns))
     return 1 - errors / wanted
@@ -32,7 +32,7 @@ def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
     return masked_mean((x - masked_mean(x, mask, total)) ** 2, mask, total)
 
 
-def paid_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | None = None) -> Tensor:
+def score_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | None = None) -> Tensor:
     """Rewards (B, T) without any penalty: the score (B,) on the last response token.
 
     `turn_rewards` (B, T), the rewards of an environment on the last token of each turn, are added.
@@ -54,7 +54,7 @@ def kl_penalties(
     estimate = logprobs - ref_logprobs
     if kl_estimator == "k3":
         estimate = torch.expm1(-estimate) + estimate
-    return masked(-kl_coef * estimate, response_mask)
+    return apply_mask(-kl_coef * estimate, response_mask)
 
 
 def gae(
@@ -77,7 +77,7 @@ def gae(
         next_value = torch.where(counts, value, next_value)
         reward = torch.where(counts, zeros, reward)
     advantages = torch.stack(columns[::-1], dim=1)
-    return advantages, masked(advantages + values, response_mask)
+    return advantages, apply_mask(advantages + values, response_mask)
 
 
 def turn_gae(
@@ -95,10 +95,10 @@ def turn_gae(
     place = torch.where(number < 0, turns[-1], number)  # rewards before the first turn are nobody's
     paid = torch.where((number >= 0) & (response_mask | rewards.isfinite()), rewards, torch.zeros_like(rewards))
     of_turns = torch.zeros_like(values).scatter_add(1, place, paid)
-    values_of_turns = torch.zeros_like(values).scatter_add(1, place, masked(values, begins))
+    values_of_turns = torch.zeros_like(values).scatter_add(1, place, apply_mask(values, begins))
     is_turn = turns <= number[:, -1:]
     found = gae(of_turns, values_of_turns, is_turn, gamma, gae_lambda)
-    advantages, returns = (masked(x.gather(1, place), response_mask) for x in found)
+    advantages, returns = (apply_mask(x.gather(1, place), response_mask) for x in found)
     return advantages, returns
 
 
@@ -118,24 +118,24 @@ class Credit:
 
 
 def gae_advantages(
-    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+    rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns, each (B, T), with a critic: `gae` of all rewards, or `turn_gae`."""
     return (turn_gae if credit.by_turn else gae)(
-        paid + penalties, values, response_mask, credit.gamma, credit.gae_lambda
+        rewards + penalties, values, response_mask, credit.gamma, credit.gae_lambda
     )
 
 
 def reinforce_pp_advantages(
-    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+    rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): the discounted returns, each (B, T), are the advantages."""
-    returns = discounted_returns(paid + penalties, response_mask, credit.gamma)
+    returns = discounted_returns(rewards + penalties, response_mask, credit.gamma)
     return returns, returns
 
 
 def grpo_advantages(
-    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+    rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """GRPO (Shao et al. 2024, arXiv 2402.03300): distance from the group's mean, divided by the group's deviation.
 
@@ -143,15 +143,15 @@ def grpo_advantages(
     of it: gamma has no effect. The distance of each token's penalty-to-go from the group's mean is added, undivided, so that a
     group without spread has no advantage but its penalties. Advantages and discounted returns, each (B, T).
     """
-    distance, deviation = _distances(_totals(paid, response_mask, credit))
+    distance, deviation = _distances(_totals(rewards, response_mask, credit))
     distance = distance / (deviation + 1e-4)
     return _in_tokens(
-        distance, _distances(_to_go(penalties, response_mask, credit))[0], paid + penalties, response_mask, credit
+        distance, _distances(_to_go(penalties, response_mask, credit))[0], rewards + penalties, response_mask, credit
     )
 
 
 def rloo_advantages(
-    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+    rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): what an episode is paid minus the mean of the others of its group.
 
@@ -160,26 +160,28 @@ def rloo_advantages(
     n = credit.num_responses_per_prompt
     of_episodes, of_tokens = (
         _distances(x)[0] * (n / (n - 1))
-        for x in (_totals(paid, response_mask, credit), _to_go(penalties, response_mask, credit))
+        for x in (_totals(rewards, response_mask, credit), _to_go(penalties, response_mask, credit))
     )
-    return _in_tokens(of_episodes, of_tokens, paid + penalties, response_mask, credit)
+    return _in_tokens(of_episodes, of_tokens, rewards + penalties, response_mask, credit)
 
 
-def flat_groups(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
+def flat_groups(rewards: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
     """The number of groups, a scalar, whose episodes are all paid the same, so that they teach nothing."""
-    totals = _totals(paid, response_mask, credit)
-    totals = totals.to(paid.dtype)  # what differs by rounding alone is the same
+    totals = _totals(rewards, response_mask, credit)
+    totals = totals.to(rewards.dtype)  # what differs by rounding alone is the same
     return (totals == totals[:, :1]).all(dim=1).sum()
 
 
-def _totals(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
+def _totals(rewards: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
     """What each episode is paid in all (B / n, n, 1), in float64."""
-    return masked(paid, response_mask).sum(dim=1, dtype=torch.float64).view(-1, credit.num_responses_per_prompt, 1)
+    return (
+        apply_mask(rewards, response_mask).sum(dim=1, dtype=torch.float64).view(-1, credit.num_responses_per_prompt, 1)
+    )
 
 
 def _to_go(penalties: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
     """The sum of the penalties from each position on (B / n, n, T), in float64, 0 behind the last token."""
-    to_go = masked(penalties, response_mask).flip(1).cumsum(dim=1, dtype=torch.float64).flip(1)
+    to_go = apply_mask(penalties, response_mask).flip(1).cumsum(dim=1, dtype=torch.float64).flip(1)
     return to_go.view(-1, credit.num_responses_per_prompt, to_go.shape[1])
 
 
@@ -192,18 +194,18 @@ def _in_tokens(
     of_episodes: Tensor, of_tokens: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """The advantage of each episode on all of its tokens, plus that of each token (B, T), and the discounted returns (B, T)."""
-    advantages = masked((of_episodes + of_tokens).view_as(rewards).to(rewards.dtype), response_mask)
+    advantages = apply_mask((of_episodes + of_tokens).view_as(rewards).to(rewards.dtype), response_mask)
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 
-def whiten(x: Tensor, mask: Tensor, total: Total = alone, shift_mean: bool = True) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, total: Total = no_reduce, shift_mean: bool = True) -> Tensor:
     """Shift and scale the True positions to mean 0 and variance 1 (population variance); 0 on False positions.
 
     Without `shift_mean` their mean stays what it was.
     """
     mean = masked_mean(x, mask, total)
     whitened = (x - mean) * torch.rsqrt(_variance(x, mask, total) + 1e-8)
-    return masked(whitened if shift_mean else whitened + mean, mask)
+    return apply_mask(whitened if shift_mean else whitened + mean, mask)
 
 
 def policy_loss(
@@ -221,14 +223,14 @@ def policy_loss(
     minibatch add up. `dual_clip_coeff` c bounds the loss of a negative advantage A by -c * A (Ye et al. 2020, arXiv 1912.09729).
     """
     count = response_mask.sum() if num_tokens is None else num_tokens
-    ratio = torch.exp(masked(logprobs - old_logprobs, response_mask))
-    advantages = masked(advantages, response_mask)
+    ratio = torch.exp(apply_mask(logprobs - old_logprobs, response_mask))
+    advantages = apply_mask(advantages, response_mask)
     plain = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_param, 1 + clip_param)
     loss = torch.maximum(plain, clipped)
     if dual_clip_coeff is not None:
         loss = torch.where(advantages < 0, torch.minimum(loss, -dual_clip_coeff * advantages), loss)
-    return loss.sum() / count, masked((clipped > plain).to(loss.dtype), response_mask).sum() / count
+    return loss.sum() / count, apply_mask((clipped > plain).to(loss.dtype), response_mask).sum() / count
 
 
 def value_loss(
@@ -245,12 +247,12 @@ def value_loss(
     The sum over the True positions divided by `num_tokens` (default: their number).
     """
     count = response_mask.sum() if num_tokens is None else num_tokens
-    values, old_values, returns = (masked(x, response_mask) for x in (values, old_values, returns))
+    values, old_values, returns = (apply_mask(x, response_mask) for x in (values, old_values, returns))
     loss = _error(values - returns, huber_delta)
     if clip_param is not None:
         clipped = old_values + (values - old_values).clamp(-clip_param, clip_param)
         loss = torch.maximum(loss, _error(clipped - returns, huber_delta))
-    return masked(loss, response_mask).sum() / count
+    return apply_mask(loss, response_mask).sum() / count
 
 
 def _error(difference: Tensor, huber_delta: float | None) -> Tensor:
@@ -334,7 +336,7 @@ class ValueNormalizer:
         self.beta, self.min_variance = beta, min_variance
         self.mean_sum, self.square_sum, self.weight = 0.0, 0.0, 0.0
 
-    def update(self, returns: Tensor, mask: Tensor, total: Total = alone) -> None:
+    def update(self, returns: Tensor, mask: Tensor, total: Total = no_reduce) -> None:
         """Take in the returns (B, T) of one rollout."""
         step, returns = 1 - self.beta, returns.double()
         mean, square = torch.stack([masked_mean(x, mask, total) for x in (returns, returns**2)]).tolist()

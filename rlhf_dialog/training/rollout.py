@@ -17,7 +17,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import compare_unfiltered
@@ -48,7 +48,7 @@ class Clock:
         self._open: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []  # whose time is not read yet
 
     @contextmanager
-    def measured(self, name: str) -> Iterator[None]:
+    def measure(self, name: str) -> Iterator[None]:
         """Count the time of the block as `name`."""
         if self.device.type == "cuda":
             start = self._event()
@@ -156,7 +156,7 @@ class Rollout:
             self,
             dialogues=[self.dialogues[row] for row in rows],
             tokens=self.segments.split_tokens(self.tokens),
-            reward_scores=self.reward_scores.of(rows),
+            reward_scores=self.reward_scores.select(rows),
             segments=None,
             **columns,
         )
@@ -170,7 +170,7 @@ class Rollout:
             self,
             dialogues=[self.dialogues[i] for i in rows],
             tokens=self.tokens.rows(on_host),
-            reward_scores=self.reward_scores.of(rows),
+            reward_scores=self.reward_scores.select(rows),
             segments=self.segments and self.segments.select(rows),
             num_dropped=self.num_dropped + len(self) - len(rows),
             **columns,
@@ -189,7 +189,7 @@ def drop_unscored(rollout: Rollout, group_size: int) -> Rollout:
 
 
 def collect_rollout(
-    inputs: EpisodeInputs, speaker: Speaker, scorer: Scorer, models: Models, keep_features: bool = False
+    inputs: EpisodeInputs, speaker: Responder, scorer: Scorer, models: Models, keep_features: bool = False
 ) -> Rollout:
     """Run an episode of each environment, score the dialogues, and compute critic and reference on the responses.
 
@@ -198,17 +198,17 @@ def collect_rollout(
     something wrong, and RunStopped when the policy's predictions are not finite.
     """
     clock = Clock(models.policy.lm.device)
-    with clock.measured("rollout"):
-        with clock.measured("generation"):
+    with clock.measure("rollout"):
+        with clock.measure("generation"):
             episodes = run_episodes(inputs, speaker)
         scoring = scorer.begin(episodes.dialogues)
-        with clock.measured("reference"):
+        with clock.measure("reference"):
             columns = predict_columns(models, speaker, episodes, keep_features)
-    with clock.measured("reward"):
+    with clock.measure("reward"):
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
         precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
-        scores = scorer.less_penalty(torch.tensor(reward_scores.total, dtype=precision), is_truncated)
+        scores = scorer.subtract_truncation_penalty(torch.tensor(reward_scores.total, dtype=precision), is_truncated)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
             raise RewardError(
@@ -240,7 +240,7 @@ def new_rollout(
 
 
 @torch.no_grad()
-def predict_columns(models: Models, speaker: Speaker, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
+def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
     """What critic and reference say of the responses: `values` and `ref_logprobs` (B, T).
 
     For a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features` `ref_features` (B, T, .).
@@ -250,7 +250,7 @@ def predict_columns(models: Models, speaker: Speaker, episodes: Episodes, keep_f
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
 
-    def predict(packed: Packed, at: Index) -> dict[str, Tensor]:
+    def predict(packed: Packed, index: Index) -> dict[str, Tensor]:
         ref_features, _ = models.ref_policy.features(packed)
         columns = {"ref_logprobs": models.ref_policy.predict(ref_features, packed, temperature).logprobs}
         if keep_features:
@@ -259,7 +259,7 @@ def predict_columns(models: Models, speaker: Speaker, episodes: Episodes, keep_f
             columns["values"] = models.critic(packed)
         if packed.support is not None and features is not None:
             columns["kl_full"], columns["ref_support_mass"] = compare_unfiltered(
-                (models.policy, packed.gather(features[at])),
+                (models.policy, packed.gather(features[index])),
                 (models.ref_policy, ref_features),
                 temperature,
                 packed.support,
@@ -281,7 +281,7 @@ class Collector:
     """
 
     def __init__(
-        self, config: Config, models: Models, speaker: Speaker, scorer: Scorer, placement: Placement, world: World
+        self, config: Config, models: Models, speaker: Responder, scorer: Scorer, placement: Placement, world: World
     ):
         self.config, self.models, self.speaker, self.scorer = config, models, speaker, scorer
         self.placement, self.world = placement, world

@@ -6,7 +6,7 @@ from random import Random
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.base import Environment, Limits
+from rlhf_dialog.environments.base import Environment, EpisodeLimits
 from rlhf_dialog.training.episodes import EpisodeInputs
 
 LARGEST_SEED = 2**31
@@ -39,7 +39,7 @@ class Simulated:
     of processes changes it. Environments are built when they are needed, and used again for later dialogues.
     """
 
-    def __init__(self, make: Callable[[], Environment], seed: int, limits: Limits, split: str = "train"):
+    def __init__(self, make: Callable[[], Environment], seed: int, limits: EpisodeLimits, split: str = "train"):
         self.make, self.seed, self.limits, self.split = make, seed, limits, split
         self.environments: list[Environment] = []
 

@@ -20,7 +20,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.rewards.base import BaseReward
@@ -71,7 +71,7 @@ class PPOTrainer:
         self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
-        self.speaker = Speaker(
+        self.speaker = Responder(
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),

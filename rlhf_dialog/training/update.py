@@ -14,7 +14,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.masks import masked
+from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.policy import Predictions
 from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
@@ -31,7 +31,7 @@ class Microbatch(NamedTuple):
     """Some rows of a rollout: their tokens, without needless padding, and where they are in its columns (B, T, ...)."""
 
     rollout: Rollout
-    at: Index
+    place: Index
     tokens: TokenBatch
 
 
@@ -124,7 +124,7 @@ class PPOUpdate:
             self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
             for number, microbatch in enumerate(microbatches, 1)
         ]
-        with self.clock.measured("optimizer"):
+        with self.clock.measure("optimizer"):
             *numbers, norms = read(*statistics, self._gradient_norms())
             if is_first:
                 self._check_ratios(numbers, microbatches)
@@ -141,7 +141,9 @@ class PPOUpdate:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
             bad = [microbatch for microbatch, x in zip(microbatches, numbers, strict=True) if not all_finite(x)]
-            suspects = [row for microbatch in bad if microbatch.rollout is rollout for row in microbatch.at[0].tolist()]
+            suspects = [
+                row for microbatch in bad if microbatch.rollout is rollout for row in microbatch.place[0].tolist()
+            ]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
@@ -162,7 +164,7 @@ class PPOUpdate:
         except RunStopped as error:
             furthest = max(zip(sizes, microbatches, strict=True), key=lambda pair: pair[0])[1]
             policy = self.placement.models.policy
-            suspects = furthest.rollout, furthest.at[0].cpu()
+            suspects = furthest.rollout, furthest.place[0].cpu()
             raise self.diagnosis.explain(error, policy, self.noise, suspects) from error.__cause__
 
     def _totals(self, numbers: Sequence[Metrics]) -> Metrics:
@@ -188,9 +190,9 @@ class PPOUpdate:
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.microbatch(is_last))
-            with self.clock.measured("forward"):
+            with self.clock.measure("forward"):
                 losses, statistics = self.losses(microbatch, num_tokens, is_first)
-            with self.clock.measured("backward"):
+            with self.clock.measure("backward"):
                 for name, loss in losses.items():
                     self.engines[name].backward(loss)
         return statistics
@@ -214,22 +216,22 @@ class PPOUpdate:
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
-        config, (rollout, at, tokens) = self.config, microbatch
-        mask, old_logprobs = tokens.mask, rollout.logprobs[at]
+        config, (rollout, place, tokens) = self.config, microbatch
+        mask, old_logprobs = tokens.mask, rollout.logprobs[place]
         new = self.predict(microbatch)
-        log_ratio = masked(new.logprobs - old_logprobs, mask)
+        log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
-            new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
+            new.logprobs, old_logprobs, rollout.advantages[place], mask, config.clip_param, dual_clip, num_tokens
         )
         losses = {"policy": policy_loss}
         if new.entropy is not None:
-            losses["policy"] = policy_loss - config.entropy_coef * masked(new.entropy, mask).sum() / num_tokens
+            losses["policy"] = policy_loss - config.entropy_coef * apply_mask(new.entropy, mask).sum() / num_tokens
         if new.kl is not None:
-            kl_loss = masked(new.kl, mask).sum() / num_tokens
+            kl_loss = apply_mask(new.kl, mask).sum() / num_tokens
             losses["policy"] = losses["policy"] + self.kl_coef * kl_loss
         with torch.no_grad():
-            approx_kl = masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
+            approx_kl = apply_mask(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
         if new.kl is not None:
             statistics["ppo/kl_loss"] = kl_loss
@@ -238,7 +240,7 @@ class PPOUpdate:
             clip = clip_range if config.use_clipped_value_loss else None
             huber = config.huber_delta if config.use_huber_loss else None
             value_loss = ppo.value_loss(
-                new.values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens
+                new.values, rollout.values[place], rollout.targets[place], mask, clip, huber, num_tokens
             )
             statistics["ppo/value_loss"] = value_loss
             learner = "critic" if "critic" in self.engines else "policy"
@@ -251,11 +253,11 @@ class PPOUpdate:
 
     def predict(self, microbatch: Microbatch) -> Predictions:
         """What the models that are trained predict of the tokens, (B, T) each."""
-        rollout, at, tokens = microbatch
+        rollout, place, tokens = microbatch
         packed = tokens.pack()
         reference = None
         if rollout.ref_features is not None:
-            reference = self.placement.models.ref_policy, packed.gather(rollout.ref_features[at])
+            reference = self.placement.models.ref_policy, packed.gather(rollout.ref_features[place])
         with_entropy = self.config.entropy_coef > 0
         policy: Any = self.engines["policy"].model
         new: Predictions = policy(packed, self.config.temperature, with_entropy, reference)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_dialog.config.registry import EnvironmentFactory, Reach, leads_out
+from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory, leads_out
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
 
@@ -150,7 +150,7 @@ def test_a_class_says_itself_what_it_reaches():
 
     for name, cls in (("own", Own), ("heir", Heir)):
         EnvironmentFactory.register(name, cls)
-    EnvironmentFactory.register("files", Heir, Reach(("path",)))
+    EnvironmentFactory.register("files", Heir, AccessDeclaration(("path",)))
     try:
         reached = {
             name: EnvironmentFactory.reaches_out(name, {"path": "/a"}, Path("/b")) for name in ("own", "heir", "files")

@@ -51,7 +51,7 @@ def test_an_unchanged_stage_is_skipped(folder):
 
 
 @pytest.mark.parametrize(
-    "changed", ["work/given.txt", "work/copy.py", "package/training/ppo.py", "package/data/made_up/desk.yaml"]
+    "changed", ["work/given.txt", "work/copy.py", "package/training/ppo.py", "package/data/synthetic/desk.yaml"]
 )
 def test_a_change_of_the_code_the_grammar_or_an_input_runs_it_again(folder, changed):
     assert run(folder) == 0

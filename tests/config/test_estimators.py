@@ -46,7 +46,7 @@ def test_each_has_a_function_and_a_paper(name):
     assert estimator.name == name
     assert "arXiv" in estimator.paper
     signature = inspect.signature(ADVANTAGES[name])
-    assert list(signature.parameters) == ["paid", "penalties", "values", "response_mask", "credit"]
+    assert list(signature.parameters) == ["rewards", "penalties", "values", "response_mask", "credit"]
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
 
 
@@ -64,8 +64,8 @@ def test_no_other_file_knows_an_estimator_by_its_name():
 def toy_advantages(paid, penalties, values, response_mask, credit):
     """Every token has the sum of its episode's rewards, and half of it for two responses to a prompt."""
     rewards = paid + penalties
-    total = ppo.masked(rewards, response_mask).sum(dim=1, keepdim=True) / credit.num_responses_per_prompt
-    return ppo.masked(total.expand_as(rewards), response_mask), rewards
+    total = ppo.apply_mask(rewards, response_mask).sum(dim=1, keepdim=True) / credit.num_responses_per_prompt
+    return ppo.apply_mask(total.expand_as(rewards), response_mask), rewards
 
 
 @pytest.mark.parametrize("needs_groups", [True, False])

@@ -3,7 +3,7 @@
 import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
-from rlhf_dialog.config.registry import Reach, Registry, RewardFactory, refusal, refuse
+from rlhf_dialog.config.registry import AccessDeclaration, Registry, RewardFactory, refusal, refuse
 from rlhf_dialog.errors import UserError, nearest
 
 
@@ -98,7 +98,7 @@ def test_nothing_near_gives_no_suggestion(registry):
 
 def test_a_class_passes_where_its_arguments_stay_in_the_folder(tmp_path):
     registry = Registry("thing")
-    registry.register("reader", dict, Reach(files=("path",)))
+    registry.register("reader", dict, AccessDeclaration(files=("path",)))
     registry.register("silent", dict)
     (tmp_path / "inside.txt").touch()
     found = tmp_path / "agent.json"

@@ -14,9 +14,9 @@ from rlhf_dialog import main
 from rlhf_dialog.commands.export import _read_config
 from rlhf_dialog.config.loading import dump_yaml, load_config
 from rlhf_dialog.config.synonyms import NO_EFFECT
-from rlhf_dialog.evaluation.found_config import read_run_config
+from rlhf_dialog.evaluation.untrusted import read_run_config
 from rlhf_dialog.publishing.package import read_run as read_for_card
-from rlhf_dialog.runs.reading import read_run
+from rlhf_dialog.runs.run_reader import read_run
 
 STORED = ROOT / "tests/parts/every_key/config.yaml"
 

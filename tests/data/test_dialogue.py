@@ -125,7 +125,7 @@ TABLE = Dialogue(
 
 def test_the_filled_in_example_of_a_dialogue():
     assert TABLE.turns == [Turn("policy", "Inside , please .")]
-    longer = TABLE.heard("Smoking or not ?").said("Not , please .").heard("This way .")
+    longer = TABLE.with_user_turn("Smoking or not ?").with_reply("Not , please .").with_user_turn("This way .")
     assert longer.response == "Not , please ."
     assert longer.turns == [
         Turn("policy", "Inside , please ."),
@@ -143,12 +143,12 @@ def test_positions_of_the_arguments_are_what_they_were():
     names = ("prompt_turns", "response", "reference", "act", "truncated", "meta")
     assert [getattr(dialogue, name) for name in names] == [["Hi ."], "Yes .", "No .", 2, True, {"n": 1}]
     assert Dialogue(["Hi ."]).turns == []
-    assert Dialogue(["Hi ."]).said("Yes .").turns == [Turn("policy", "Yes .")]
+    assert Dialogue(["Hi ."]).with_reply("Yes .").turns == [Turn("policy", "Yes .")]
 
 
 @pytest.mark.parametrize("text", ["Outside .", ""])
 def test_another_response_takes_the_place_of_the_last_one(text):
-    longer = TABLE.heard("Smoking ?").said("No .").heard("Good .")
+    longer = TABLE.with_user_turn("Smoking ?").with_reply("No .").with_user_turn("Good .")
     changed = replace(longer, response=text)
     assert (changed.response, [turn.text for turn in changed.turns]) == (
         text,
@@ -159,18 +159,25 @@ def test_another_response_takes_the_place_of_the_last_one(text):
 
 def test_an_empty_reply_is_a_turn_and_a_reply_that_is_still_to_come_is_none():
     asked, empty = Dialogue(["Hi ."]), [Turn("policy", "")]
-    assert asked.said("").turns == Dialogue(["Hi ."], "").turns == replace(asked, response="").turns == empty
+    assert asked.with_reply("").turns == Dialogue(["Hi ."], "").turns == replace(asked, response="").turns == empty
     for same in (asked, replace(asked, act=1), copy.deepcopy(asked), pickle.loads(pickle.dumps(asked))):
         assert (same.turns, same.response) == ([], "")
     assert json.dumps(asked.response) == '""'
-    assert [turn.text for turn in asked.said("").said("Yes .").turns] == ["", "Yes ."]
+    assert [turn.text for turn in asked.with_reply("").with_reply("Yes .").turns] == ["", "Yes ."]
 
 
 def test_an_empty_answer_is_a_turn_when_somebody_goes_on():
-    assert Dialogue(["Hi ."]).said("").heard("Well ?").turns == [Turn("policy", ""), Turn("user", "Well ?")]
-    assert [turn.text for turn in Dialogue(["Hi ."]).said("").heard("Well ?").said("").turns] == ["", "Well ?", ""]
+    assert Dialogue(["Hi ."]).with_reply("").with_user_turn("Well ?").turns == [
+        Turn("policy", ""),
+        Turn("user", "Well ?"),
+    ]
+    assert [turn.text for turn in Dialogue(["Hi ."]).with_reply("").with_user_turn("Well ?").with_reply("").turns] == [
+        "",
+        "Well ?",
+        "",
+    ]
 
 
 def test_a_dialogue_that_was_cut_once_remains_truncated():
-    assert TABLE.said("a", truncated=True).heard("b").said("c").truncated
-    assert not TABLE.heard("b").said("c").truncated
+    assert TABLE.with_reply("a", truncated=True).with_user_turn("b").with_reply("c").truncated
+    assert not TABLE.with_user_turn("b").with_reply("c").truncated

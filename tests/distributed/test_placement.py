@@ -16,7 +16,7 @@ from rlhf_dialog.distributed.placement import Placement, check_placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import precision
-from rlhf_dialog.rewards import scored
+from rlhf_dialog.rewards import score_dialogues
 
 
 def test_fp16_weights_need_a_gpu():
@@ -99,7 +99,7 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monke
     sharing._place_frozen(reward)
     assert [judge.model.places for judge in judges] == [["device", "cpu"]] * 2
     for round_ in (1, 2):
-        scored(reward, DIALOGUES)
+        score_dialogues(reward, DIALOGUES)
         assert during == ["device"] * 2 * round_
         assert [judge.model.places for judge in judges] == [["device", "cpu", *["device", "cpu"] * round_]] * 2
 

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlhf_dialog.environments.adapters import FunctionUser, Worded
+from rlhf_dialog.environments.adapters import FunctionUser, TextWrapper
 from rlhf_dialog.environments.base import answer, open_episode
 from rlhf_dialog.errors import UserError
 
@@ -70,7 +70,9 @@ class Counter(gymnasium.Env):
 
 
 def test_a_gymnasium_environment_in_words():
-    environment = Worded(Counter(), lambda observation: f"We have {observation} .", lambda reply: reply.count("more"))
+    environment = TextWrapper(
+        Counter(), lambda observation: f"We have {observation} .", lambda reply: reply.count("more")
+    )
     first = open_episode(environment, 3).prompt_turns
     assert open_episode(environment, 3).prompt_turns == first == [f"We have {np.random.default_rng(3).integers(3)} ."]
     had = int(first[0].split()[2])

@@ -11,7 +11,7 @@ import pytest
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import base, single_turn
 from rlhf_dialog.environments.base import (
-    Limits,
+    EpisodeLimits,
     answer,
     check_turns,
     is_reward,
@@ -115,7 +115,7 @@ def line_with(words: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(words))
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(step_timeout_s=60)])
+@pytest.mark.parametrize("limits", [EpisodeLimits(), EpisodeLimits(step_timeout_s=60)])
 @pytest.mark.parametrize(("method", "call"), [("reset", open_episode), ("step", answer)])
 def test_an_exception_names_method_and_line(method, call, limits):
     arguments = (3,) if method == "reset" else ("Yes .",)
@@ -143,21 +143,21 @@ def test_a_method_that_hangs_is_left_behind(method, call):
     arguments = (3,) if method == "reset" else ("Yes .",)
     words = rf"environment Failing: {method} did not return within 0\.05 seconds \(step_timeout_s\); it was at "
     with pytest.raises(UserError, match=rf"{words}.*test_base\.py:{line_with('# where it hangs')}"):
-        call(Failing(method, wait_here), *arguments, Limits(step_timeout_s=0.05))
+        call(Failing(method, wait_here), *arguments, EpisodeLimits(step_timeout_s=0.05))
 
 
 def test_a_dialogue_without_an_end():
     environment = Answering()
-    check_turns(environment, 6, Limits(max_turns=7))
-    check_turns(environment, 10**9, Limits(max_turns=None))
+    check_turns(environment, 6, EpisodeLimits(max_turns=7))
+    check_turns(environment, 10**9, EpisodeLimits(max_turns=None))
     with pytest.raises(UserError, match=r"Answering: step has not ended the dialogue after 7 replies \(max_turns\)"):
-        check_turns(environment, 7, Limits(max_turns=7))
+        check_turns(environment, 7, EpisodeLimits(max_turns=7))
 
 
 @pytest.mark.parametrize("limits", [{"max_turns": 0}, {"step_timeout_s": -1.0}, {"step_timeout_s": float("nan")}])
 def test_a_limit_is_positive(limits):
     with pytest.raises(UserError, match="give a number above 0"):
-        Limits(**limits)
+        EpisodeLimits(**limits)
 
 
 @pytest.mark.parametrize("module", [base, single_turn])

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.sources import DialogueRecord
-from rlhf_dialog.environments.base import Limits, answer, open_episode
+from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world import users
@@ -50,7 +50,7 @@ def test_prompts_are_dialogues_of_one_reply():
         ["Four .", "Five ."],
         4,
     )
-    assert answer(user, "Six .", Limits())[:4] == ("", 0.0, True, False)
+    assert answer(user, "Six .", EpisodeLimits())[:4] == ("", 0.0, True, False)
 
 
 def test_a_seed_has_an_order_in_which_each_dialogue_comes_once():

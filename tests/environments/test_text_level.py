@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.environments.text_level import TextLevel, Utterance
 from rlhf_dialog.errors import UserError
 
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named():
         TextLevel(environment).step("3")
     environment.reset = lambda seed=None: Random(0).shuffle(3)
     with pytest.raises(UserError, match=r"environment Guess: reset raised TypeError.*test_text_level\.py:\d+"):
-        TextLevel(environment, Limits(step_timeout_s=60)).reset()
+        TextLevel(environment, EpisodeLimits(step_timeout_s=60)).reset()
 
 
 class Echo:

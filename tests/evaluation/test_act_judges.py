@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.act_judges import is_the_rewards, notes
 from rlhf_dialog.evaluation.measure import Judges, default_judges
-from rlhf_dialog.models.relevance_folder import load_relevance
+from rlhf_dialog.models.relevance import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
 

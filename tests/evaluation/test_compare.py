@@ -124,7 +124,7 @@ def test_a_model_without_a_template_has_no_system_prompt():
     with pytest.raises(
         UserError, match="a system prompt needs a model with a chat template; this one separates turns by"
     ):
-        ChatAgent(Policy(gpt2()).eval(), encoder, settings).behind("Be brief .")
+        ChatAgent(Policy(gpt2()).eval(), encoder, settings).with_system_prompt("Be brief .")
 
 
 def test_the_best_of_several_replies_is_drawn_once_for_all_counts(monkeypatch):

@@ -12,7 +12,7 @@ def dialogue(success, *replies, truncated=False):
     """A dialogue with these replies of the policy; between them the user says `so ?`."""
     found = Dialogue(["Hi ?"])
     for reply in replies:
-        found = found.said(reply).heard("so ?")
+        found = found.with_reply(reply).with_user_turn("so ?")
     found.truncated = truncated
     found.meta = {} if success is None else {"info": {"success": success, "goal": {"tea": "green"}}}
     return found
@@ -50,6 +50,6 @@ def test_differences_are_those_of_the_same_dialogues():
 
 
 def test_a_dialogue_as_lines():
-    whole = Dialogue(["Well .", "Hi ?"], meta={"info": {"success": True}}).said("Ho .").heard("Bye .")
+    whole = Dialogue(["Well .", "Hi ?"], meta={"info": {"success": True}}).with_reply("Ho .").with_user_turn("Bye .")
     assert transcript(whole) == ["agent: Well .", "user: Hi ?", "agent: Ho .", "user: Bye .", "(success: True)"]
-    assert transcript(Dialogue(["Hi ?"]).said("Ho .")) == ["user: Hi ?", "agent: Ho ."]
+    assert transcript(Dialogue(["Hi ?"]).with_reply("Ho .")) == ["user: Hi ?", "agent: Ho ."]

@@ -14,7 +14,7 @@ from rlhf_dialog.evaluation.replies import generate_replies
 def test_the_kl_before_each_token_of_the_agents_replies(packing):
     agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
     answers = generate_replies(agent, PROMPTS, agent.sampling, 3, 3)
-    answers.dialogues[1] = answers.dialogues[1].said("No .", truncated=False)
+    answers.dialogues[1] = answers.dialogues[1].with_reply("No .", truncated=False)
     found = kl_by_token(agent, start, answers, batch_size=3)
     for row, dialogue in zip(found, answers.dialogues, strict=True):
         ids, wanted = agent.encoder.encode_prompt(dialogue.prompt_turns), []

@@ -9,7 +9,7 @@ from slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.meteor import meteor
-from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, Meteor, Rouge, SacreBleu
+from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, MeteorMetric, Rouge, SacreBleu
 from rlhf_dialog.metrics.text import others
 
 # ROUGE
@@ -26,7 +26,7 @@ from rlhf_dialog.metrics.text import others
 
 def test_the_classes_give_the_means_of_the_slow_metrics():
     replies, references = corpus(2)
-    metrics = evaluate.combine([Rouge(), SacreBleu(), Distinct(), Meteor(meteor_wordnet="off", seed=3), Copied()])
+    metrics = evaluate.combine([Rouge(), SacreBleu(), Distinct(), MeteorMetric(meteor_wordnet="off", seed=3), Copied()])
     found = metrics.compute(predictions=replies, references=references, last_turns=[r[0] for r in references])
     slow = [slow_rouge(r, reply) for r, reply in zip(references, replies, strict=True)]
     assert found["rouge1"] == pytest.approx(sum(s["rouge1"] for s in slow) / 40)
@@ -67,7 +67,7 @@ def test_one_reference_may_be_a_text():
     replies, references = corpus(4)
     first = [texts[0] for texts in references]
     lists = [[reference] for reference in first]
-    for metric in (Rouge(), SacreBleu(), Meteor(meteor_wordnet="off")):
+    for metric in (Rouge(), SacreBleu(), MeteorMetric(meteor_wordnet="off")):
         assert metric.compute(predictions=replies, references=first) == metric.compute(
             predictions=replies, references=lists
         )
@@ -84,11 +84,11 @@ def test_acts_are_numbers():
 def test_required_wordnet_is_a_user_error(monkeypatch, tmp_path):
     monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
     with pytest.raises(UserError, match="WordNet"):
-        Meteor(meteor_wordnet="require")
+        MeteorMetric(meteor_wordnet="require")
 
 
 def test_what_cannot_be_measured_is_said():
-    for metric in (Rouge(), SacreBleu(), Meteor(meteor_wordnet="off")):
+    for metric in (Rouge(), SacreBleu(), MeteorMetric(meteor_wordnet="off")):
         with pytest.raises(ValueError, match="no predictions"):
             metric.compute(predictions=[], references=[])
         with pytest.raises(ValueError, match="empty list"):

@@ -128,7 +128,7 @@ def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
     settings = {"max_new_tokens": 8, "temperature": 1e-4}
     agent_folder = save(tmp_path / "sharp", settings, initializer_range=0.3)
     chat_agent = ChatAgent.load(agent_folder)
-    longer = Dialogue(["one"], response="two").heard("three")
+    longer = Dialogue(["one"], response="two").with_user_turn("three")
     replies = chat_agent.reply([longer, Dialogue(["one"])])
     assert [reply.text for reply in replies] == [
         greedy_by_hand(agent_folder, list(t), 8) for t in (("one", "two", "three"), ("one",))

@@ -36,7 +36,7 @@ def pair(name):
     if usual.bias is not None:
         nn.init.normal_(usual.bias)
     ours = copy.deepcopy(usual)
-    assert use_onednn(ours, wanted=True)
+    assert use_onednn(ours, enabled=True)
     assert type(ours) in (OneDNNLinear, OneDNNConv1D)
     return usual, ours
 
@@ -116,7 +116,7 @@ def test_other_precisions_are_torchs_own(name, monkeypatch):
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_a_model_with_it_is_the_same_model(make, tmp_path):
     usual, ours = make(initializer_range=0.3).eval(), make(initializer_range=0.3).eval()
-    assert use_onednn(ours, wanted=True)
+    assert use_onednn(ours, enabled=True)
     kinds = {type(module) for module in ours.modules()}
     assert kinds & {nn.Linear, Conv1D} == set()
     assert OneDNNLinear in kinds
@@ -145,7 +145,7 @@ def test_a_model_with_it_is_the_same_model(make, tmp_path):
 def test_not_wanted(make):
     lm = make()
     kinds = {type(module) for module in lm.modules()}
-    assert not use_onednn(lm, wanted=False)
+    assert not use_onednn(lm, enabled=False)
     assert {type(module) for module in lm.modules()} == kinds
 
 
@@ -155,7 +155,7 @@ class Own(nn.Linear):
 
 def test_layers_of_another_class_are_left_alone():
     model = nn.Sequential(Own(3, 4), nn.Linear(4, 5))
-    use_onednn(model, wanted=True)
+    use_onednn(model, enabled=True)
     assert [type(module) for module in model] == [Own, OneDNNLinear]
 
 

@@ -11,7 +11,7 @@ from token_batches import columns_of, prompts_of
 from zoo import PAD, new_lm
 
 from rlhf_dialog.models import generation
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, PackedDecoder, PaddedDecoder, Sampling, new_decoder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import position_ids_of
@@ -124,7 +124,7 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     mask = responses.tokens.response_mask
     mask &= torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
     case, models = as_case(case, responses), Models(policy, critic, reference, None)
-    speaker = Speaker(policy, None, Sampling(7, 0.8), None, GenerationLimits(prompts_at_once=2))
+    speaker = Responder(policy, None, Sampling(7, 0.8), None, GenerationLimits(prompts_at_once=2))
     tensors = predict_columns(models, speaker, Episodes([], responses), keep_features=False)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}

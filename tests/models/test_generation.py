@@ -312,7 +312,7 @@ def test_the_forbidden_tokens_are_those_that_end_the_response(make, separator):
         every = torch.arange(len(tokenizer))
         rows = torch.cat([torch.tensor(written, dtype=torch.long).expand(len(every), -1), every.unsqueeze(1)], dim=1)
         left = stop.without_ends(torch.zeros(1, len(every)), rows[:1, :-1])
-        assert torch.equal(left[0].isinf(), stop.ended(rows)), (text, written)
+        assert torch.equal(left[0].isinf(), stop.find_ends(rows)), (text, written)
 
 
 def drawn(sampling, logits, rows=6000):

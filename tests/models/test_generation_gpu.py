@@ -11,7 +11,7 @@ from token_batches import columns_of
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -136,7 +136,7 @@ def test_a_speaker_sends_and_reads_with_few_waits():
         for policy, most in ((new_policy("gpt2"), 0), (on_gpu("gpt2"), 2)):  # a look, the replies
             tokenizer = byte_tokenizer()
             stop = StopRule(policy, tokenizer, "<EOU>")
-            speaker = Speaker(policy, PromptEncoder(tokenizer, "<EOU>", 40), Sampling(8, greedy=True), stop)
+            speaker = Responder(policy, PromptEncoder(tokenizer, "<EOU>", 40), Sampling(8, greedy=True), stop)
             gpu.reset()
             replies.append(
                 speaker.read(speaker.generate(speaker.encode([["Where is it ?"], ["Hi .", "Who is there ?"]])))
@@ -155,7 +155,7 @@ def test_a_plan_that_the_host_makes_needs_no_wait():
         gpu.reset()
         for (rows, columns), part in there.microbatches(2):
             assert rows.is_cuda
-            assert part.pack().at.is_cuda
+            assert part.pack().target_index.is_cuda
             predictions = teacher_forced(policy, part, 1.0)
             assert gpu.num_waits == 0, gpu.report()
             for name in ("logprobs", "entropy", "values"):

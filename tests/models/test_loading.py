@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.loading import (
     load_causal_lm,
     load_models,
@@ -23,8 +24,7 @@ from rlhf_dialog.models.loading import (
 )
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import ATTENTION
-from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs, teacher_forced
-from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.policy import Critic, Policy, new_value_head, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_accepted_options():
     class Takes(torch.nn.Module):
         def forward(self, x, position_ids=None): ...
 
-    assert accepted(Takes(), position_ids=1, logits_to_keep=2) == {"position_ids": 1}
+    assert supported_options(Takes(), position_ids=1, logits_to_keep=2) == {"position_ids": 1}
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -20,7 +20,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
-from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
+from rlhf_dialog.models.lora import add_adapters, lora_layers, select_adapter, target_names, trainable_parameters
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.saved_agent import save_agent
@@ -53,7 +53,7 @@ def config_of(path, **keys):
 def disturb(module, seed=0):
     """Adapters that change something, and a head that does."""
     torch.manual_seed(seed)
-    for name, parameter in trained(module).items():
+    for name, parameter in trainable_parameters(module).items():
         if "lora_B" in name or "value_head" in name:
             torch.nn.init.normal_(parameter, std=0.3)
 
@@ -125,17 +125,19 @@ def test_a_separate_critic_has_an_adapter_of_its_own_on_the_same_base(paths):
     models = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
     policy, critic = models.policy, models.critic
     assert critic.trunk is policy.lm.base_model
-    ours, theirs = (set(map(id, trained(module).values())) for module in (policy, critic))
+    ours, theirs = (set(map(id, trainable_parameters(module).values())) for module in (policy, critic))
     assert not ours & theirs
     assert len(ours) == 16
     assert len(theirs) == 18
-    assert trained_parameters([policy, critic]) == sum(p.numel() for m in (policy, critic) for p in trained(m).values())
+    assert trained_parameters([policy, critic]) == sum(
+        p.numel() for m in (policy, critic) for p in trainable_parameters(m).values()
+    )
     disturb(policy)
     before = teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs
     disturb(critic, seed=1)
     values = critic_values(critic, TokenBatch(*EPISODES))
     assert torch.equal(teacher_forced(policy, TokenBatch(*EPISODES), 1.0).logprobs, before)
-    with selected(policy.lm, "policy"):
+    with select_adapter(policy.lm, "policy"):
         critic.adapter = None
         assert (critic_values(critic, TokenBatch(*EPISODES)) - values).abs().max() > 1e-3
 
@@ -154,10 +156,12 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths, recompute):
     logprobs.sum().backward()
     values.sum().backward()
     teacher_forced(apart.policy, TokenBatch(*EPISODES), 1.0).logprobs.sum().backward()
-    assert all(p.grad is None for p in trained(apart.critic).values())
+    assert all(p.grad is None for p in trainable_parameters(apart.critic).values())
     critic_values(apart.critic, TokenBatch(*EPISODES)).sum().backward()
     for name in ("policy", "critic"):
-        found, expected = ({k: p.grad for k, p in trained(getattr(m, name)).items()} for m in (together, apart))
+        found, expected = (
+            {k: p.grad for k, p in trainable_parameters(getattr(m, name)).items()} for m in (together, apart)
+        )
         assert set(found) == set(expected)
         assert len(expected) == {"policy": 16, "critic": 18}[name]
         for key, gradient in expected.items():
@@ -177,7 +181,7 @@ def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
     assert abs(first["objective/kl_initial"]) < 1e-6
     assert abs(trainer.step()["objective/kl"]) > 1e-7
     for name, module in modules_of(trainer).items():
-        own = trained(module)
+        own = trainable_parameters(module)
         foreign = {key for key in before[name] if key not in own and "lora" in key}
         assert bool(foreign) is not share  # the other's adapter moves, by the other's optimizer
         for key, value in parameters(module).items():
@@ -221,7 +225,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, s
     save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     source = newest_checkpoint(tmp_path)
     for name, module in modules_of(first).items():
-        assert set(load_file(source / f"{name}.safetensors")) == set(trained(module))
+        assert set(load_file(source / f"{name}.safetensors")) == set(trainable_parameters(module))
     again = build(paths["gpt2"], use_share_model=share, lr=9.0)
     torch.manual_seed(999)
     again.load_state_dict(load_training(tmp_path, modules_of(again), again.optimizers, World()))
@@ -266,7 +270,11 @@ def test_adapters_start_from_the_seed_and_draw_nothing_else(paths):
     drawn, found = [], []
     for keys in ({"seed": 0}, {"seed": 0}, {"seed": 1}, {"use_lora": False}):
         torch.manual_seed(3)
-        found.append(trained(load_models(settings(model_path=paths["gpt2"], **{"use_lora": True, **keys}), CPU).policy))
+        found.append(
+            trainable_parameters(
+                load_models(settings(model_path=paths["gpt2"], **{"use_lora": True, **keys}), CPU).policy
+            )
+        )
         drawn.append(torch.rand(()).item())
     first, second, other, _ = found
     assert len(set(drawn)) == 1
@@ -280,7 +288,7 @@ def test_another_reference_is_a_second_model_and_is_told(paths, caplog):
     assert "a second model is kept in memory for the reference" in caplog.text
     assert models.ref_policy.lm is not models.policy.lm
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
-    assert all(p.requires_grad for p in trained(models.policy).values())
+    assert all(p.requires_grad for p in trainable_parameters(models.policy).values())
     caplog.clear()
     same = load_models(config_of(paths["gpt2"], ref_model=paths["gpt2"]), CPU)
     assert same.ref_policy.lm is same.policy.lm
@@ -334,7 +342,7 @@ def own_step(path, rollout, rows, world, share):
     trainer.starts_from_reference = False
     for engine in trainer.engines.values():
         disturb(engine.module)
-        engine.optimizer = torch.optim.SGD(trained(engine.module).values(), lr=0.5)
+        engine.optimizer = torch.optim.SGD(trainable_parameters(engine.module).values(), lr=0.5)
     if rollout is not None:
         collect_stored(trainer, rollout, rows[world.rank])
         found = one_step(trainer)

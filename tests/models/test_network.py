@@ -16,18 +16,18 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
+from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Sampling, StopRule
-from rlhf_dialog.models.loading import build_trained, prepared
+from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts
+from rlhf_dialog.models.loading import build_trained, prepare_lm
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
-from rlhf_dialog.models.sizes import num_embeddings
-from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts
 
 pytestmark = pytest.mark.usefixtures("own_networks")
 SIZES = {"vocab_size": 61, "hidden_size": 12}
 
 
 def loaded(name="GruPolicy", args=SIZES):
-    return prepared(network.new_policy(ClassConfig(id=name, args=args), "model_class", 3), name, "model_class", True)
+    return prepare_lm(network.new_policy(ClassConfig(id=name, args=args), "model_class", 3), name, "model_class", True)
 
 
 def alone(module, row):

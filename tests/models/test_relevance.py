@@ -1,13 +1,16 @@
 """Scores of relevance models: against a slow second implementation, and independent of what is computed beside them."""
 
+import json
 import math
 
 import pytest
 import torch
 from pydantic import ValidationError
-from relevance_models import LETTERS, letter_model
+from relevance_models import BANK, LETTERS, letter_model, save_letters
+from safetensors.torch import load_file, save_file
 
-from rlhf_dialog.models.relevance import COPY_UNIT, RelevanceSizes, TurnTable
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.relevance import COPY_UNIT, RelevanceSizes, TurnTable, is_relevance_folder, load_relevance
 
 CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
 REPLIES = ["b c", "", "i j"]
@@ -63,7 +66,7 @@ def test_training_and_use_compute_the_same_scores():
     table, member = model.table(), model.members[0].train()
     contexts, replies = table.contexts(CONTEXTS), table.replies(REPLIES)
     with torch.no_grad():
-        every = member.all_scores(member.encoded(table, contexts), member.encoded(table, replies))
+        every = member.all_scores(member.encode(table, contexts), member.encode(table, replies))
     assert torch.allclose(every, model.scores(CONTEXTS, REPLIES, torch.arange(4).expand(3, 4))[0], atol=1e-4)
 
 
@@ -71,9 +74,9 @@ def test_a_cross_encoder_reads_turns_and_reply_in_their_order():
     model = letter_model("cross_encoder")
     table = model.table()
     (numbers,), (reply,) = table.contexts([["a b", "c"]]).tolist(), table.replies(["d e"]).tolist()
-    assert model.members[0]._joined(table.ids, numbers, reply) == ([2, 4, 5, 3, 6, 3, 7, 8, 3], 6)
+    assert model.members[0]._join_input(table.ids, numbers, reply) == ([2, 4, 5, 3, 6, 3, 7, 8, 3], 6)
     long = table.replies(["a b c d e f g h i j k l m n o p q"]).tolist()[0]
-    ids, start = model.members[0]._joined(table.ids, numbers, long)
+    ids, start = model.members[0]._join_input(table.ids, numbers, long)
     assert (len(ids), start, ids[0], ids[-1]) == (16, 2, 2, 3)  # of the context the end is left: one separator
 
 
@@ -103,3 +106,80 @@ def test_sizes_that_cannot_be_built(wrong):
     with pytest.raises(ValidationError):
         RelevanceSizes(**{"architecture": "cross_encoder", **wrong})
     assert math.isfinite(RelevanceSizes().dropout)
+
+
+@pytest.mark.parametrize("architecture", ["bag", "convolution", "cross_encoder"])
+def test_a_saved_model_scores_as_before(architecture, tmp_path):
+    path = save_letters(tmp_path, architecture, seed=3)
+    loaded, model = load_relevance(path, "key"), letter_model(architecture, seed=3)
+    question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
+    assert torch.equal(loaded.scores(*question), model.scores(*question))
+    assert loaded.bank == BANK
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    assert is_relevance_folder(path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+def edit(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+def fewer_weights(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("members.0.log_scale")
+    save_file(weights, folder / "model.safetensors")
+
+
+def broken_weights(folder):
+    """One NaN: with it no other prompt scores higher, so that a judge would find every reply's own prompt."""
+    weights = load_file(folder / "model.safetensors")
+    weights["members.1.of_context.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "not the folder of a relevance model"),
+        (lambda folder: (folder / "bank.json").unlink(), "bank.json cannot be read"),
+        (lambda folder: (folder / "bank.json").write_text('[["a"], [3]]'), "must be a list of contexts"),
+        (lambda folder: (folder / "bank.json").write_text("[]"), "must be a list of contexts"),
+        (lambda folder: edit(folder / "config.json", rlhf_dialog_relevance=99), "format 99"),
+        (lambda folder: edit(folder / "config.json", members="many"), "members"),
+        (lambda folder: edit(folder / "config.json", hidden_size=16), "cannot be loaded as a relevance model"),
+        (lambda folder: edit(folder / "config.json", vocab_size=10), "belongs to another model"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40), "cannot be loaded as a relevance model"),
+        (fewer_weights, "cannot be loaded as a relevance model"),
+        (broken_weights, "has NaN or infinite weights"),
+    ],
+)
+def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
+    path = save_letters(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=words) as error:
+        load_relevance(path, "reward_class.args.model")
+    assert str(error.value).startswith("reward_class.args.model: ")
+
+
+def test_a_model_of_before_copied_turns_has_two(tmp_path):
+    path = save_letters(tmp_path, seed=3, copied_turns=2)
+    document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert document.pop("copied_turns") == 2
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
+    assert torch.equal(load_relevance(path, "key").scores(*question), letter_model(seed=3).scores(*question))
+
+
+def test_a_config_that_asks_for_more_memory_than_there_is(tmp_path):
+    """4 TB of weights beside a file of some kilobytes: refused by the shapes, and not when the memory is gone."""
+    path = save_letters(tmp_path)
+    edit(tmp_path / "config.json", members=64, hidden_size=16384, context_size=1000)
+    with pytest.raises(UserError, match=r"embedding.weight is \[24, 8\], and by config.json \[24, 16384\]"):
+        load_relevance(path, "reward_class.args.model")
+
+
+def test_other_folders_are_none(tmp_path):
+    assert not is_relevance_folder(str(tmp_path / "nowhere"))
+    (tmp_path / "config.json").write_text("[", encoding="utf-8")
+    assert not is_relevance_folder(str(tmp_path))

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.models.chat_agent import ChatAgent, Speaker
+from rlhf_dialog.models.chat_agent import ChatAgent, Responder
 from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
 from rlhf_dialog.models.network import NetworkLM
 from rlhf_dialog.models.policy import Policy
@@ -27,11 +27,11 @@ def plain(lm):
     return lm
 
 
-def speaker(lm, separator="<EOU>", tokenizer=None, **sampling) -> Speaker:
+def speaker(lm, separator="<EOU>", tokenizer=None, **sampling) -> Responder:
     tokenizer = tokenizer or byte_tokenizer(separator_token=separator == "<EOU>")
     policy = Policy(lm).eval()
     encoder = prompt_encoder(tokenizer, separator, 60)
-    return Speaker(policy, encoder, Sampling(**sampling), StopRule(policy, tokenizer, separator))
+    return Responder(policy, encoder, Sampling(**sampling), StopRule(policy, tokenizer, separator))
 
 
 def network():

@@ -142,7 +142,7 @@ def test_a_shared_prompt_by_hand():
     assert ends.seen.tolist() == [0, 1, 3, 2, 4, 5]  # row 2 feeds no token of its response
     assert ends.mask(None).int().tolist() == [[[[1, 1, 1], [1, 1, 1]]], [[[1, 1, 0], [1, 1, 1]]]]
     assert ends.mask(2).int().tolist() == [[[[0, 1, 1], [0, 0, 1]]], [[[1, 1, 0], [0, 1, 1]]]]
-    assert packed.padded(packed.ids).tolist() == [[11, 12, 31], [21, 41, 42], [11, 12, 0]]
+    assert packed.pad(packed.ids).tolist() == [[11, 12, 31], [21, 41, 42], [11, 12, 0]]
 
 
 def test_numbers_that_differ_change_nothing():
@@ -160,7 +160,7 @@ def test_shared_rows_equal_a_loop(seed):
     same = ("place", "num_rows", "width", "kept_place", "targets", "at", "shape")
     assert all(listed(plain)[name] == listed(shared)[name] for name in same)
     for name in ("ids", "positions"):
-        assert torch.equal(plain.padded(getattr(plain, name)), shared.padded(getattr(shared, name)))
+        assert torch.equal(plain.pad(getattr(plain, name)), shared.pad(getattr(shared, name)))
     assert torch.equal(shared.ids[shared.keep], plain.ids[plain.keep])
     once = sum(int(case.prompt_mask[numbers.tolist().index(number)].sum()) for number in set(numbers.tolist()))
     assert len(shared.ids) == len(plain.ids) - int(case.prompt_mask.sum()) + once

@@ -150,7 +150,7 @@ def test_an_episode_is_the_one_whose_holes_are_deleted(seed):
 def rewards_of(case, kl_coef):
     """What the run computes: the score and the rewards of turns, and the penalties, which are 0 in holes."""
     on_tokens = torch.where(case.mask, case.turn_rewards, 0.0)  # an environment pays on the last token of a turn
-    paid = ppo.paid_rewards(case.scores, case.mask, on_tokens)
+    paid = ppo.score_rewards(case.scores, case.mask, on_tokens)
     return paid, ppo.kl_penalties(case.logprobs, case.ref_logprobs, case.mask, kl_coef)
 
 

@@ -13,7 +13,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from rlhf_dialog.models.tries import predicted_on_texts, use_packing
+from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 OUTLIER = 24_761.0  # the largest activation of SmolLM2-135M-Instruct on English text

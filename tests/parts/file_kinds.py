@@ -28,7 +28,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.publishing.card import agent_card
 from rlhf_dialog.publishing.package import read_run
 from rlhf_dialog.runs.training_state import load_training
-from rlhf_dialog.runs.verification import sealed
+from rlhf_dialog.runs.verification import add_seal
 from rlhf_dialog.task_oriented.commands.evaluate_policy import EvaluatePolicyOptions
 from rlhf_dialog.task_oriented.commands.evaluate_policy import run as evaluate_policy
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -110,7 +110,7 @@ def policy_resumed(name: str, folder: Path) -> None:
         state = json.loads(path.read_text())
         del state["files"], state["sizes"], state["sha256"]
         path.unlink()
-        path.write_text(json.dumps(sealed(source, state)))
+        path.write_text(json.dumps(add_seal(source, state)))
     except (ValueError, KeyError, TypeError, RecursionError):
         path.touch()
     policy_run_of(name, folder, epoch=3, resume="auto")

@@ -4,8 +4,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes
-from rlhf_dialog.models.relevance_folder import save_relevance
+from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes, save_relevance
 
 LETTERS = "abcdefghijklmnopqrst"
 BANK = [["a b", "c d"], ["e f"], ["g", "h i", "j"], ["k l m"], ["a", "n o"], ["p q"], ["r s t", "b"]]

@@ -28,7 +28,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlhf_dialog.models.tries import predicted_on_texts, use_packing
+from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
 
 VOCABULARY, PAD, END = 61, 0, 1
 IDS = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}

@@ -4,7 +4,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.card import Run, agent_card
+from rlhf_dialog.publishing.card import CardRun, agent_card
 
 SETTINGS = {"format_version": 1, "turn_separator": "<EOU>", "max_new_tokens": 9}
 CONFIG = {
@@ -56,13 +56,13 @@ def evaluation() -> dict:
     }
 
 
-def card_of(run: Run, tmp_path) -> ModelCard:
+def card_of(run: CardRun, tmp_path) -> ModelCard:
     (tmp_path / "README.md").write_text(agent_card("ada/polite", SETTINGS, run, "--agent"), encoding="utf-8")
     return ModelCard.load(tmp_path / "README.md")
 
 
 def test_the_header_is_read_back_by_the_hubs_own_classes(tmp_path):
-    data = card_of(Run(CONFIG, evaluation()), tmp_path).data
+    data = card_of(CardRun(CONFIG, evaluation()), tmp_path).data
     assert (data.license, data.language, data.datasets) == ("cc-by-nc-sa-4.0", "en", ["li2017dailydialog/daily_dialog"])
     assert (data.library_name, data.pipeline_tag, data.model_name) == ("transformers", "text-generation", "polite")
     assert data.rlhf_dialog_run == "first"
@@ -74,7 +74,7 @@ def test_the_header_is_read_back_by_the_hubs_own_classes(tmp_path):
 
 
 def test_the_table_and_the_holes_of_the_reward(tmp_path):
-    text = card_of(Run(CONFIG, evaluation()), tmp_path).text
+    text = card_of(CardRun(CONFIG, evaluation()), tmp_path).text
     assert "| after | 0.300 [0.250, 0.350] | - |" in text
     assert "| long_constant_reply | 0.310 [0.310, 0.310] | - |" in text
     assert "`after` is this model, `before` is `start`." in text
@@ -86,7 +86,7 @@ def test_the_table_and_the_holes_of_the_reward(tmp_path):
 
 
 def test_the_reward_the_settings_and_the_command(tmp_path):
-    text = card_of(Run(CONFIG, versions={"torch": "2.9", "rlhf-dialog": "0.1"}), tmp_path).text
+    text = card_of(CardRun(CONFIG, versions={"torch": "2.9", "rlhf-dialog": "0.1"}), tmp_path).text
     assert "- `Meteor`, weight 1: METEOR in [0, 1]" in text
     assert "- `RemoteReward`, weight 0.25: " in text
     assert "- `MyOwn`, weight 1: a reward of its own (`words: words.txt`)" in text
@@ -98,7 +98,7 @@ def test_the_reward_the_settings_and_the_command(tmp_path):
 
 
 def test_no_place_no_address_and_no_account_is_in_it(tmp_path):
-    card_of(Run(CONFIG, evaluation()), tmp_path)
+    card_of(CardRun(CONFIG, evaluation()), tmp_path)
     text = (tmp_path / "README.md").read_text()
     for hidden in ("/home", "host.example", "pw", "secret-team", "run_dir"):
         assert hidden not in text
@@ -107,7 +107,7 @@ def test_no_place_no_address_and_no_account_is_in_it(tmp_path):
 def test_text_of_others_makes_no_headings_cells_or_fences(tmp_path):
     text = "x`\n# HEADING\n```\n| cell |"
     reward = {"id": "CompositeReward", "args": {"parts": [{"id": text, "args": {"prompt": text}}]}}
-    run = Run({**CONFIG, "model_path": text, "turn_separator": text, "reward_class": reward}, evaluation())
+    run = CardRun({**CONFIG, "model_path": text, "turn_separator": text, "reward_class": reward}, evaluation())
     run.evaluation["settings"] |= {"split": text, "baseline": text, "notes": [text]}
     settings = {"turn_separator": "<|im_end|>\n"}
     card = agent_card("ada/polite", settings, run, "--agent")
@@ -122,7 +122,7 @@ def test_text_of_others_makes_no_headings_cells_or_fences(tmp_path):
 
 def test_a_network_of_the_users_is_not_called_a_plain_model(tmp_path):
     settings = {**SETTINGS, "model_class": {"id": "GruPolicy", "args": {"vocab_size": 9}}}
-    text = agent_card("ada/polite", settings, Run(), "--agent")
+    text = agent_card("ada/polite", settings, CardRun(), "--agent")
     assert "AutoModelForCausalLM" not in text
     assert "`rlhf-dialog chat --agent ada/polite --register FILE --trust_config`" in text
     assert "`GruPolicy`" in text
@@ -130,14 +130,14 @@ def test_a_network_of_the_users_is_not_called_a_plain_model(tmp_path):
 
 def test_a_starting_model_of_the_hub_is_named_as_such(tmp_path):
     assert (
-        card_of(Run({**CONFIG, "model_path": "openai-community/gpt2"}), tmp_path).data.base_model
+        card_of(CardRun({**CONFIG, "model_path": "openai-community/gpt2"}), tmp_path).data.base_model
         == "openai-community/gpt2"
     )
-    assert "base_model" not in card_of(Run(CONFIG), tmp_path).data.to_dict()
+    assert "base_model" not in card_of(CardRun(CONFIG), tmp_path).data.to_dict()
 
 
 def test_an_agent_without_a_run_has_a_card_too(tmp_path):
-    card = card_of(Run(), tmp_path)
+    card = card_of(CardRun(), tmp_path)
     assert card.data.license == "other"
     assert card.data.eval_results is None
     assert "Please fill in" in card.text
@@ -153,4 +153,4 @@ def test_an_agent_without_a_run_has_a_card_too(tmp_path):
 )
 def test_a_damaged_evaluation_is_one_message(change):
     with pytest.raises(UserError, match=r"--agent: config\.yaml or evaluation\.json of the run is damaged"):
-        agent_card("ada/polite", SETTINGS, Run(CONFIG, {**evaluation(), **change}), "--agent")
+        agent_card("ada/polite", SETTINGS, CardRun(CONFIG, {**evaluation(), **change}), "--agent")

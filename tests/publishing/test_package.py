@@ -8,7 +8,7 @@ from agents import save
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.card import Run
+from rlhf_dialog.publishing.card import CardRun
 from rlhf_dialog.publishing.files import write
 from rlhf_dialog.publishing.package import make_package, read_run
 
@@ -16,7 +16,7 @@ TOKEN = "hf_" + "Zz09" * 9
 
 
 def test_a_reward_model_loads_from_what_is_published(classifier, tmp_path):
-    files = make_package(Path(classifier), "ada/judge", Run(), "--agent")
+    files = make_package(Path(classifier), "ada/judge", CardRun(), "--agent")
     write(files, tmp_path)
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path).config.num_labels == 4
     assert "A reward model for dialogues" in (tmp_path / "README.md").read_text()
@@ -36,4 +36,4 @@ def test_what_a_run_folder_says(tmp_path):
     (tmp_path / "e.json").write_text(json.dumps({"settings": {}, "baselines": {}, "metrics": {}}))
     run = read_run(tmp_path, tmp_path / "e.json", {"iteration": 2}, {"torch": "2"})
     assert (run.name, run.data_path, run.metrics, run.versions) == ("first", "d", {"iteration": 2}, {"torch": "2"})
-    assert read_run(tmp_path / "nowhere", None, {}, {}) == Run()
+    assert read_run(tmp_path / "nowhere", None, {}, {}) == CardRun()

@@ -8,7 +8,7 @@ from judges import yaml_inside
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, scored
+from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, score_dialogues
 from rlhf_dialog.rewards.composite import model_paths
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
@@ -22,7 +22,7 @@ def test_weighted_sum_and_parts_by_hand():
             {"id": "Given", "weight": "-1e-1", "args": {"value": 3}},  # PyYAML reads -1e-1 as text
         ]
     )
-    scores = scored(reward, DIALOGUES)
+    scores = score_dialogues(reward, DIALOGUES)
     assert list(scores.parts) == ["meteor_exact_stem", "length_match", "given"]
     assert scores.parts["meteor_exact_stem"].raw == pytest.approx([0, 0, 1 / 3])
     assert scores.parts["meteor_exact_stem"].weighted == pytest.approx([0, 0, 1 / 3])

@@ -26,9 +26,11 @@ def test_bigrams_of_the_last_turns_cost(turns, response, price):
 
 
 def test_in_a_longer_episode_the_last_turns_are_those_before_the_response():
-    dialogue = Dialogue(TURNS).said("yes it is").heard("is it far").said("is it far")
+    dialogue = Dialogue(TURNS).with_reply("yes it is").with_user_turn("is it far").with_reply("is it far")
     assert CopyPrice(turns=1)([dialogue]) == [-1.0]
-    assert CopyPrice(turns=1)([Dialogue(TURNS).said("yes it is").heard("why so").said("fine , thanks")]) == [0.0]
+    assert CopyPrice(turns=1)(
+        [Dialogue(TURNS).with_reply("yes it is").with_user_turn("why so").with_reply("fine , thanks")]
+    ) == [0.0]
 
 
 @pytest.mark.parametrize("turns", [0, -1, 1.5, True, "2"])

@@ -14,9 +14,9 @@ from given import DIALOGUES, Given
 from processes import run_python
 
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
-from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, scored
+from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, score_dialogues
 from rlhf_dialog.rewards.errors import RewardTimeout, Stacks
-from rlhf_dialog.rewards.scoring import ScoringRules, scored_beside
+from rlhf_dialog.rewards.scoring import ScoringRules, score_in_background
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 
@@ -25,7 +25,7 @@ def test_an_exception_names_the_line_of_the_users_file():
     text = Path(given.__file__).read_text()
     line = next(i for i, line in enumerate(text.splitlines(), 1) if "the deepest line" in line)
     with pytest.raises(RewardError) as caught:
-        scored(Given(ValueError("bad word")), DIALOGUES)
+        score_dialogues(Given(ValueError("bad word")), DIALOGUES)
     assert str(caught.value).startswith("reward 'given' raised ValueError: bad word at ")
     assert str(caught.value).endswith(f"given.py:{line}")
     assert caught.value.exit_code == 2
@@ -40,12 +40,12 @@ def test_an_exception_below_the_users_file_names_the_users_line():
 
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "inside numpy" in text)
     with pytest.raises(RewardError, match=rf"'elsewhere' raised LinAlgError: .*test_errors\.py:{line}$"):
-        scored(Elsewhere(), DIALOGUES)
+        score_dialogues(Elsewhere(), DIALOGUES)
 
 
 def test_a_users_error_passes_unchanged():
     with pytest.raises(UserError, match=r"^mend it$") as caught:
-        scored(Given(UserError("mend it")), DIALOGUES)
+        score_dialogues(Given(UserError("mend it")), DIALOGUES)
     assert not isinstance(caught.value, RewardError)
 
 
@@ -58,15 +58,15 @@ def test_a_nested_exception_is_told_once():
 @pytest.mark.parametrize("end", [SystemExit(0), SystemExit(), GeneratorExit()])
 def test_a_reward_that_exits_is_an_error_of_its_own(end):
     with pytest.raises(RewardError, match=rf"^reward 'given' raised {type(end).__name__}: 0? at \S+$"):
-        scored(Given(end), DIALOGUES)
+        score_dialogues(Given(end), DIALOGUES)
     with pytest.raises(RewardError, match=f"raised {type(end).__name__}"):
-        scored_beside(Given(end), DIALOGUES)()
+        score_in_background(Given(end), DIALOGUES)()
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, partial(SignalExit, 143)])
 def test_signals_pass_a_reward(end):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        scored(Given(end()), DIALOGUES)
+        score_dialogues(Given(end()), DIALOGUES)
 
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
@@ -98,7 +98,7 @@ class Slow(BaseReward):
 
 
 def limited(reward, seconds=0.2):
-    return scored(reward, DIALOGUES, ScoringRules(timeout_s=seconds))
+    return score_dialogues(reward, DIALOGUES, ScoringRules(timeout_s=seconds))
 
 
 @pytest.mark.parametrize("how", ["python", "sleep", "socket"])
@@ -138,7 +138,7 @@ def test_the_limit_is_for_all_parts_together():
 
 def test_within_the_limit_everything_is_as_without():
     assert limited(Slow("quick"), 60).total == [0.0] * 3  # in a thread
-    assert scored(Slow("quick"), DIALOGUES).total == [1.0] * 3  # in the caller's own
+    assert score_dialogues(Slow("quick"), DIALOGUES).total == [1.0] * 3  # in the caller's own
     with pytest.raises(KeyboardInterrupt):
         limited(Slow("ctrl-c"), 60)
     line = next(

@@ -8,7 +8,7 @@ from given import DIALOGUES
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import scored
+from rlhf_dialog.rewards import score_dialogues
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 
@@ -16,7 +16,7 @@ from rlhf_dialog.rewards.nlp_reward import NLPReward
 def test_nlp_reward_without_intent(caplog):
     caplog.set_level(logging.INFO)
     reward = NLPReward(intent_coef=0, meteor_coef="5e-1", meteor_wordnet="off", use_deepspeed=True)
-    scores = scored(reward, DIALOGUES)
+    scores = score_dialogues(reward, DIALOGUES)
     assert list(scores.parts) == ["meteor_exact_stem"]
     assert scores.total == pytest.approx([0, 0, 1 / 6])
     assert reward.needs == ("reference",)

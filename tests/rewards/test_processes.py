@@ -11,7 +11,7 @@ from processes import HANGING, start_python
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CompositeReward, Meteor, processes, scored
+from rlhf_dialog.rewards import CompositeReward, Meteor, processes, score_dialogues
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 
@@ -25,9 +25,9 @@ def two():
 
 
 def test_scores_are_those_of_one_process_bit_for_bit(two):
-    expected = scored(Meteor("off"), MANY).total
+    expected = score_dialogues(Meteor("off"), MANY).total
     assert two.scores(Meteor("off"), MANY) == expected
-    assert scored(Meteor("off"), MANY, ScoringRules(processes=two)).total == expected
+    assert score_dialogues(Meteor("off"), MANY, ScoringRules(processes=two)).total == expected
     assert len(set(expected)) > 3
 
 
@@ -54,7 +54,7 @@ def test_an_error_is_the_one_of_a_single_process():
     messages = []
     for rules in (ScoringRules(processes=both), ScoringRules()):
         with pytest.raises(UserError) as caught:
-            scored(Meteor("off"), without, rules)
+            score_dialogues(Meteor("off"), without, rules)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert not both.are_ready
@@ -71,9 +71,9 @@ def test_without_one_of_them_the_run_goes_on_alone(caplog):
 def test_wordnet_is_read_again_in_the_other_process(two, wordnet_folder):
     cars = [Dialogue(["Hi ."], "a car", "an auto")] * 10
     reward = Meteor("require")
-    expected = scored(reward, cars).total
+    expected = score_dialogues(reward, cars).total
     assert two.scores(reward, cars) == expected
-    assert expected[0] > scored(Meteor("off"), cars).total[0]
+    assert expected[0] > score_dialogues(Meteor("off"), cars).total[0]
     assert pickle.loads(pickle.dumps(Meteor("off"))).wordnet is None
 
 
@@ -86,7 +86,7 @@ def test_they_start_when_a_tenth_of_the_iteration_goes_to_meteor(monkeypatch, li
     monkeypatch.setattr(processes, "Worker", lambda *_, **_settings: begun.append(1))
     monkeypatch.setattr(RewardProcesses, "_greet", lambda self: None)
     reward = CompositeReward([{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, {"id": "LengthMatch"}])
-    scores = scored(reward, MANY)
+    scores = score_dialogues(reward, MANY)
     for name, part in scores.parts.items():
         part.seconds = seconds if name.startswith("meteor") else 9.0
     several = RewardProcesses(limit)

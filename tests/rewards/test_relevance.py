@@ -84,7 +84,7 @@ def test_a_score_depends_on_no_other_response(reward):
 
 
 def test_the_prompt_is_everything_before_the_response(reward):
-    longer = Dialogue(["a", "b"]).said("c").heard("d e").said("f")
+    longer = Dialogue(["a", "b"]).with_reply("c").with_user_turn("d e").with_reply("f")
     assert reward([longer]) == pytest.approx(reward([Dialogue(["b", "c", "d e"], "f")]), abs=1e-5)
 
 

@@ -14,7 +14,7 @@ from servers import serving
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, scored
+from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, score_dialogues
 from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json
 from rlhf_dialog.rewards.scoring import ScoringRules
 
@@ -97,7 +97,7 @@ def test_built_by_the_registry_as_a_part():
     with serving(lengths) as server:
         part = {"id": "RemoteReward", "weight": 0.5, "args": {"url": server.url, "timeout_s": "6e1"}}
         reward = build_reward("CompositeReward", {"parts": [part]})
-        scores = scored(reward, DIALOGUES)
+        scores = score_dialogues(reward, DIALOGUES)
     assert (list(scores.parts), scores.total) == (["remote"], [0.0, 0.5, 1.0, 1.5, 2.0])
 
 
@@ -284,7 +284,7 @@ def test_skip_leaves_out_one_batch_and_nulls(caplog):
         assert (given, last) == ([1.5, 1.5], None)
         said = f"{server.url.partition('?')[0]} answered 500 Internal Server Error (tried 2 times)"
         assert first.why == second.why == said
-        scores = scored(
+        scores = score_dialogues(
             CompositeReward(
                 [{"id": "RemoteReward", "args": {"url": server.url, "batch_size": 2, "backoff_s": 0, "retries": 0}}]
             ),

@@ -77,7 +77,7 @@ def test_separators_and_special_tokens_inside_a_turn_become_a_space():
 def test_without_a_prompt_and_after_more_turns():
     inputs = RewardInput(byte_tokenizer(), "dialogue", "<EOU>", 100)
     assert text_of(inputs, Dialogue([], "c")) == " c<EOU>"
-    dialogue = Dialogue(["a"], "b").heard("c").said("d").heard("never seen")
+    dialogue = Dialogue(["a"], "b").with_user_turn("c").with_reply("d").with_user_turn("never seen")
     assert text_of(inputs, dialogue) == text_of(inputs, Dialogue(["a", "b", "c"], "d"))
 
 

@@ -12,7 +12,7 @@ from rlhf_dialog.rewards import RewardModel, build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device
 from rlhf_dialog.rewards.composite import model_paths, reaches_out
 from rlhf_dialog.rewards.errors import RewardError
-from rlhf_dialog.rewards.scoring import metrics_of, scored
+from rlhf_dialog.rewards.scoring import metrics_of, score_dialogues
 
 DIALOGUES = [Dialogue(["Hi ."], "one two three"), Dialogue(["Hi .", "So ?"], "one"), Dialogue(["Hi ."], "")]
 WORDS = [3, 1, 0]
@@ -74,7 +74,7 @@ def test_the_deviation_is_logged_beside_the_mean(folders):
         (summed, "reward_model_std"),
         (deeper, "composite/reward_model_std"),
     ):
-        scored(reward, dialogues)
+        score_dialogues(reward, dialogues)
         (found,) = metrics_of(reward).items()
         assert found == (name, pytest.approx(alone.metrics()["_std"]))
 
@@ -95,7 +95,7 @@ def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch
     reward = RewardModel(folders[0], clip=1.0)
     monkeypatch.setattr(reward.scalar, "outputs", lambda dialogues: [math.nan] * len(dialogues))
     with pytest.raises(RewardError, match=r"reward 'reward_model' gave nan, which is not finite, for dialogue 0 with"):
-        scored(reward, DIALOGUES)
+        score_dialogues(reward, DIALOGUES)
 
 
 def test_an_infinite_output_is_not_clipped_into_a_score(folders, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from given import DIALOGUES, Given
 from prices import Halved, Price, priced, summed
 
-from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, scored
+from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, score_dialogues
 from rlhf_dialog.rewards.base import NoScore, Part
 from rlhf_dialog.rewards.scoring import (
     STOPPING,
@@ -18,7 +18,7 @@ from rlhf_dialog.rewards.scoring import (
     begin_scoring,
     load_state,
     metrics_of,
-    scored_beside,
+    score_in_background,
     state_of,
 )
 
@@ -31,7 +31,7 @@ def test_a_single_reward_is_one_part_of_weight_one():
             time.sleep(0.05)
             return super().__call__(dialogues)
 
-    scores = scored(Slow(0.25), DIALOGUES)
+    scores = score_dialogues(Slow(0.25), DIALOGUES)
     assert scores.total == [0.25] * 3
     assert list(scores.parts) == ["slow"]
     assert scores.parts["slow"].raw == scores.parts["slow"].weighted == [0.25] * 3
@@ -40,7 +40,7 @@ def test_a_single_reward_is_one_part_of_weight_one():
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
 def test_lists_and_arrays_are_welcome(kind):
-    scores = scored(Given(kind([1, True, 0.5]), per_dialogue=False), DIALOGUES)
+    scores = score_dialogues(Given(kind([1, True, 0.5]), per_dialogue=False), DIALOGUES)
     assert scores.total == [1.0, 1.0, 0.5]
     assert all(type(value) is float for value in scores.total)
 
@@ -59,7 +59,7 @@ def test_lists_and_arrays_are_welcome(kind):
 def test_unusable_values(value, per_dialogue, message):
     reward = Given(value, per_dialogue)
     with pytest.raises(RewardError, match=message):
-        scored(reward, DIALOGUES)
+        score_dialogues(reward, DIALOGUES)
     with pytest.raises(RewardError, match=message):
         CompositeReward([{"id": "Given", "args": {"value": value, "per_dialogue": per_dialogue}}])(DIALOGUES)
 
@@ -74,20 +74,20 @@ def test_skip_makes_none_and_what_is_not_finite_a_nan(caplog):
         "args": {"parts": [{"id": "Given", "args": {"value": [1, -math.inf, 3], "per_dialogue": False}}]},
     }
     reward = CompositeReward([{"id": "Given", "weight": 0.0, "args": {"value": values, "per_dialogue": False}}, inner])
-    scores = scored(reward, DIALOGUES, SKIP)
+    scores = score_dialogues(reward, DIALOGUES, SKIP)
     assert [str(value) for value in scores.total] == ["nan", "nan", "3.0"]
     assert [str(value) for value in scores.parts["given"].raw] == ["nan", "nan", "2.0"]
     assert [str(value) for value in scores.parts["composite"].raw] == ["1.0", "nan", "3.0"]
     assert caplog.text.count("reward 'given' gave no score for 2 of 3 dialogues (the first is number 0: None)") == 1
     assert caplog.text.count("reward 'given' gave no score for 1 of 3 dialogues (the first is number 1: -inf)") == 1
-    kept = scores.of([2])
+    kept = scores.select([2])
     assert (kept.total, kept.parts["given"].weighted, kept.parts["composite"].raw) == ([3.0], [0.0], [3.0])
 
 
 @pytest.mark.parametrize("value", [["high", 1.0, 1.0], [1.0, 2.0], None, ValueError("bug")])
 def test_skip_forgives_no_bug(value):
     with pytest.raises(RewardError):
-        scored(Given(value, per_dialogue=False), DIALOGUES, SKIP)
+        score_dialogues(Given(value, per_dialogue=False), DIALOGUES, SKIP)
 
 
 def test_skip_asks_for_what_is_available():
@@ -95,8 +95,8 @@ def test_skip_asks_for_what_is_available():
         def score_available(self, dialogues):
             return [None, 5, None]
 
-    assert [str(value) for value in scored(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
-    assert scored(Server(1.0), DIALOGUES).total == [1.0] * 3
+    assert [str(value) for value in score_dialogues(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
+    assert score_dialogues(Server(1.0), DIALOGUES).total == [1.0] * 3
 
 
 def test_the_reason_of_a_missing_score_comes_through_sums_of_sums():
@@ -115,7 +115,7 @@ def test_the_reason_of_a_missing_score_comes_through_sums_of_sums():
         def weighted_parts(self):
             return {self.reward.name: Part(2.0, self.reward)}
 
-    scores = scored(Sum("outer", Sum("inner", Server(1.0))), DIALOGUES, SKIP)
+    scores = score_dialogues(Sum("outer", Sum("inner", Server(1.0))), DIALOGUES, SKIP)
     first, second, third = scores.parts["inner"].raw
     assert (first.why, second.why, third) == ("server: no answer", "server: gave no score", 10.0)
     assert (scores.total[2], scores.parts["inner"].weight) == (20.0, 2.0)
@@ -141,7 +141,7 @@ class Threaded(BaseReward):
 def beside(*rewards, rules=STOPPING):
     reward = CompositeReward.__new__(CompositeReward)
     reward._set_parts([Part(0.5, one) for one in rewards])
-    return reward, scored_beside(reward, DIALOGUES, rules)
+    return reward, score_in_background(reward, DIALOGUES, rules)
 
 
 def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same():
@@ -153,7 +153,7 @@ def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same(
     found = scores()
     assert device.threads == [threading.current_thread()]
     assert text.threads != device.threads
-    same = scored(reward, DIALOGUES)
+    same = score_dialogues(reward, DIALOGUES)
     assert found.total == same.total
     assert list(found.parts) == ["device", "text"]
     assert [part.raw for part in found.parts.values()] == [part.raw for part in same.parts.values()]
@@ -175,7 +175,7 @@ def test_with_a_time_limit_nothing_begins_early():
 
 def test_a_reward_that_uses_the_device_waits_for_its_turn():
     single = Threaded("device", uses_device=True)
-    scores = scored_beside(single, DIALOGUES)
+    scores = score_in_background(single, DIALOGUES)
     assert not single.threads
     assert scores().parts["device"].raw == [float(len(dialogue.response)) for dialogue in DIALOGUES]
 
@@ -203,8 +203,8 @@ def test_a_scorer_asks_its_reward_by_its_rules():
 def test_a_penalty_of_what_was_cut_is_taken_from_the_total():
     scorer = Scorer(BaseReward(), truncation_penalty=0.5)
     totals = np.array([1.0, 2.0, math.nan])
-    assert str(scorer.less_penalty(totals, np.array([False, True, True])).tolist()) == "[1.0, 1.5, nan]"
-    assert Scorer(BaseReward()).less_penalty(totals[:2], np.array([True, True])).tolist() == [1.0, 2.0]
+    assert str(scorer.subtract_truncation_penalty(totals, np.array([False, True, True])).tolist()) == "[1.0, 1.5, nan]"
+    assert Scorer(BaseReward()).subtract_truncation_penalty(totals[:2], np.array([True, True])).tolist() == [1.0, 2.0]
 
 
 def test_names_of_states_and_numbers_inside_of_rewards():

@@ -12,7 +12,7 @@ from processes import start_python
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import lock
-from rlhf_dialog.runs.lock import LOCK, check_unlocked, locked
+from rlhf_dialog.runs.lock import LOCK, check_unlocked, lock_folder
 
 
 def ended_process():
@@ -37,7 +37,7 @@ def held(tmp_path):
 
 def test_a_lock_names_its_process_and_goes_with_it(tmp_path):
     folder = tmp_path / "deep/run"
-    with locked(folder):
+    with lock_folder(folder):
         found = json.loads((folder / LOCK).read_text())
         assert (found["pid"], found["host"]) == (os.getpid(), socket.gethostname())
         (folder / "metrics.jsonl").write_text("")
@@ -46,13 +46,13 @@ def test_a_lock_names_its_process_and_goes_with_it(tmp_path):
 
 
 def test_a_lock_goes_after_an_error_too_and_an_empty_folder_with_it(tmp_path):
-    with pytest.raises(KeyError), locked(tmp_path / "run"):
+    with pytest.raises(KeyError), lock_folder(tmp_path / "run"):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lock_of_a_later_run_in_the_place_of_a_moved_folder_stays(tmp_path):
-    with locked(tmp_path / "ppo"):
+    with lock_folder(tmp_path / "ppo"):
         (tmp_path / "ppo").rename(tmp_path / "old")
         (tmp_path / "ppo").mkdir()
         write_lock(tmp_path / "ppo", 7, host="pod-2")
@@ -79,13 +79,13 @@ def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path
         said = rf"in use by process {holder.pid} on .* since .*; wait until it ends, stop it, or choose another name"
         with pytest.raises(UserError, match=said):
             check_unlocked(tmp_path)
-        with pytest.raises(UserError, match=said), locked(tmp_path):
+        with pytest.raises(UserError, match=said), lock_folder(tmp_path):
             pass
         assert (tmp_path / LOCK).read_text() == before
         holder.kill()
         holder.wait()
         check_unlocked(tmp_path)
-        with locked(tmp_path):
+        with lock_folder(tmp_path):
             assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
         assert f"process {holder.pid}, which used it since" in caplog.text
         assert "its lock is replaced" in caplog.text
@@ -96,12 +96,12 @@ def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path
 def test_a_stale_lock_is_replaced(tmp_path, host):
     write_lock(tmp_path, ended_process(), host)
     check_unlocked(tmp_path)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_a_lock_of_another_host_is_refused_with_what_to_do(held):
-    for check in (check_unlocked, lambda folder: locked(folder).__enter__()):
+    for check in (check_unlocked, lambda folder: lock_folder(folder).__enter__()):
         with pytest.raises(
             UserError, match=r"process 7 on elsewhere since then; .* or remove .*\.lock if you know that it has ended"
         ):
@@ -112,12 +112,12 @@ def test_a_lock_of_another_host_is_refused_with_what_to_do(held):
 def test_a_lock_that_a_kill_left_half_written_is_stale(tmp_path, text):
     (tmp_path / LOCK).write_text(text)
     check_unlocked(tmp_path)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_folders_that_were_made_for_the_lock_go_with_it(tmp_path):
-    with pytest.raises(KeyError), locked(tmp_path / "runs/deep/ppo"):
+    with pytest.raises(KeyError), lock_folder(tmp_path / "runs/deep/ppo"):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
@@ -132,7 +132,7 @@ def test_a_lock_that_another_process_removes_meanwhile_is_taken_anew(tmp_path, m
         return os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path))
 
     monkeypatch.setattr(lock, "_is_this_file", removed_first)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert len(seen) == 2
         assert (tmp_path / LOCK).exists()
 
@@ -142,14 +142,17 @@ def test_without_locks_of_the_kernel_a_file_that_a_kill_left_is_removed_by_hand(
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
     write_lock(tmp_path, ended_process())
-    with pytest.raises(UserError, match=r"in use .* remove .*\.lock if you know that it has ended"), locked(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"in use .* remove .*\.lock if you know that it has ended"),
+        lock_folder(tmp_path),
+    ):
         pass
 
 
 def test_a_folder_that_cannot_be_locked(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"run_dir: .* cannot be written"), locked(tmp_path / "file"):
+    with pytest.raises(UserError, match=r"run_dir: .* cannot be written"), lock_folder(tmp_path / "file"):
         pass

@@ -48,18 +48,18 @@ def test_the_users_code_and_the_small_files_of_a_model_count(code, tmp_path, mon
     before = hashes(folder)
     small = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     assert set(before) == {"reward short: my_reward.py", *(f"{folder}/{name}" for name in small)}
-    assert reward_files.changed(before, before) == []
+    assert reward_files.list_changed(before, before) == []
     code.write_text(CODE.replace("100", "99"), encoding="utf-8")
     (folder / "config.json").write_text((folder / "config.json").read_text() + " ", encoding="utf-8")
     after = hashes(folder)
-    assert reward_files.changed(after, before) == ["reward short: my_reward.py", f"{folder}/config.json"]
+    assert reward_files.list_changed(after, before) == ["reward short: my_reward.py", f"{folder}/config.json"]
     monkeypatch.setattr(reward_files, "SMALL", (folder / "model.safetensors").stat().st_size - 1)
     assert f"{folder}/model.safetensors" not in hashes(folder)  # weights are compared elsewhere
 
 
 @pytest.mark.parametrize("then", [None, {}, "text", {"another file": "1"}])
 def test_a_checkpoint_that_knows_no_such_file_says_nothing(then):
-    assert reward_files.changed({"a": "1"}, then) == []
+    assert reward_files.list_changed({"a": "1"}, then) == []
 
 
 def test_a_class_without_a_file_has_no_code():

@@ -10,7 +10,7 @@ from ranks import in_ranks
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import shared_disk
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.shared_disk import check_shared
 
 
@@ -94,7 +94,7 @@ def test_a_rank_that_may_not_write_ends_all(tmp_path):
 
 @pytest.mark.multiprocess
 def test_a_folder_in_use_is_not_touched(tmp_path):
-    with locked(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         before = tree(tmp_path)
         found = in_ranks(2, asked, lambda _: tmp_path / "run")
         assert all("in use by process" in message for message, _ in found)

@@ -19,7 +19,7 @@ def test_advantages_and_returns_of_gae(use_gae):
     metrics, r = trainer.step(), trainer.rollout
     mask = r.response_mask
     assert r.values[mask].std() > 0
-    rewards = ppo.paid_rewards(r.scores, mask) + ppo.kl_penalties(r.logprobs, r.ref_logprobs, mask, coefficient)
+    rewards = ppo.score_rewards(r.scores, mask) + ppo.kl_penalties(r.logprobs, r.ref_logprobs, mask, coefficient)
     advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 0.5 if use_gae else 1.0)
     torch.testing.assert_close(r.rewards, rewards)
     torch.testing.assert_close(r.returns, returns)
@@ -33,7 +33,7 @@ def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
     keys = {"kl_estimator": "k3", "ref_seed": 3, "ref_model": "another", "kl_coef": 0.3, "use_valuenorm": False}
     trainer = make_trainer(**keys, whiten_rewards=True, use_adv_normalize=False)
     metrics, r = trainer.step(), trainer.rollout
-    mask, paid = r.response_mask, ppo.paid_rewards(r.scores, r.response_mask)
+    mask, paid = r.response_mask, ppo.score_rewards(r.scores, r.response_mask)
     log_r = r.ref_logprobs - r.logprobs
     plain = (paid - 0.3 * (log_r.exp() - 1 - log_r))[mask]
     expected = (plain - plain.mean()) / plain.std(correction=0) + plain.mean()

@@ -13,7 +13,7 @@ def test_seconds_of_one_name_add_up(monkeypatch):
     monkeypatch.setattr(clock.time, "perf_counter", lambda: next(ticks))
     watch = Clock(torch.device("cpu"))
     for name in ("rollout", "reward", "rollout"):
-        with watch.measured(name):
+        with watch.measure(name):
             pass
     assert watch.seconds == {"rollout": pytest.approx(2.0 + 4.0), "reward": pytest.approx(0.5)}
     assert watch.elapsed == 31.0
@@ -25,7 +25,7 @@ def test_a_gpu_is_waited_for_once_when_the_seconds_are_read(monkeypatch):
         monkeypatch.setattr(torch.cuda.Event, "record", lambda self: setattr(self, "seconds", next(ticks)))
         watch = Clock(torch.device("cuda", 0))
         for _ in range(2):
-            with watch.measured("update"):
+            with watch.measure("update"):
                 pass
         assert gpu.num_waits == 0
         assert watch.seconds == {"update": pytest.approx(2.0 + 0.5)}

@@ -25,8 +25,8 @@ from trainers import Places, parameters
 from transformers import GPT2LMHeadModel
 
 from rlhf_dialog.distributed.random_states import random_states
+from rlhf_dialog.models.load_checks import REMEDIES
 from rlhf_dialog.models.lora import lora_layers
-from rlhf_dialog.models.tries import REMEDIES
 from rlhf_dialog.training import diagnosis
 from rlhf_dialog.training.diagnosis import CAUSES, COLUMNS, ROWS, Diagnosis, Findings, select_rows
 

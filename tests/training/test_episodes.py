@@ -10,9 +10,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Policy, teacher_forced
@@ -61,16 +61,17 @@ def spelling(max_new_tokens=5, **options):
     """A speaker that always says `ab`, and its models."""
     policy, tokenizer = Policy(Spells(**options)), byte_tokenizer()
     encoder, stop = PromptEncoder(tokenizer, "<EOU>", 64), StopRule(policy, tokenizer, "<EOU>")
-    return Speaker(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
+    return Responder(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
 
 
 def test_an_environment_that_never_ends_is_named():
     endless = Says(*"abcdef")
     assert (
-        run_episodes(EpisodeInputs([endless], limits=Limits(max_turns=6)), spelling()[0]).dialogues[0].response == "ab"
+        run_episodes(EpisodeInputs([endless], limits=EpisodeLimits(max_turns=6)), spelling()[0]).dialogues[0].response
+        == "ab"
     )
     with pytest.raises(UserError, match="environment Says: step has not ended the dialogue after 5 replies"):
-        run_episodes(EpisodeInputs([endless], limits=Limits(max_turns=5)), spelling()[0])
+        run_episodes(EpisodeInputs([endless], limits=EpisodeLimits(max_turns=5)), spelling()[0])
 
 
 def test_two_turns_by_hand():
@@ -87,7 +88,7 @@ def test_two_turns_by_hand():
         [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0],
         [0] * 10,
     ]
-    paid = ppo.paid_rewards(rollout.scores, rollout.response_mask, rollout.turn_rewards)
+    paid = ppo.score_rewards(rollout.scores, rollout.response_mask, rollout.turn_rewards)
     penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, 0.2)
     assert (paid + penalties).tolist() == [
         [0, 0, 0.25, 0, 0, 0, 0, 0, 9.0, 0],  # Recording gives 10, 20, 30
@@ -206,7 +207,7 @@ def rolled(filters, seed=0, double=True, longest=64, **options):
     sampling = Sampling(max_new_tokens=6, temperature=0.8, **filters)
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     torch.manual_seed(seed)
-    speaker = Speaker(models.policy, encoder, sampling, stop, GenerationLimits(**options))
+    speaker = Responder(models.policy, encoder, sampling, stop, GenerationLimits(**options))
     users = [Says(*turns, pays=[0.5] * len(turns)) for turns in USERS]
     return models, collect_rollout(EpisodeInputs(users), speaker, Scorer(Recording()), models)
 
@@ -276,7 +277,7 @@ def test_the_value_head_of_the_policy_along_an_episode():
     models, encoder = world()
     models.policy.double()
     models.ref_policy.double()
-    speaker = Speaker(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    speaker = Responder(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
     rollout = collect_rollout(EpisodeInputs([Says(*turns) for turns in USERS]), speaker, Scorer(Recording()), models)
     torch.testing.assert_close(
         rollout.values, teacher_forced(models.policy, rollout.tokens, 1.0).values.detach(), rtol=0, atol=1e-9
@@ -299,15 +300,15 @@ def test_the_first_turn_is_drawn_as_if_nobody_went_on():
     models.policy.lm.generation_config.eos_token_id = list(range(120, 200))
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     torch.manual_seed(0)
-    speaker = Speaker(models.policy, encoder, Sampling(6, temperature=0.8), stop)
+    speaker = Responder(models.policy, encoder, Sampling(6, temperature=0.8), stop)
     alone = speaker.reply([Dialogue([turns[0]]) for turns in USERS])
     assert [d.turns[0].text for d in rollout.dialogues] == [reply.text for reply in alone]
 
 
 def test_the_newest_turns_are_those_that_were_answered_or_had_no_room():
     began = Dialogue(["Well .", "Hi ?"])
-    went_on = began.said("a").heard("b")
-    assert newest_turns(began.said("a")) == newest_turns(went_on) == ["Hi ?"]  # `b` was the user's last word
-    assert newest_turns(went_on.said("c")) == ["Hi ?", "b"]
+    went_on = began.with_reply("a").with_user_turn("b")
+    assert newest_turns(began.with_reply("a")) == newest_turns(went_on) == ["Hi ?"]  # `b` was the user's last word
+    assert newest_turns(went_on.with_reply("c")) == ["Hi ?", "b"]
     went_on.truncated = True
     assert newest_turns(went_on) == ["Hi ?", "b"]

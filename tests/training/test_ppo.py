@@ -59,7 +59,7 @@ def slow_gae(rewards, values, mask, gamma, gae_lambda):
 
 def test_masked_and_masked_mean():
     x, mask = tensor([[1.0, NAN, 3.0], [INF, 5.0, -INF]]), tensor([[True, False, True], [False, True, False]])
-    assert ppo.masked(x, mask).tolist() == [[1, 0, 3], [0, 5, 0]]
+    assert ppo.apply_mask(x, mask).tolist() == [[1, 0, 3], [0, 5, 0]]
     assert ppo.masked_mean(x, mask).item() == 3
     assert ppo.masked_mean(x, torch.zeros_like(mask)).item() == 0
 
@@ -132,7 +132,7 @@ def test_scores_and_penalties_by_hand():
     mask = tensor([[True, True, True, True], [True, False, True, False], [False, True, False, False], [False] * 4])
     logprobs = tensor([[-1.0, -2.0, -3.0, -4.0], [-1.0, NAN, -1.0, -INF], [INF, -2.0, 7.0, 7.0], [NAN] * 4])
     ref_logprobs = tensor([[-2.0, -2.0, -1.0, -4.5], [-3.0, 1.0, -0.5, -INF], [INF, -1.0, NAN, 7.0], [NAN] * 4])
-    paid = ppo.paid_rewards(tensor([10.0, 20.0, 30.0, 40.0]), mask)
+    paid = ppo.score_rewards(tensor([10.0, 20.0, 30.0, 40.0]), mask)
     rewards = paid + ppo.kl_penalties(logprobs, ref_logprobs, mask, kl_coef=0.1)
     expected = [[-0.1, 0, 0.2, -0.05 + 10], [-0.2, 0, 0.05 + 20, 0], [0, 0.1 + 30, 0, 0], [0, 0, 0, 0]]
     torch.testing.assert_close(rewards, tensor(expected))
@@ -143,7 +143,7 @@ def test_what_turns_earn_is_paid_beside_the_kl_and_the_score():
     mask = tensor([[True, True, False, True, True, False]])
     logprobs, ref_logprobs = tensor([[-1.0, -2.0, NAN, -1.0, -3.0, NAN]]), tensor([[-2.0, -2.0, NAN, -1.5, -1.0, NAN]])
     turn_rewards = tensor([[0.0, 0.25, 0.0, 0.0, -1.0, 0.0]])
-    paid = ppo.paid_rewards(tensor([10.0]), mask, turn_rewards)
+    paid = ppo.score_rewards(tensor([10.0]), mask, turn_rewards)
     rewards = paid + ppo.kl_penalties(logprobs, ref_logprobs, mask, 0.1)
     torch.testing.assert_close(rewards, tensor([[-0.1, 0.25, 0.0, -0.05, 0.2 - 1 + 10, 0.0]]))
     assert paid.tolist() == [[0, 0.25, 0, 0, 9, 0]]

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
@@ -30,7 +30,7 @@ def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, *
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     sampling = sampling or Sampling(max_new_tokens=8, temperature=0.8)
     limits = {name: options.pop(name) for name in ("rows_at_once", "prompts_at_once") if name in options}
-    speaker = Speaker(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
+    speaker = Responder(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
     return collect_rollout(PromptList().deal(prompts), speaker, Scorer(reward or Recording(), **options), models)
 
 
@@ -118,7 +118,7 @@ def test_a_reply_leaves_out_what_does_not_count():
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
     ids, mask = torch.tensor([ids_of("abc")]), torch.tensor([[True, False, True]])
     responses = Responses(TokenBatch(ids, mask, ids, mask), torch.tensor([True]), ids, ids)
-    (reply,) = Speaker(None, encoder, Sampling(), None).read(responses)
+    (reply,) = Responder(None, encoder, Sampling(), None).read(responses)
     assert (reply.text, reply.ids, reply.truncated) == ("ac", ids_of("ac"), True)
 
 
@@ -150,7 +150,7 @@ def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
 
 def test_encoded_prompts():
     models, encoder = world()
-    tokens = Speaker(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
+    tokens = Responder(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
     ids, mask = tokens.prompt_ids, tokens.prompt_mask
     for row, prompt in enumerate(PROMPTS):
         assert ids[row][mask[row]].tolist() == encoder.encode_prompt(prompt.prompt_turns)

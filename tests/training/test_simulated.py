@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 
 
@@ -13,24 +13,24 @@ def numbers(source, asked):
 
 
 def test_a_dialogue_depends_on_seed_split_and_number_alone():
-    source = Simulated(list, 7, Limits())
+    source = Simulated(list, 7, EpisodeLimits())
     seeds, draws = numbers(source, range(6))
     assert len(set(seeds)) == len(set(draws)) == 6
     for number in (3, 5):
-        assert numbers(Simulated(list, 7, Limits()), [number]) == ([seeds[number]], [draws[number]])
-    for other in (Simulated(list, 8, Limits()), Simulated(list, 7, Limits(), "validation")):
+        assert numbers(Simulated(list, 7, EpisodeLimits()), [number]) == ([seeds[number]], [draws[number]])
+    for other in (Simulated(list, 8, EpisodeLimits()), Simulated(list, 7, EpisodeLimits(), "validation")):
         assert not {*numbers(other, range(6))[0]} & {*seeds}
 
 
 def test_copies_of_a_dialogue_have_the_same_user_and_another_policy():
-    seeds, draws = numbers(Simulated(list, 0, Limits()), [4, 4, 9])
+    seeds, draws = numbers(Simulated(list, 0, EpisodeLimits()), [4, 4, 9])
     assert seeds[0] == seeds[1] != seeds[2]
     assert len(set(draws)) == 3
 
 
 def test_environments_are_built_once():
     built = []
-    source = Simulated(lambda: built.append(0), 0, Limits())
+    source = Simulated(lambda: built.append(0), 0, EpisodeLimits())
     numbers(source, range(3))
     numbers(source, range(2))
     assert len(built) == 3

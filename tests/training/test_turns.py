@@ -14,8 +14,8 @@ from text_environments import Letters
 from trainers import make_trainer, numbers_of, parameters
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.environments.base import Limits
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.environments.base import EpisodeLimits
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.simulated import Simulated
@@ -113,7 +113,7 @@ def test_the_gradient_is_that_of_the_expected_return(start, by_turn):
 
 def dialogues(**keys):
     """A trainer on dialogues with `Letters`; `double` for exact numbers."""
-    source = Simulated(lambda: Letters("so ?"), 3, Limits())
+    source = Simulated(lambda: Letters("so ?"), 3, EpisodeLimits())
     return make_trainer(prompts=source, gamma=1.0, use_adv_normalize=False, **keys)
 
 
@@ -153,7 +153,7 @@ def test_dialogues_train_and_pass_the_checks_of_every_run(keys):
 
 def seeds_of(trainer, count):
     copies = trainer.config.num_responses_per_prompt
-    source = Simulated(list, 3, Limits())
+    source = Simulated(list, 3, EpisodeLimits())
     return source.deal([source[i // copies] for i in range(count)]).seeds
 
 
@@ -208,11 +208,11 @@ def columns_of(replies, mask, ids):
 @pytest.mark.parametrize("options", [{}, {"max_prompt_length": 24}, {"context_size": 1, "kl_estimator": "k3"}])
 def test_random_dialogues_against_lists_of_what_was_sampled(monkeypatch, credit, options):
     """Holes, rewards and advantages of each dialogue from what user and policy said in it, without a tensor."""
-    known, rounds, read = [], [], Speaker.read
-    monkeypatch.setattr(Speaker, "read", lambda *parts: rounds.append(read(*parts)) or rounds[-1])
+    known, rounds, read = [], [], Responder.read
+    monkeypatch.setattr(Responder, "read", lambda *parts: rounds.append(read(*parts)) or rounds[-1])
     keys = {"double": True, "ref_seed": 1, "ref_model": "another", "use_adv_normalize": False, "use_valuenorm": False}
     keys |= {"gamma": 0.9, "gae_lambda": 0.7, "kl_coef": 0.3, "rollout_batch_size": 24, "credit": credit}
-    trainer = make_trainer(prompts=Simulated(lambda: Rambles(known), 5, Limits()), **keys, **options)
+    trainer = make_trainer(prompts=Simulated(lambda: Rambles(known), 5, EpisodeLimits()), **keys, **options)
     trainer.models.policy.value_head.weight.data.normal_()
     trainer.step()
     rollout, unequal = trainer.rollout, 0
@@ -288,7 +288,7 @@ def test_it_learns_to_write_one_letter_in_every_turn(credit):
     """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
     trainer = make_trainer(
         NoReward(),
-        prompts=Simulated(Letters, 0, Limits()),
+        prompts=Simulated(Letters, 0, EpisodeLimits()),
         **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
         **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25},
         **{"credit": credit, "context_size": 1},

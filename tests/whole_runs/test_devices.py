@@ -58,7 +58,7 @@ def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(
     policy = new_policy(kind)
     oracle = plain.as_made(policy)
     found, case = drawn(policy, device, **filters)
-    forced = teacher_forced(policy, case.tokens, TEMPERATURE, found.tokens.support)
+    forced = teacher_forced(policy, case.tokens, TEMPERATURE)
     expected = plain.evaluated(oracle, case.to("cpu"), TEMPERATURE)
     for name in ("logprobs", "entropy", "values"):
         bound = 2e-4 if kind == "bloom" else 1e-9  # float32, see policies.py

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import random_states, rank_errors
-from rlhf_dialog.runs import checkpointing, sources
+from rlhf_dialog.runs import checkpointing, data_source
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 SCRIPT = """
@@ -101,7 +101,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(sources, "seed_rank", noted)
+    monkeypatch.setattr(data_source, "seed_rank", noted)
     monkeypatch.setattr(checkpointing, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")

@@ -69,16 +69,9 @@ def test_float32_evaluation_and_sampling(lm):
     for seed, filters in enumerate(({}, {"top_k": 30})):
         sampling = Sampling(20, 0.8, **filters)
         found = answered(policy, case, sampling, Ends(range(2, lm.config.vocab_size, 15)), seed=seed)
-        forced = teacher_forced(
-            policy,
-            case.prompt_ids,
-            case.prompt_mask,
-            found.tokens.response_ids,
-            found.tokens.response_mask,
-            0.8,
-            found.tokens.support,
-        )
-        expected = plain.evaluated(plain.as_made(policy), as_case(case, found), 0.8)
+        given = as_case(case, found)
+        forced = teacher_forced(policy, given.tokens, 0.8)
+        expected = plain.evaluated(plain.as_made(policy), given, 0.8)
         for name in ("logprobs", "entropy", "values"):
             assert largest(getattr(forced, name), getattr(expected, name), found.tokens.response_mask) < 1e-4, name
             assert largest(getattr(found, name), getattr(expected, name), found.tokens.response_mask) < 1e-4, name

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.blind import reading as blind
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.reading import read_replies
+from rlhf_dialog.runs.run_reader import read_replies
 
 ROWS = [
     {

@@ -25,7 +25,9 @@ class Kept:
     def stored(self, name):
         file = RowFile(self.folder, name)
         rows = file.replies()
-        return rows and Replies([p.said(one["response"], False) for p, one in zip(PROMPTS, rows, strict=True)], [2, 2])
+        return rows and Replies(
+            [p.with_reply(one["response"], False) for p, one in zip(PROMPTS, rows, strict=True)], [2, 2]
+        )
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def scene(tmp_path, monkeypatch):
     for name in ("start_0", "rloo_0_0", "rloo_1_0", *published.SPOKEN):
         said = ["good evening", "not at all"] if name == "rloo_1_0" else ["good day", "not at all"]
         RowFile(folder, name).keep(
-            Replies([p.said(text, False) for p, text in zip(PROMPTS, said, strict=True)], [2, 2])
+            Replies([p.with_reply(text, False) for p, text in zip(PROMPTS, said, strict=True)], [2, 2])
         )
         RowFile(folder, name).write(Measured({"judge_accuracy": np.array([1.0, 0.0])}), {})
     for number, speed in enumerate((100.0, 200.0)):

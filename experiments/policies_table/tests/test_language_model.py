@@ -17,7 +17,7 @@ from experiments.policies_table.table import Plan
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import means
-from rlhf_dialog.runs.sources import simulated, spoken
+from rlhf_dialog.runs.data_source import build_simulated, spoken
 
 CONTEXT = {"max_new_tokens": 4, "max_prompt_length": 40, "context_size": 1}
 
@@ -38,7 +38,9 @@ def test_it_is_measured_in_words_beside_the_rules(agent, tmp_path):
     assert point["training"]["parameters"] > 0
     assert [len(own) for own in point["test"].values()] == [3, 3, 3]
     assert set(point["test"]["success"]) == {0.0}  # it babbles
-    source = simulated(EnvironmentConfig(id="restaurant", args={"domain": plan.domain, "user": "friendly"}), 0, "test")
+    source = build_simulated(
+        EnvironmentConfig(id="restaurant", args={"domain": plan.domain, "user": "friendly"}), 0, "test"
+    )
     rules = means(spoken("handcrafted", source, range(3)))
     assert np.mean(point["handcrafted"]["reward"]) == pytest.approx(rules["reward"])
 

@@ -55,11 +55,11 @@ def check_places(config: Any) -> None:
 
 
 def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> None:
-    from rlhf_dialog.runs.lock import locked
+    from rlhf_dialog.runs.lock import lock_folder
     from rlhf_dialog.training.supervised.checkpoints import folder_of
 
     checkpoints = folder_of(config.output)
-    with locked(checkpoints), new_folder(config.output) as folder:
+    with lock_folder(checkpoints), new_folder(config.output) as folder:
         training = stage(config, folder, print)
         report = training.train()
         report["seconds"] = round(time.perf_counter() - started, 1)

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, scored
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
 from rlhf_dialog.terminal import TimeLeft
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class CountingScorer:
         begin_scoring(judge, "evaluation", 0)
         values: list[float] = []
         for part in _calls(dialogues):
-            values += scored(judge, part, ScoringRules(skip_unscored=True)).total
+            values += score_dialogues(judge, part, ScoringRules(skip_unscored=True)).total
             self.progress.advance(len(part))
         return _array(values)
 

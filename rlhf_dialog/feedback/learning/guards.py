@@ -15,15 +15,15 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.examples import HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.chat_agent import Reply, Responder
 from rlhf_dialog.models.generation import GenerationLimits, random_numbers
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.services.guard import GuardLimit
 
 BATCH_SIZE = 64
 
 
-def measure_guards(learner: Learner, heldout: HeldOut) -> list[Limit]:
+def measure_guards(learner: Learner, heldout: HeldOut) -> list[GuardLimit]:
     """KL per token and distinct-2 of replies to `guard_prompts` prompts, and the perplexity where there is a validation split.
 
     The prompts are those of the validation split of the SFT data, else of the held-out feedback.
@@ -33,12 +33,12 @@ def measure_guards(learner: Learner, heldout: HeldOut) -> list[Limit]:
     candidate, first = (_speaker(learner, policy) for policy in (learner.policy, learner.reference_policy))
     ours, theirs = (_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
     guards = [
-        Limit("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
-        Limit("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
+        GuardLimit("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
+        GuardLimit("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
     ]
     if validation:
         rise = _perplexity(candidate, validation) / _perplexity(first, validation) - 1
-        guards.append(Limit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
+        guards.append(GuardLimit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
     return guards
 
 
@@ -57,13 +57,13 @@ def _heldout_prompts(heldout: HeldOut, settings: BotSettings, context_size: int)
     return [Dialogue(list(turns)) for turns in distinct[: settings.guard_prompts]]
 
 
-def _speaker(learner: Learner, policy: Policy) -> Speaker:
+def _speaker(learner: Learner, policy: Policy) -> Responder:
     agent = learner.agent
     limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
-    return Speaker(policy, agent.encoder, agent.sampling, agent.stop, limits)
+    return Responder(policy, agent.encoder, agent.sampling, agent.stop, limits)
 
 
-def _replies(speaker: Speaker, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
+def _replies(speaker: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
     device = speaker.policy.lm.device
     generator = torch.Generator(device).manual_seed(seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
@@ -92,6 +92,6 @@ def _distinct_ratio(ours: Sequence[Reply], theirs: Sequence[Reply]) -> float:
     return own / first if first else 1.0
 
 
-def _perplexity(speaker: Speaker, prompts: list[Dialogue]) -> float:
+def _perplexity(speaker: Responder, prompts: list[Dialogue]) -> float:
     sums: Any = np.asarray(reference_nll(speaker, prompts)).sum(axis=0)
     return float(perplexity(sums))

@@ -45,7 +45,7 @@ from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.lora import add_adapters, trained
+from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
@@ -96,7 +96,7 @@ class Learner:
         self.reference = ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
-        self.parameters = list(trained(self.policy).values())
+        self.parameters = list(trainable_parameters(self.policy).values())
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=1e-5
         )
@@ -150,7 +150,11 @@ class Learner:
         """SHA-256 of weights, moments, schedule, random states and consumed events."""
         digest = hashlib.sha256()
         slots = split_state(self.optimizer.state_dict())[0]
-        named = {**trained(self.policy), **{f"optimizer.{name}": x for name, x in slots.items()}, **self.random[0]}
+        named = {
+            **trainable_parameters(self.policy),
+            **{f"optimizer.{name}": x for name, x in slots.items()},
+            **self.random[0],
+        }
         for name in sorted(named):
             digest.update(name.encode())
             digest.update(named[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import mend_swaps
+from rlhf_dialog.atomic_files import repair_swaps
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.evaluation.found_config import refuse_hub_data
+from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import measure_guards
@@ -37,8 +37,8 @@ from rlhf_dialog.feedback.store.examples import (
 from rlhf_dialog.feedback.store.progress import describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.runs.lock import locked
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.lock import lock_folder
+from rlhf_dialog.runs.services.guard import GuardLimit
 from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def learn(
 
 def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     start = time.perf_counter()
-    mend_swaps(bot.folder, (NIGHT, "reference.json"))
+    repair_swaps(bot.folder, (NIGHT, "reference.json"))
     _promote_passed(bot)
     state = _read_unfinished(bot)
     snapshot = take_snapshot(bot, settings, None if state is None else state["last_event"])
@@ -97,7 +97,7 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
 @contextmanager
 def _lock_bot(bot: Bot) -> Iterator[None]:
     """Raises UserError when another process learns in this folder, or when it cannot be written."""
-    lock = locked(bot.folder)
+    lock = lock_folder(bot.folder)
     try:
         lock.__enter__()
     except UserError as error:
@@ -254,7 +254,7 @@ METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
 }
 
 
-def _measure(night: Night) -> tuple[GateComparison, list[Limit]]:
+def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit]]:
     """The gate's comparison with the champion, and the guards."""
     learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
@@ -274,7 +274,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
     return dict(zip(rows, (own - learner.reference.get(list(rows))).tolist(), strict=True))
 
 
-def _decision(comparison: GateComparison, guards: list[Limit]) -> tuple[bool, str]:
+def _decision(comparison: GateComparison, guards: list[GuardLimit]) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
     points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"

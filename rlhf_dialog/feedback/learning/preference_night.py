@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel
 
-from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_json, replace_text, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
@@ -33,9 +33,9 @@ from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Example, RatedAnswer, TrainingSet, training_set
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.data_source import Parts
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
-from rlhf_dialog.runs.sources import Parts
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
@@ -148,7 +148,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         device=settings.device,
         use_amp=settings.use_amp,
     )
-    with written_whole(target) as draft:
+    with atomic_folder(target) as draft:
         report = PreferenceModel(config, draft, lambda line: None).train()
         write_json(draft / "report.json", report)
     return target

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.store.examples import format_counts
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.services.guard import GuardLimit
 
 
 @dataclass
@@ -26,7 +26,7 @@ class NightReport:
     version: str | None = None
     promoted: bool = False
     comparison: GateComparison | None = None
-    guards: list[Limit] = field(default_factory=list)
+    guards: list[GuardLimit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     seconds: float = 0.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_dialog.atomic_files import written_whole
+from rlhf_dialog.atomic_files import atomic_folder
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import SFTExamples
 from rlhf_dialog.feedback.store.bot import NIGHT, Bot
@@ -37,5 +37,5 @@ class Night:
     def save(self, progress: dict[str, Any]) -> None:
         """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""
         self.state |= progress
-        with written_whole(self.bot.folder / NIGHT) as folder:
+        with atomic_folder(self.bot.folder / NIGHT) as folder:
             self.learner.save(folder, {"night": self.state})

@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_file, replace_json, write_json
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.agent_copy import copy_agent
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.json_files import damage_as_user_error, load_json
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -63,7 +63,7 @@ class Bot:
             what = "is a bot already" if is_bot(folder) else "is not an empty folder"
             raise UserError(f"{folder}: {what}; choose another name with --run")
         source = agent_source(agent)
-        with written_whole(folder) as target:
+        with atomic_folder(folder) as target:
             copy_agent(source, target / "versions" / FIRST / "agent")
             store = Store.create(target / "feedback.sqlite")
             store.close()
@@ -153,7 +153,7 @@ class Bot:
             parent = versions.get(entry["parent"], {})
             entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - known)
             entry["people"] = sorted(set(entry["people"]) & known)
-            with written_whole(self.version_folder(name)) as folder:
+            with atomic_folder(self.version_folder(name)) as folder:
                 write(folder)
             versions[name] = entry
         return name
@@ -259,7 +259,7 @@ class Bot:
         if not (self.folder / WORK).is_dir():
             return
         try:
-            with locked(self.folder):
+            with lock_folder(self.folder):
                 remove_whole(self.folder / WORK)
         except UserError as error:
             logger.warning("%s: the night at work removes its texts when it ends (%s)", self.folder, error)

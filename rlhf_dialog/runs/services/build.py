@@ -10,11 +10,11 @@ from rlhf_dialog.runs.services.interrupts import Interrupts
 from rlhf_dialog.runs.services.ledger import LedgerService
 from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.trackers import TrackerService
-from rlhf_dialog.runs.services.validation import Validation
+from rlhf_dialog.runs.services.validation import ValidationService
 
 
 def build_services(
-    config: Config, folder: Path, world: World, validation: Validation | None, goes_on: bool
+    config: Config, folder: Path, world: World, validation: ValidationService | None, goes_on: bool
 ) -> tuple[Service, ...]:
     """The services in the order in which an iteration calls them; they end in the opposite order.
 
@@ -23,7 +23,7 @@ def build_services(
     trackers = TrackerService(config, folder, world, goes_on)
     guard = RunGuard(config, config.guard, validation) if validation and config.guard else None
     if validation:
-        validation.pause = trackers.paused
+        validation.pause = trackers.pause
     return (
         LedgerService(config, trackers.show_table),  # before anything can raise: a saved iteration has its rows
         *((validation,) if validation else ()),

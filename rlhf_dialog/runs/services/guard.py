@@ -20,7 +20,7 @@ from rlhf_dialog.runs.checkpoint import newest_up_to
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 
 if TYPE_CHECKING:
-    from rlhf_dialog.runs.services.validation import Validation
+    from rlhf_dialog.runs.services.validation import ValidationService
     from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ DISTINCT, WORDS, ENTROPY, KL = BOUNDS
 
 
 @dataclass(frozen=True)
-class Limit:
+class GuardLimit:
     """One measure, and its limit: `at_most`, else at least."""
 
     name: str
@@ -90,7 +90,7 @@ def change(first: Array, last: Array) -> Change:
 
 
 @dataclass(frozen=True)
-class Look:
+class ValidationSnapshot:
     """What one validation found: N scores, N numbers of the judge (None without one), and the signs of BOUNDS by name."""
 
     iteration: int
@@ -114,13 +114,13 @@ class Guard:
     def __init__(self, judge: str | None = None):
         """`judge` is its name in sentences."""
         self.judge = judge
-        self.looks: list[Look] = []
+        self.looks: list[ValidationSnapshot] = []
         self.first: dict[str, float] = {}  # the signs of the first validation
         self.said: list[str] = []  # signs that were warned of
         self.num_raised = 0
         self.last: tuple[Change | None, Change | None] = (None, None)  # of score and judge, in the newest window
 
-    def add(self, look: Look) -> Alarm | None:
+    def add(self, look: ValidationSnapshot) -> Alarm | None:
         """Take a validation in; returns an alarm, after which the next one needs WINDOW validations again."""
         self.first = self.first or look.signs
         self.looks = [*self.looks, look][-WINDOW:]
@@ -148,14 +148,14 @@ class Guard:
             judge = change(np.asarray(first.judge), np.asarray(last.judge))
         return change(np.asarray(first.score), np.asarray(last.score)), judge
 
-    def _limits(self, look: Look) -> list[Limit]:
+    def _limits(self, look: ValidationSnapshot) -> list[GuardLimit]:
         """The signs as multiples of the first validation's, each with both its limits."""
         limits = []
         for name, (low, high) in BOUNDS.items():
             base = 1.0 if name == KL else self.first.get(name, math.nan)
             if name in look.signs and math.isfinite(base) and base:
                 value = look.signs[name] / base
-                limits.append(Limit(name, value, *((high, True) if value > high else (low, False))))
+                limits.append(GuardLimit(name, value, *((high, True) if value > high else (low, False))))
         return limits
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Guard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.looks = [
-            Look(one["iteration"], _as_floats(one["score"]) or [], _as_floats(one["judge"]), one["signs"])
+            ValidationSnapshot(one["iteration"], _as_floats(one["score"]) or [], _as_floats(one["judge"]), one["signs"])
             for one in state["looks"]
         ]
         self.first, self.said, self.num_raised = state["first"], state["said"], state["num_raised"]
@@ -184,14 +184,14 @@ class RunGuard(Service):
 
     key = "guard"
 
-    def __init__(self, config: Config, settings: GuardConfig, validation: "Validation"):
+    def __init__(self, config: Config, settings: GuardConfig, validation: "ValidationService"):
         self.config, self.action, self.validation = config, settings.action, validation
         self.guard = Guard(validation.judge)
         self.alarm: Alarm | None = None  # that the run stops for
 
     def begin(self, run: PPORun) -> None:
         self._set_target(run.trainer)
-        self.heed(run)  # an alarm of the iteration that was saved last
+        self.stop_after_alarm(run)  # an alarm of the iteration that was saved last
 
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
         is_due = self.validation.due(run.iteration, run.done)
@@ -201,7 +201,7 @@ class RunGuard(Service):
         return {"save", "stop"} if self.alarm else set()
 
     def iteration_ended(self, run: PPORun, saved: bool) -> None:
-        self.heed(run)
+        self.stop_after_alarm(run)
 
     def watch(self, trainer: "PPOTrainer", metrics: Metrics) -> Metrics:
         """Look at what the validation of this iteration has measured; warn, and raise the KL coefficient, at once.
@@ -228,7 +228,9 @@ class RunGuard(Service):
         }
         scores = measured.per_prompt["score"].tolist()
         judged = measured.per_prompt[judge].tolist() if judge else None
-        alarm = self.guard.add(Look(iteration, scores, judged, {k: x for k, x in signs.items() if math.isfinite(x)}))
+        alarm = self.guard.add(
+            ValidationSnapshot(iteration, scores, judged, {k: x for k, x in signs.items() if math.isfinite(x)})
+        )
         numbers: Metrics = {"guard/alarm": float(alarm is not None)}
         for name, change in zip(("score", "judge"), self.guard.last, strict=True):
             if change is not None:
@@ -259,7 +261,7 @@ class RunGuard(Service):
     def _set_target(self, trainer: "PPOTrainer") -> None:
         trainer.kl.kl_target = self.config.kl_target / FACTOR**self.guard.num_raised
 
-    def heed(self, run: PPORun) -> None:
+    def stop_after_alarm(self, run: PPORun) -> None:
         """Raise RunStopped after an alarm, with the command that exports the agent from before it."""
         if self.alarm is not None:
             run.world.on_main(partial(self._stop, self.alarm, run.folder))
@@ -273,7 +275,7 @@ class RunGuard(Service):
             f"same: --resume --guard.action warn; {where}"
         )
 
-    def protected(self) -> list[int]:
+    def protected_iterations(self) -> list[int]:
         """The iterations of the validations that are, or can be, the first of those compared."""
         if self.action != "stop":
             return []
@@ -282,7 +284,7 @@ class RunGuard(Service):
     def state_dict(self) -> dict[str, Any]:
         """JSON, for the checkpoint."""
         alarm = asdict(self.alarm) if self.alarm else None
-        return {"guard": self.guard.state_dict(), "alarm": alarm, "protected": self.protected()}
+        return {"guard": self.guard.state_dict(), "alarm": alarm, "protected": self.protected_iterations()}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         if state is None:

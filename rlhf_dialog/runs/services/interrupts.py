@@ -114,12 +114,16 @@ class Interrupts(Service):
         """End the run, or announce the remaining time and set an alarm in case the iteration takes longer."""
         signum = self.signum or signal.SIGINT
         name = signal.Signals(signum).name
-        rest = None if self._last is None else max(self._last - (now - self._started), 0.0)
-        if rest is None or rest > self.grace_seconds:
-            why = "this is the first iteration" if rest is None else f"the iteration needs about {rest:.0f} s more"
+        remaining = None if self._last is None else max(self._last - (now - self._started), 0.0)
+        if remaining is None or remaining > self.grace_seconds:
+            why = (
+                "this is the first iteration"
+                if remaining is None
+                else f"the iteration needs about {remaining:.0f} s more"
+            )
             self._say(f"{name}: ending at once, because {why}; the last checkpoint is kept")
             leave(signum)
-        self._say(f"{name}: finishing the iteration, about {rest:.0f} s; send it again to end at once")
+        self._say(f"{name}: finishing the iteration, about {remaining:.0f} s; send it again to end at once")
         self._backstop = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
         self._backstop.daemon = True
         self._backstop.start()

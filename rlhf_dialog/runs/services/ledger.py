@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models.masks import masked
+from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.rewards.base import NoScore
 from rlhf_dialog.rewards.scoring import PartScore
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
@@ -42,7 +42,7 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     whole = rollout if rollout.whole is None else rollout.whole
     used = {id(dialogue) for dialogue in rollout.dialogues}
     rows = []
-    for i, (score, kl, length, earned) in enumerate(_measured(whole)):
+    for i, (score, kl, length, earned) in enumerate(_measure(whole)):
         dialogue = whole.dialogues[i]
         row = {"iteration": iteration, "split": dialogue.meta.get("split"), "index": dialogue.meta.get("index")}
         row |= {"score": _finite(score), "kl": _finite(kl / max(length, 1)), "length": int(length)}
@@ -55,13 +55,13 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     return rows
 
 
-def _measured(rollout: Rollout) -> list[list[float]]:
+def _measure(rollout: Rollout) -> list[list[float]]:
     """Of each response: its score, the sum of its KL, its tokens, and what the environment paid; one wait for the device."""
     mask = rollout.response_mask
     earned = torch.zeros_like(rollout.scores) if rollout.turn_rewards is None else rollout.turn_rewards.sum(dim=1)
     columns: tuple[Tensor, ...] = (
         rollout.paid,
-        masked(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1),
+        apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1),
         mask.sum(dim=1),
         earned,
     )
@@ -207,12 +207,12 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str
     """The table in Markdown; its texts are shown as they are."""
 
     def line(cells: Sequence[Any]) -> str:
-        return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+        return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
 
     return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
 
 
-def _escaped(cell: Any) -> str:
+def _escape(cell: Any) -> str:
     text = f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
     for letter, code in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\n", " ")):
         text = text.replace(letter, code)

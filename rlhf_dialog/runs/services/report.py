@@ -10,7 +10,7 @@ from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.evaluation.run_page.page import Live, State, build_page
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
-from rlhf_dialog.runs.reading import read_run
+from rlhf_dialog.runs.run_reader import read_run
 from rlhf_dialog.runs.services.base import Metrics, Run, Service
 
 REPORT = "report.html"

@@ -42,7 +42,7 @@ class Rescue:
             raise
 
     @contextmanager
-    def after(self, metrics: Metrics) -> Iterator[None]:
+    def save_on_error(self, metrics: Metrics) -> Iterator[None]:
         """Save the iteration first when the block, which follows it, raises. All ranks raise together, or there is one."""
         try:
             yield

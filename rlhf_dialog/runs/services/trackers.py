@@ -55,7 +55,7 @@ class JsonlTracker:
     def log(self, step: int, metrics: Metrics) -> None:
         """Write a line. Raises UserError when the file cannot be written or was removed; and, after writing the other metrics,
         for a metric that is not a number."""
-        numbers, others = as_numbers(metrics)
+        numbers, texts = as_numbers(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         self.is_whole = False
         self._check_present()
@@ -64,8 +64,8 @@ class JsonlTracker:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error}") from error
         self.step, self.is_whole = step, True
-        if others:
-            name, value = next(iter(others.items()))
+        if texts:
+            name, value = next(iter(texts.items()))
             raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
 
     def _check_present(self) -> None:
@@ -90,13 +90,13 @@ class JsonlTracker:
 
 def as_numbers(metrics: dict[str, Any]) -> tuple[Metrics, dict[str, Any]]:
     """The metrics as Python numbers, since a vec-info may return other numeric types, and those that are not numbers."""
-    numbers, others = {}, {}
+    numbers, texts = {}, {}
     for name, value in metrics.items():
         try:
             numbers[name] = value if isinstance(value, int | float) else float(value)
         except Exception:  # a type of the user's own may raise any
-            others[name] = value
-    return numbers, others
+            texts[name] = value
+    return numbers, texts
 
 
 class TensorBoardTracker:
@@ -177,7 +177,7 @@ class ConsoleTracker:
             self.console.print(f"evaluation of iteration {step}  {numbers}", highlight=False)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Hide the live line while the block runs, to make room for another progress bar."""
         if not self.live:
             yield
@@ -280,10 +280,10 @@ class Trackers(OptionalOutputs):
         self.use("the console", lambda console: console.show_samples(rollout, step))
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Hide the live line while the block runs."""
         with ExitStack() as stack:
-            self.use("the console", lambda console: stack.enter_context(console.paused()))
+            self.use("the console", lambda console: stack.enter_context(console.pause()))
             try:
                 yield
             finally:
@@ -348,9 +348,9 @@ class TrackerService(Service):
         return self.trackers is not None and self.trackers.complete(run.iteration, metrics)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Hide the live line while the block runs."""
-        with self.trackers.paused() if self.trackers else nullcontext():
+        with self.trackers.pause() if self.trackers else nullcontext():
             yield
 
     def show_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:

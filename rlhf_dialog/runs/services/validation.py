@@ -37,7 +37,7 @@ class Best:
     iteration: int
 
 
-class Validation(Service):
+class ValidationService(Service):
     """Evaluates the policy at intervals, without influence on the training, and records the best iteration.
 
     pause: hides the live line of the run while the block runs
@@ -61,7 +61,7 @@ class Validation(Service):
         self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None
 
-    def to(self, device: str) -> None:
+    def move_to(self, device: str) -> None:
         """Move the judge's models, if it has any; the reward is moved by the run."""
         for judge in self.judges.user_judges.values():
             judge.move_to(device)
@@ -105,7 +105,7 @@ class Validation(Service):
             seed_everything(self.config.seed)
             with world.fail_together(), trainer.placement.rollout():
                 own = self._own_replies(trainer)
-            replies = self._joined(world.gather(own))
+            replies = self._join(world.gather(own))
             with world.fail_together(), trainer.placement.judging():
                 measured = self.measure(replies, trainer.iteration) if world.is_main else {}
         measured["time/eval"] = time.perf_counter() - start
@@ -126,7 +126,7 @@ class Validation(Service):
             range(mine[0], mine[-1] + 1) if mine else range(0),
         )
 
-    def _joined(self, parts: list[Replies]) -> Replies:
+    def _join(self, parts: list[Replies]) -> Replies:
         return join_replies(parts)
 
     def measure(self, replies: Replies, iteration: int) -> Metrics:

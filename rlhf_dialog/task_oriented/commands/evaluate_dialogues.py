@@ -16,8 +16,8 @@ from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baseline_names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, cell, compare_dialogues, measure_dialogues, transcript
-from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
+from rlhf_dialog.evaluation.untrusted import read_run_config
 from rlhf_dialog.terminal import Console, message
 
 if TYPE_CHECKING:
@@ -89,17 +89,17 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     if options.baseline:
         check_folder(str(options.baseline), "--agent")
     from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
-    from rlhf_dialog.runs.sources import played, simulated, spoken
+    from rlhf_dialog.runs.data_source import build_simulated, play_dialogues, spoken
 
-    source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
+    source, numbers = build_simulated(environment, options.seed, "test"), range(options.dialogues)
     settings = _with_temperature(options.temperature, read_settings(options.agent))
     trusted = options.trust_config
     agent = ChatAgent.load(options.agent, settings=settings, trust_config=trusted)
-    dialogues = {"agent": played(agent, source, numbers, AT_ONCE)}
+    dialogues = {"agent": play_dialogues(agent, source, numbers, AT_ONCE)}
     if options.baseline:
         baseline_settings = _with_temperature(options.temperature, read_settings(options.baseline, settings))
         baseline = ChatAgent.load(options.baseline, settings=baseline_settings, trust_config=trusted)
-        dialogues["baseline"] = played(baseline, source, numbers, AT_ONCE)
+        dialogues["baseline"] = play_dialogues(baseline, source, numbers, AT_ONCE)
     registered = baseline_names(source.environments[0])
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in registered}
     for episode in dialogues["agent"][: options.transcripts]:

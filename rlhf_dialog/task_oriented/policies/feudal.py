@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import Reach
+from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.arguments import layers, takes
@@ -100,7 +100,7 @@ class FeudalArguments(DQNArguments):
     hidden_sizes: Sequence[int] = layers(130, 50)
 
 
-@PolicyFactory.register("feudal", reach=Reach())
+@PolicyFactory.register("feudal", reach=AccessDeclaration())
 class Feudal(DQN):
     """A master values `request` (an act about a slot) and `give` (the others); the worker that it prefers chooses the action.
 

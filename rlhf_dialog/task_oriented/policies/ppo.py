@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel, FiniteFloat
 from torch import Tensor, nn
 
-from rlhf_dialog.config.registry import Reach
+from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
@@ -68,7 +68,7 @@ class PPOState(BaseModel):
     normalizer: Sums
 
 
-@PolicyFactory.register("ppo", reach=Reach())
+@PolicyFactory.register("ppo", reach=AccessDeclaration())
 class PPO:
     """A policy and a critic, each a small network; both learn from whole rollouts.
 

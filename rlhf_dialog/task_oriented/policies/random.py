@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.config.registry import Reach
+from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 
 
-@PolicyFactory.register("random", reach=Reach())
+@PolicyFactory.register("random", reach=AccessDeclaration())
 class RandomPolicy:
     """Draws from the allowed actions, also when it is asked to be deterministic."""
 

@@ -11,7 +11,7 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
@@ -44,7 +44,7 @@ class ActRun(ABC):
         self._check_folder()
         self._build()
         with ExitStack() as stack:
-            stack.enter_context(locked(self.folder))
+            stack.enter_context(lock_folder(self.folder))
             stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
             self._check_folder()
             self._begin(stack)
@@ -96,7 +96,7 @@ class ActRun(ABC):
 
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""
-        source = self.start.prepare(self.folder, others=self.extra_files)
+        source = self.start.prepare(self.folder, extra_files=self.extra_files)
         state = self._read(source) if source else None
         self._restore(state, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf_dialog.atomic_files import write_json, written_whole
+from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
@@ -62,7 +62,7 @@ def load_policy_checkpoint(
 
 def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: TrainedOn) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
-    with written_whole(folder) as target:
+    with atomic_folder(folder) as target:
         policy.save(target)
         header = {"format_version": AGENT_FORMAT, "domain_name": domain.name, "domain_hash": domain.hash}
         write_json(target / AGENT, header | settings)

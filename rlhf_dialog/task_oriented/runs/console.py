@@ -42,7 +42,7 @@ class PolicyConsole:
         self.progress.update(self.task, completed=share)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Nothing else shows a progress bar."""
         yield
 

@@ -33,7 +33,7 @@ def folder_of(output: str | Path) -> Path:
 
 
 @contextmanager
-def unfinished(config: Any) -> Iterator[Path]:
+def checkpoint_folder(config: Any) -> Iterator[Path]:
     """The folder for the checkpoints of a training, which are removed when the block has ended well."""
     folder = folder_of(config.output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Watch(Protocol):
         """Take both back."""
 
 
-class Due:
+class SaveTimer:
     """Whether it is time for a checkpoint: `minutes` after the beginning, or after the last one."""
 
     def __init__(self, minutes: float, clock: Clock = time.monotonic):
@@ -98,7 +98,7 @@ class Checkpoints(TrainerCallback):
 
     def __init__(self, config: SupervisedKeys, folder: Path, identity: str, watch: Watch | None = None):
         self.folder, self.identity, self.watch = folder, identity, watch
-        self.due = Due(config.checkpoint_minutes)
+        self.due = SaveTimer(config.checkpoint_minutes)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask, where it is time and the training has not ended."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.halves import divide
 from rlhf_dialog.data.learned_half import Half, LearnedHalf
 from rlhf_dialog.data.sources import load_records
+from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
 
 

@@ -24,7 +24,7 @@ from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pa
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.terminal import quieter
-from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs, sampled
+from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs, sample_replies
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
@@ -49,7 +49,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     def learn(self) -> None:
         from trl import RewardConfig, RewardTrainer
 
-        rows = [encoded(pair, self.inputs) for pair in self.training]
+        rows = [encode_pair(pair, self.inputs) for pair in self.training]
         self.run_trainer(
             rows, RewardTrainer, RewardConfig, max_length=None
         )  # it would leave out long pairs; ours are cut
@@ -123,7 +123,7 @@ def warn_of_changes(inputs: RewardInput, pairs: Sequence[PreferencePair]) -> Non
         )
 
 
-def encoded(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:
+def encode_pair(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:
     """The columns of TRL's RewardTrainer for a pair that is already token ids, and the `length` of the longer side.
 
     Raises UserError with the pair's place when both sides are the same tokens.
@@ -218,17 +218,17 @@ def normalisation(
     if config.num_samples and prompts and is_causal(config.model_path):
         asked = [prompts[i % len(prompts)] for i in range(config.num_samples)]
         separator = reward.scalar.input.separator  # type: ignore[union-attr]
-        dialogues = sampled(config, asked, config.model_path, separator)
-        of = f"{len(dialogues)} replies sampled from {config.model_path}"
+        dialogues = sample_replies(config, asked, config.model_path, separator)
+        source = f"{len(dialogues)} replies sampled from {config.model_path}"
     else:
         dialogues = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
-        of = f"{len(dialogues)} held-out replies"
+        source = f"{len(dialogues)} held-out replies"
     scores = np.asarray(reward.outputs(dialogues))
-    report(f"scores of {of}: mean {scores.mean():.4f}, deviation {scores.std():.4f}")
+    report(f"scores of {source}: mean {scores.mean():.4f}, deviation {scores.std():.4f}")
     std = float(scores.std())
     if not std > 0:
-        logger.warning("all %s have the same score, so the stored deviation is 1", of)
-    return {"mean": float(scores.mean()), "std": std if std > 0 else 1.0, "of": of}
+        logger.warning("all %s have the same score, so the stored deviation is 1", source)
+    return {"mean": float(scores.mean()), "std": std if std > 0 else 1.0, "of": source}
 
 
 def is_causal(path: str) -> bool:

@@ -19,7 +19,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.scoring import scored
+from rlhf_dialog.rewards.scoring import score_dialogues
 from rlhf_dialog.training.supervised.settings import RankingKeys
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str)
     config = load_config(find_config(str(keys.rank_with)))
     reward = build_reward(config.reward_class.id, config.reward_class.args).move_to(choose_device(keys.device))
     groups = list(_candidates(keys, config, data_path, split, model_path))
-    scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
+    scores = iter(score_dialogues(reward, [dialogue for group in groups for dialogue in group]).total)
     pairs = []
     for number, group in enumerate(groups, 1):
         ranked = sorted(((next(scores), i) for i in range(len(group))), key=lambda one: one[0])
@@ -57,15 +57,15 @@ def _candidates(
     if rows and all(side in rows[0][1] for side in SIDES):
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
         return
-    found = load_prompts(
+    dialogues = load_prompts(
         data_path, split, config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
     )
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
-    prompts = pick_prompts(found, limit, keys.seed)
+    prompts = pick_prompts(dialogues, limit, keys.seed)
     if all("replies" in prompt.meta for prompt in prompts):
         yield from (_given(prompt, f"{data_path}, {split}, prompt {prompt.meta['index'] + 1}") for prompt in prompts)
         return
-    twice = sampled(keys, [prompt for prompt in prompts for _ in range(2)], model_path, config.turn_separator)
+    twice = sample_replies(keys, [prompt for prompt in prompts for _ in range(2)], model_path, config.turn_separator)
     yield from (twice[i : i + 2] for i in range(0, len(twice), 2))
 
 
@@ -81,7 +81,7 @@ def _given(prompt: Dialogue, where: str) -> list[Dialogue]:
     return [replace(prompt, response=checked_text(reply, "'replies'", where)) for reply in replies]
 
 
-def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_separator: str) -> list[Dialogue]:
+def sample_replies(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_separator: str) -> list[Dialogue]:
     """Each prompt with one reply of the model, sampled with the settings of its folder, else at temperature 1.
 
     Raises UserError when it is not a causal LM, or has too few positions.

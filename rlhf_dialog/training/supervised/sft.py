@@ -72,7 +72,7 @@ class SFT(SupervisedStage[SFTConfig]):
     def learn(self) -> None:
         rows = merge_prefixes(self._examples(self.training))
         logger.info("%d prompts are learned in %d sequences", len(self.training), len(rows))
-        self.watch = Validation(self._examples(self.held_out), self.config)
+        self.watch = HeldOutLoss(self._examples(self.held_out), self.config)
         self.fine_tune(rows)
 
     def fine_tune(self, rows: list[dict[str, Any]]) -> None:
@@ -182,7 +182,7 @@ def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Validation(TrainerCallback):
+class HeldOutLoss(TrainerCallback):
     """Measures the loss per token on held-out prompts during the training; with `patience`, keeps the best weights."""
 
     rows: list[dict[str, Any]]

@@ -14,7 +14,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import LearnedHalf
 from rlhf_dialog.models.loading import trained_parameters
-from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, identity_of, unfinished
+from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     batch_order,
@@ -84,13 +84,15 @@ class SupervisedStage(ABC, Generic[Keys]):
         """
         order = batch_order([row["length"] for row in rows], self.config)
         identity = identity_of(self.config, rows)
-        with unfinished(self.config) as folder, warnings.catch_warnings():
+        with checkpoint_folder(self.config) as folder, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            given = for_one_gpu(arguments)(**trainer_arguments(self.config, str(folder), len(rows)), **of_its_own)
+            trainer_args = for_one_gpu(arguments)(
+                **trainer_arguments(self.config, str(folder), len(rows)), **of_its_own
+            )
             train_quietly(
                 trainer(
                     model=self.model,
-                    args=given,
+                    args=trainer_args,
                     train_dataset=Dataset.from_list(rows).select(order),
                     processing_class=self.tokenizer,
                 ),

@@ -7,9 +7,9 @@ import tiny
 
 from experiments.everyday_dialogues.dialogues import write_dialogues
 from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
-from rlhf_dialog.data.halves import divide
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
+from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.rewards.relevance import RelevanceReward
 
 pytestmark = pytest.mark.thorough
@@ -70,11 +70,11 @@ def test_copies_and_constants_are_worth_less_than_nothing(trained, data):
 
     def paid(answer):
         some = [prompt for prompt in prompts if len(prompt.prompt_turns) > 1]
-        return sum(reward([prompt.said(answer(prompt)) for prompt in some])) / len(some)
+        return sum(reward([prompt.with_reply(answer(prompt)) for prompt in some])) / len(some)
 
     def paid_for_copying(turn):
         some = [prompt for prompt in prompts if len(prompt.prompt_turns) >= turn]
-        return sum(reward([prompt.said(prompt.prompt_turns[-turn]) for prompt in some])) / len(some)
+        return sum(reward([prompt.with_reply(prompt.prompt_turns[-turn]) for prompt in some])) / len(some)
 
     true = paid(lambda prompt: prompt.reference)
     copies = [

@@ -13,7 +13,7 @@ from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import Reply
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.services.guard import GuardLimit
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_worse_language_model_has_a_higher_perplexity(bot, tmp_path):
     [(1.0, True, True), (1.1, True, False), (1.0, False, True), (0.9, False, False), (math.nan, True, False)],
 )
 def test_within_the_limit(value, at_most, passed):
-    guard = Limit("x", value, 1.0, at_most)
+    guard = GuardLimit("x", value, 1.0, at_most)
     assert guard.passed is passed
     assert ("FAILED" in str(guard)) is not passed
     assert guard.as_json()["value"] == (None if math.isnan(value) else value)

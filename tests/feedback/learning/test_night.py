@@ -25,9 +25,9 @@ from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.services.guard import GuardLimit
 
-PASSED = Limit("KL", 0.1, 1.0, True)
+PASSED = GuardLimit("KL", 0.1, 1.0, True)
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +163,8 @@ def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(d
     ("keys", "why"),
     [
         ({"difference": -0.01}, "agrees less with the held-out feedback than the champion"),
-        ({"guards": [PASSED, Limit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
-        ({"guards": [Limit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
+        ({"guards": [PASSED, GuardLimit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
+        ({"guards": [GuardLimit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
     ],
 )
 def test_why_a_candidate_is_refused(day, monkeypatch, keys, why):

@@ -5,7 +5,7 @@ import math
 
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.report import NightReport
-from rlhf_dialog.runs.services.guard import Limit
+from rlhf_dialog.runs.services.guard import GuardLimit
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}
 
@@ -30,7 +30,7 @@ def test_a_night_that_made_a_version():
     found = report(
         metrics={"loss": 0.5},
         seconds=12.4,
-        guards=[Limit("KL", 2.0, 1.0, True)],
+        guards=[GuardLimit("KL", 2.0, 1.0, True)],
         comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         removed=["0001", "0002"],
     )
@@ -44,7 +44,7 @@ def test_a_night_that_made_a_version():
 
 
 def test_the_record_of_the_gate_is_json():
-    found = report(comparison=GateComparison(45, 0.5, 0.6, -0.02, 0.04), guards=[Limit("KL", math.nan, 1.0, True)])
+    found = report(comparison=GateComparison(45, 0.5, 0.6, -0.02, 0.04), guards=[GuardLimit("KL", math.nan, 1.0, True)])
     record = found.gate_record()
     assert (record["concordance"], record["num_events"], record["promoted"]) == (0.6, 45, False)
     assert json.loads(json.dumps(record, allow_nan=False)) == record

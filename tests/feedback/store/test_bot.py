@@ -10,7 +10,7 @@ from folders import contents, names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
-from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.lock import lock_folder
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_texts_that_a_killed_night_has_left_are_forgotten_too(bot, caplog):
     work = bot.folder / "preference"
     work.mkdir()
     (work / "pairs.jsonl").write_text("said to ann")
-    with locked(bot.folder):
+    with lock_folder(bot.folder):
         bot.forget("0" * 16)
     assert "the night at work removes its texts when it ends" in caplog.text
     assert work.is_dir()

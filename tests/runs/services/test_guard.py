@@ -6,7 +6,18 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_dialog.runs.services.guard import BOUNDS, DISTINCT, ENTROPY, KL, WINDOW, WORDS, Guard, Limit, Look, change
+from rlhf_dialog.runs.services.guard import (
+    BOUNDS,
+    DISTINCT,
+    ENTROPY,
+    KL,
+    WINDOW,
+    WORDS,
+    Guard,
+    GuardLimit,
+    ValidationSnapshot,
+    change,
+)
 
 SIGNS = {DISTINCT: 0.5, WORDS: 10.0, ENTROPY: 2.0, KL: 1.0}
 RISING, FALLING = ([0.0, 1.0, 2.0, 4.0], [1.0, 2.5, 3.0, 5.0], [3.0, 4.0, 5.5, 7.0]), (3.0, 2.0, 1.0)
@@ -16,7 +27,7 @@ def looks(judges=None, **changes):
     """Three validations in which the score of four prompts rises; a judge's numbers are those given, a little apart."""
     for i, score in enumerate(RISING):
         judge = None if judges is None else [judges[i] + 0.01 * j * (i + 1) for j in range(4)]
-        yield Look(5 * (i + 1), score, judge, SIGNS | (changes if i == 2 else {}))
+        yield ValidationSnapshot(5 * (i + 1), score, judge, SIGNS | (changes if i == 2 else {}))
 
 
 def alarms(guard, *more, **changes):
@@ -50,7 +61,7 @@ def test_no_alarm_while_the_judge_follows_or_stays_or_where_there_is_none(judges
 def test_no_alarm_where_the_score_falls_too():
     guard = Guard("judge_x")
     for i, look in enumerate(looks(FALLING)):
-        assert guard.add(Look(look.iteration, RISING[2 - i], look.judge, look.signs)) is None
+        assert guard.add(ValidationSnapshot(look.iteration, RISING[2 - i], look.judge, look.signs)) is None
 
 
 def test_after_an_alarm_three_validations_are_needed_again():
@@ -80,13 +91,13 @@ def test_each_sign_of_decay_warns_once_and_is_not_the_judges(name, value, shown)
 def test_a_sign_without_a_number_is_left_out():
     guard = Guard()
     for look in looks():
-        assert guard.add(Look(look.iteration, look.score, None, {DISTINCT: 0.5})) is None
+        assert guard.add(ValidationSnapshot(look.iteration, look.score, None, {DISTINCT: 0.5})) is None
 
 
 def test_the_state_is_json_from_which_another_guard_goes_on_alike():
     guard, other = Guard("judge_x"), Guard("judge_x")
     first, *rest = looks((3.0, 2.0, 1.0))
-    guard.add(Look(first.iteration, [math.nan, *first.score[1:]], first.judge, first.signs))
+    guard.add(ValidationSnapshot(first.iteration, [math.nan, *first.score[1:]], first.judge, first.signs))
     guard.num_raised = 1
     other.load_state_dict(json.loads(json.dumps(guard.state_dict(), allow_nan=False)))
     assert [guard.add(look) for look in rest] == [other.add(look) for look in rest]
@@ -95,7 +106,7 @@ def test_the_state_is_json_from_which_another_guard_goes_on_alike():
 
 
 def test_a_limit_shows_that_it_failed_and_what_is_no_number_fails():
-    assert str(Limit("KL", 0.5, 0.4, True)) == "KL 0.5 (at most 0.4: FAILED)"
-    assert str(Limit("distinct-2", 0.5, 0.4, False)) == "distinct-2 0.5 (at least 0.4)"
-    assert not Limit("KL", math.nan, 0.4, True).passed
-    assert Limit("KL", math.nan, 0.4, True).as_json()["value"] is None
+    assert str(GuardLimit("KL", 0.5, 0.4, True)) == "KL 0.5 (at most 0.4: FAILED)"
+    assert str(GuardLimit("distinct-2", 0.5, 0.4, False)) == "distinct-2 0.5 (at least 0.4)"
+    assert not GuardLimit("KL", math.nan, 0.4, True).passed
+    assert GuardLimit("KL", math.nan, 0.4, True).as_json()["value"] is None

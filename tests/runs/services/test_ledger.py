@@ -101,7 +101,12 @@ def test_texts_only_where_they_are_asked_for():
     trainer, _, found = stepped(Places())
     assert not [name for row in found for name in row if isinstance(row[name], str | list)]
     rollout = trainer.rollout
-    rollout.dialogues[0] = Dialogue(["Hi ."], meta=rollout.dialogues[0].meta).said("Yes ?").heard("Tea .").said("No .")
+    rollout.dialogues[0] = (
+        Dialogue(["Hi ."], meta=rollout.dialogues[0].meta)
+        .with_reply("Yes ?")
+        .with_user_turn("Tea .")
+        .with_reply("No .")
+    )
     found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": True}))
     assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
     assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns

@@ -69,7 +69,7 @@ def iterate(run, error=None, at=0, is_complete=True):
         try:
             with rescue.step():
                 metrics = run.trainer.step()
-            with rescue.after(metrics):
+            with rescue.save_on_error(metrics):
                 if error is not None and run.iteration == at:
                     raise error
         except BaseException as raised:

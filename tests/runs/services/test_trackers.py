@@ -227,7 +227,7 @@ def test_an_evaluation_has_a_plain_line_on_a_terminal_and_room_for_its_own_bar(m
     buffer = console(tracker, terminal=True)
     live = tracker.progress.live
     assert live.is_started == tracker.live
-    with tracker.paused():
+    with tracker.pause():
         assert not live.is_started
     assert live.is_started == tracker.live
     tracker.log(2, {"eval/score": 0.125, "time/eval": 1.0})
@@ -392,7 +392,7 @@ def test_a_console_that_fails_costs_one_warning(tmp_path, caplog):
     trackers.others["the console"].show_samples = broken
     trackers.show_samples(None, 1)
     trackers.advance(0.5)
-    with trackers.paused():
+    with trackers.pause():
         pass
     trackers.log(1, {**METRICS, "iteration": 1})
     trackers.close()
@@ -420,7 +420,7 @@ def test_the_room_for_another_bar_lets_its_errors_through(tmp_path, monkeypatch)
     live = trackers.others["the console"].progress.live
 
     def fail():
-        with trackers.paused():
+        with trackers.pause():
             assert not live.is_started
             raise KeyError
 

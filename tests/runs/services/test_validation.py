@@ -12,10 +12,10 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.errors import RewardTimeout
-from rlhf_dialog.runs.services.validation import Validation, load_validation_prompts
+from rlhf_dialog.runs.services.validation import ValidationService, load_validation_prompts
 
 
 def test_a_reward_without_an_end_stops_an_evaluation():
@@ -27,7 +27,7 @@ def test_a_reward_without_an_end_stops_an_evaluation():
 
     config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
     with pytest.raises(RewardTimeout, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
-        Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
+        ValidationService(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
 
 
 def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
@@ -59,10 +59,10 @@ def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():
         def __call__(self, dialogues):
             return [7.0] * len(dialogues)
 
-    replies = Replies([Dialogue(["Hi ."]).said("Ho .", truncated=i == 0) for i in range(4)], [2] * 4)
+    replies = Replies([Dialogue(["Hi ."]).with_reply("Ho .", truncated=i == 0) for i in range(4)], [2] * 4)
     keys = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "x"}}
     for penalty, score in ((0.0, 7.0), (2.0, 6.5)):
-        validation = Validation(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
+        validation = ValidationService(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
         found = validation.measure(replies, 3)
         assert (found["eval/score"], found["eval/seven"]) == (score, 7.0)
         assert validation.best.value == score
@@ -83,12 +83,12 @@ class Drawn(BaseReward):
 
 def validated(world, monkeypatch, prompts):
     """Metrics and best of a validation; the replies that this rank wrote, and the scores that it asked for."""
-    reply, written, reward = Speaker.reply, [], Drawn()
+    reply, written, reward = Responder.reply, [], Drawn()
     monkeypatch.setattr(
-        Speaker, "reply", lambda self, some, *rest: written.append(len(some)) or reply(self, some, *rest)
+        Responder, "reply", lambda self, some, *rest: written.append(len(some)) or reply(self, some, *rest)
     )
     trainer = make_trainer(world=world)
-    validation = Validation(settings(eval_interval=1), prompts, reward)
+    validation = ValidationService(settings(eval_interval=1), prompts, reward)
     before = torch.get_rng_state()
     metrics = validation.validate(trainer)
     assert torch.equal(torch.get_rng_state(), before)

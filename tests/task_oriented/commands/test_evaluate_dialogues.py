@@ -10,7 +10,7 @@ from text_environments import Letters
 from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.evaluation.dialogues import means
-from rlhf_dialog.runs.sources import simulated, spoken
+from rlhf_dialog.runs.data_source import build_simulated, spoken
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     EvaluatePolicyOptions,
     choose_environment,
@@ -53,7 +53,7 @@ def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
 
 
 def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often():
-    source = simulated(EnvironmentConfig(id="restaurant"), 0, "test")
+    source = build_simulated(EnvironmentConfig(id="restaurant"), 0, "test")
     good, drawn = (means(spoken(name, source, range(20))) for name in ("handcrafted", "random"))
     assert (good["success"], good["reward"]) == (1.0, 20 - good["turns"])
     assert drawn["turns"] > 2 * good["turns"]

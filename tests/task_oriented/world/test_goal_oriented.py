@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from small_domain import small_domain
 
-from rlhf_dialog.environments.base import Limits, answer, open_episode
+from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
 from rlhf_dialog.environments.text_level import TextLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -232,7 +232,7 @@ def test_each_part_can_be_ones_own():
         nlu=lambda text: [Act(text)],
         nlg=lambda acts, rng: f"<{format_acts(acts)}>",
     )
-    prompt = open_episode(environment, 3, Limits(step_timeout_s=60))
+    prompt = open_episode(environment, 3, EpisodeLimits(step_timeout_s=60))
     assert prompt.prompt_turns == ["<inform(tea=black)>\n[db] 2 match: name=dot, tea=black"]
     text, reward, terminated, truncated, info = answer(environment, "hello")
     assert (text, reward, terminated, truncated, info["success"]) == ("<bye()>", 19.0, True, False, True)

@@ -7,7 +7,7 @@ import tiny
 from safetensors.torch import load_file
 
 from rlhf_dialog.commands.supervised import intent_classifier, relevance_model, sft
-from rlhf_dialog.training.supervised.checkpoints import Due
+from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 
 pytestmark = pytest.mark.thorough
 
@@ -52,8 +52,8 @@ def stopped_after(monkeypatch):
 
         patch = monkeypatch.context()
         patched = patch.__enter__()
-        patched.setattr(Due, "now", lambda self: True)
-        patched.setattr(Due, "done", done)
+        patched.setattr(SaveTimer, "now", lambda self: True)
+        patched.setattr(SaveTimer, "done", done)
         return patch
 
     return stopped
@@ -119,13 +119,13 @@ def test_a_checkpoint_that_is_not_complete_is_not_gone_on_from(data, tmp_path, s
 
 
 def test_a_short_training_writes_none(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Due, "done", lambda self: pytest.fail("a checkpoint"))
+    monkeypatch.setattr(SaveTimer, "done", lambda self: pytest.fail("a checkpoint"))
     assert trained("sft", data, tmp_path / "out") == 0
 
 
 def test_it_is_time_every_few_minutes():
     now = [100.0]
-    due = Due(5, clock=lambda: now[0])
+    due = SaveTimer(5, clock=lambda: now[0])
     assert not due.now()
     now[0] = 400.0
     assert due.now()

@@ -150,7 +150,9 @@ def test_long_pairs_are_cut_and_not_dropped_and_margins_go_along(tmp_path):
     config = config_of(tmp_path, rows, save_start(tmp_path / "start", "gpt2"), max_length=20)
     model, tokenizer = preference_model.starting_point(config)
     inputs = preference_model.input_of(config, model, tokenizer)
-    found = [preference_model.encoded(pair, inputs) for pair in preference_model.load_pairs(config.data_path, "train")]
+    found = [
+        preference_model.encode_pair(pair, inputs) for pair in preference_model.load_pairs(config.data_path, "train")
+    ]
     assert [(len(row["chosen_ids"]), row["margin"], row["length"]) for row in found] == [(20, 0.5, 20)] * 3
     assert tokenizer.decode(found[0]["chosen_ids"]).endswith("c<EOU> x<EOU>")
 
@@ -205,7 +207,7 @@ def test_sides_that_are_the_same_tokens_name_the_row(tmp_path):
     inputs = preference_model.input_of(config, *preference_model.starting_point(config))
     (pair,) = preference_model.load_pairs(config.data_path, "train")
     with pytest.raises(UserError, match=r"line 1: 'chosen' and 'rejected' are the same \d+ tokens"):
-        preference_model.encoded(pair, inputs)
+        preference_model.encode_pair(pair, inputs)
 
 
 def test_a_training_that_diverges_is_one_message(tmp_path):

@@ -64,7 +64,7 @@ def test_merged_rows_have_the_same_loss():
 def fine_tuned(config, tokenizer, rows, held_out):
     """The stage after tiny's GPT-2 was trained on `rows`, and measured on `held_out`."""
     stage = sft.SFT(config, Path("unused"), print)
-    stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.Validation(held_out, config)
+    stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.HeldOutLoss(held_out, config)
     stage.fine_tune(rows)
     return stage
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.config.registry import Reach
+from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.arguments import constant, takes
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
@@ -72,7 +72,7 @@ class CommitteeArguments(GPSarsaArguments):
         return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
 
 
-@PolicyFactory.register("committee", reach=Reach(("prior", "abstraction")))
+@PolicyFactory.register("committee", reach=AccessDeclaration(("prior", "abstraction")))
 class Committee:
     """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
 

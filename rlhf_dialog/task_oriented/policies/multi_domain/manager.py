@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.config.registry import Reach
+from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.policies import base
@@ -55,7 +55,7 @@ def _is_without_prior(spec: Mapping[str, Any]) -> bool:
     return spec.get("id") == "gp_sarsa" and not (spec.get("args") or {}).get("prior")
 
 
-@PolicyFactory.register("manager", reach=Reach(other=_reaches_out))
+@PolicyFactory.register("manager", reach=AccessDeclaration(other=_reaches_out))
 class Manager:
     """The policy of the domain of which the user spoke last chooses; each one learns from the turns of its domain.
 

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_dialog.training.supervised.checkpoints import Due
+from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 
 logger = logging.getLogger(__name__)
 FILE = "checkpoint-members.pt"
 
 
 @dataclass
-class Progress:
+class RelevanceProgress:
     """How far a member is: the steps that it has done, and the rows that are left of its epoch; `optimizer` has its state."""
 
     member: int = 0
@@ -32,27 +32,27 @@ class MembersCheckpoint:
     It is this program's own file, and is read with `weights_only=True`.
     """
 
-    def __init__(self, model: nn.Module, folder: Path, identity: str, due: Due):
+    def __init__(self, model: nn.Module, folder: Path, identity: str, due: SaveTimer):
         self.model, self.path, self.identity, self.due = model, folder / FILE, identity, due
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: RelevanceProgress) -> None:
         """Write it whole, in place of the one before."""
         beside = self.path.with_suffix(".partial")
         torch.save({"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside)
         beside.replace(self.path)
         self.due.done()
 
-    def restore(self) -> Progress:
+    def restore(self) -> RelevanceProgress:
         """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
         if not self.path.is_file():
-            return Progress()
+            return RelevanceProgress()
         saved = torch.load(self.path, map_location="cpu", weights_only=True)
         if saved["identity"] != self.identity:
             logger.warning(
                 "%s: is of a training with other settings, data or versions, and is not gone on from", self.path
             )
-            return Progress()
+            return RelevanceProgress()
         self.model.load_state_dict(saved["model"])
-        progress = Progress(**saved["progress"])
+        progress = RelevanceProgress(**saved["progress"])
         logger.info("goes on in member %d after step %d, from %s", progress.member + 1, progress.step, self.path)
         return progress

@@ -21,14 +21,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
-from rlhf_dialog.models.relevance_folder import save_relevance
+from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import Due, identity_of, unfinished
+from rlhf_dialog.training.supervised.checkpoints import SaveTimer, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
-from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, Progress
-from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
+from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
+from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, number_pairs
 from rlhf_dialog.training.supervised.relevance.report import markdown, measure
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves
@@ -80,16 +79,16 @@ class RelevanceTraining(StageOfHalves):
     def learn(self) -> None:
         config = self.config
         answers = model_answers(config, self.training, self.report)
-        pairs = numbered(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
+        pairs = number_pairs(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
         identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist(), pairs.model_replies.tolist()])
         self.model.to(choose_device(config.device))
-        with unfinished(config) as folder:
-            checkpoint = MembersCheckpoint(self.model, folder, identity, Due(config.checkpoint_minutes))
+        with checkpoint_folder(config) as folder:
+            checkpoint = MembersCheckpoint(self.model, folder, identity, SaveTimer(config.checkpoint_minutes))
             begun = checkpoint.restore()
             for number, member in enumerate(self.model.members):
                 if number >= begun.member:
                     set_seed(config.seed + number)
-                    progress = begun if number == begun.member else Progress(number)
+                    progress = begun if number == begun.member else RelevanceProgress(number)
                     fit(config, member, pairs, progress, checkpoint)
                 member.eval()
 
@@ -119,7 +118,7 @@ def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callab
 
 
 def fit(
-    config: RelevanceConfig, member: nn.Module, pairs: Pairs, progress: Progress, checkpoint: MembersCheckpoint
+    config: RelevanceConfig, member: nn.Module, pairs: Pairs, progress: RelevanceProgress, checkpoint: MembersCheckpoint
 ) -> None:
     """Train one member in place, from where it is; it ends in eval mode."""
     name, steps = f"member {progress.member + 1} of {config.members}", num_steps(config, len(pairs.replies))
@@ -177,7 +176,7 @@ def loss_of(config: RelevanceConfig, member: nn.Module, pairs: Pairs, batch: Bat
 def dual_loss(member: DualEncoder, pairs: Pairs, batch: Batch) -> Tensor:
     """Half the cross-entropy of the true reply among all replies, half that of the true context among all contexts."""
     count, device = len(batch.reply_weights), member.log_scale.device
-    contexts, replies = member.encoded(pairs.table, batch.contexts), member.encoded(pairs.table, batch.replies)
+    contexts, replies = member.encode(pairs.table, batch.contexts), member.encode(pairs.table, batch.replies)
     own_contexts = replace(contexts, places=contexts.places[:count])
     own_replies = replace(replies, places=replies.places[:count])
     true = torch.arange(count, device=device)
@@ -193,14 +192,14 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     """
     count, num_replies = batch.reply_weights.shape
     positions = torch.arange(count).unsqueeze(1)
-    others = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
+    other_positions = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
     kinds = KINDS + pairs.salads.shape[1]
     hard = positions + count * torch.arange(1, kinds)
     of_model = (
         torch.randint(kinds * count, num_replies, (count, 1)) if num_replies > kinds * count else positions[:, :0]
     )
-    replies = torch.cat([positions, others, hard, of_model], dim=1)
-    contexts = torch.cat([others, hard[:, : KINDS - 1]], dim=1)
+    replies = torch.cat([positions, other_positions, hard, of_model], dim=1)
+    contexts = torch.cat([other_positions, hard[:, : KINDS - 1]], dim=1)
     weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
     width = weights.shape[1]
     asked_contexts = torch.cat([positions.expand_as(replies), contexts], dim=1).flatten()

@@ -52,7 +52,7 @@ class Batch:
     context_weights: Tensor  # (B, C)
 
 
-def numbered(
+def number_pairs(
     pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dialogue], seed: int, with_salads: bool = False
 ) -> Pairs:
     """The pairs (each with its true reply as `response`), and the SFT model's `answers` to prompts, as numbers."""
@@ -124,19 +124,21 @@ def batch_of(
     """
     contexts, own_replies = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
-    drawn = torch.randint(max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,))
+    sampled_rows = torch.randint(
+        max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,)
+    )
     before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own_replies)
     older, said_long_ago = _older(contexts, own_replies)
     salads_of_rows = pairs.salads[rows].T.flatten()
     replies = torch.cat([own_replies, pairs.replies[near], contexts[:, 0], before, older, salads_of_rows])
-    replies = torch.cat([replies, pairs.model_replies[drawn]])
+    replies = torch.cat([replies, pairs.model_replies[sampled_rows]])
     said = torch.cat([own_replies.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
     candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
     return Batch(
         candidates,
         replies,
-        _reply_weights(pairs, rows, replies, drawn, (copy_weight, salad_weight)),
+        _reply_weights(pairs, rows, replies, sampled_rows, (copy_weight, salad_weight)),
         _context_weights(candidates, own_replies, torch.cat([own_replies, pairs.replies[near]]), copy_weight),
     )
 
@@ -155,27 +157,29 @@ def _older(contexts: Tensor, replies: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reply_weights(
-    pairs: Pairs, rows: Tensor, replies: Tensor, drawn: Tensor, weights_of: tuple[float, float]
+    pairs: Pairs, rows: Tensor, replies: Tensor, sampled_rows: Tensor, weights_of: tuple[float, float]
 ) -> Tensor:
     """(B, R): KINDS x B replies of prompts, W x B salads, those of the model; the true one under another name may be right."""
     count, width = len(rows), pairs.salads.shape[1]
     copy_weight, salad_weight = weights_of
     weights = _copies_weighted(count, copy_weight)
-    weights = torch.cat([weights, _of_own(count, salad_weight, width), torch.zeros(count, len(drawn))], dim=1)
+    weights = torch.cat([weights, _of_own(count, salad_weight, width), torch.zeros(count, len(sampled_rows))], dim=1)
     own = pairs.replies[rows].unsqueeze(1)
     may_be_right = (replies == own) | (replies == 0)
-    may_be_right[:, (KINDS + width) * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
-    return _excluded(weights, may_be_right)
+    may_be_right[:, (KINDS + width) * count :] |= pairs.model_dialogues[sampled_rows] == pairs.dialogues[
+        rows
+    ].unsqueeze(1)
+    return _exclude(weights, may_be_right)
 
 
-def _context_weights(candidates: Tensor, own: Tensor, replies: Tensor, copy_weight: float) -> Tensor:
+def _context_weights(candidates: Tensor, true_replies: Tensor, replies: Tensor, copy_weight: float) -> Tensor:
     """(B, C): contexts with the same reply, and the own context again, may be right too."""
-    count = len(own)
+    count = len(true_replies)
     may_be_right = (candidates.unsqueeze(0) == candidates[:count].unsqueeze(1)).all(dim=-1)
-    may_be_right[:, : len(replies)] |= replies == own.unsqueeze(1)
+    may_be_right[:, : len(replies)] |= replies == true_replies.unsqueeze(1)
     if candidates.shape[1] == 1:  # a context of one turn cannot hold the turn before the last
         may_be_right[:, 3 * count :] = True
-    return _excluded(_copies_weighted(count, copy_weight), may_be_right)
+    return _exclude(_copies_weighted(count, copy_weight), may_be_right)
 
 
 def _copies_weighted(count: int, copy_weight: float) -> Tensor:
@@ -188,7 +192,7 @@ def _of_own(count: int, weight: float, times: int) -> Tensor:
     return (torch.eye(count) * torch.tensor(weight).log()).repeat(1, times)
 
 
-def _excluded(weights: Tensor, may_be_right: Tensor) -> Tensor:
+def _exclude(weights: Tensor, may_be_right: Tensor) -> Tensor:
     """The weights with -inf where a candidate may be right, but for the true one, on the diagonal."""
     may_be_right.fill_diagonal_(False)
     return weights.masked_fill(may_be_right, -torch.inf)

@@ -3,18 +3,18 @@
 import torch
 from relevance_models import letter_model
 
-from rlhf_dialog.training.supervised.checkpoints import Due
-from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, Progress
+from rlhf_dialog.training.supervised.checkpoints import SaveTimer
+from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
 
 
 def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
     saved = letter_model(seed=1)
-    progress = Progress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
-    MembersCheckpoint(saved, tmp_path, "a", Due(5)).save(progress)
+    progress = RelevanceProgress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
+    MembersCheckpoint(saved, tmp_path, "a", SaveTimer(5)).save(progress)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-members.pt"]
     fresh = letter_model(seed=2)
-    assert MembersCheckpoint(fresh, tmp_path, "b", Due(5)).restore().step == 0
+    assert MembersCheckpoint(fresh, tmp_path, "b", SaveTimer(5)).restore().step == 0
     assert not all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
-    found = MembersCheckpoint(fresh, tmp_path, "a", Due(5)).restore()
+    found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
     assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
     assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))

@@ -8,7 +8,7 @@ from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, next_rows
-from rlhf_dialog.training.supervised.relevance.pairs import batch_of, numbered
+from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 
 
@@ -21,7 +21,7 @@ def learned(architecture):
         for i in (1, 2)
     ]
     answers = [Dialogue(["x"], response=text, meta={"dialogue": 9}) for text in ("o", "p q")]
-    return model, numbered(pairs, model.table(), answers, seed=0)
+    return model, number_pairs(pairs, model.table(), answers, seed=0)
 
 
 def pair_score(model, pairs, context, reply):

@@ -7,7 +7,7 @@ import torch
 from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.training.supervised.relevance.pairs import batch_of, near_prompts, numbered
+from rlhf_dialog.training.supervised.relevance.pairs import batch_of, near_prompts, number_pairs
 
 DIALOGUES = [["a b", "c", "d e", "f"], ["g h", "c", "i"], ["a b j", "k", "l m"]]
 WEIGHT = 30.0
@@ -24,7 +24,7 @@ def pairs_of(dialogues=DIALOGUES):
 @pytest.fixture
 def pairs():
     answers = [Dialogue(["x"], response=text, meta={"dialogue": n}) for n, text in ((0, "q r"), (1, "s"), (2, ""))]
-    return numbered(pairs_of(), letter_model().table(), answers, seed=0)
+    return number_pairs(pairs_of(), letter_model().table(), answers, seed=0)
 
 
 def texts_of(pairs, numbers):
@@ -96,7 +96,7 @@ def test_the_reply_was_said_in_place_of_an_older_turn():
     """Of a context of five turns, each of the three before the last two: once repeated as reply, once replaced by it."""
     turns = ["a", "b", "c", "d", "e", "f"]
     pair = Dialogue(turns[:5], response="f", meta={"dialogue": 0})
-    pairs = numbered(
+    pairs = number_pairs(
         [pair, Dialogue(["g"], response="h", meta={"dialogue": 1})], letter_model(context_size=5).table(), [], 0
     )
     found = set()
@@ -118,7 +118,7 @@ def test_a_context_with_the_same_reply_may_be_right(pairs):
 
 def test_contexts_of_one_turn_hold_no_turn_before_the_last():
     table = letter_model(context_size=1).table()
-    pairs = numbered(pairs_of(), table, [], seed=0)
+    pairs = number_pairs(pairs_of(), table, [], seed=0)
     batch = batch_of(pairs, torch.tensor([1, 4]), 5, WEIGHT)
     assert torch.isinf(batch.reply_weights[:, 6:10]).all()
     assert torch.isinf(batch.context_weights[:, 6:10]).all()
@@ -127,7 +127,9 @@ def test_contexts_of_one_turn_hold_no_turn_before_the_last():
 
 def test_word_salad_counts_as_a_wrong_reply():
     table = letter_model("convolution").table()
-    pairs = numbered(pairs_of(), table, [Dialogue(["x"], response="q r", meta={"dialogue": 0})], 0, with_salads=True)
+    pairs = number_pairs(
+        pairs_of(), table, [Dialogue(["x"], response="q r", meta={"dialogue": 0})], 0, with_salads=True
+    )
     batch = batch_of(pairs, torch.tensor([6, 1]), 3, WEIGHT, 8.0)  # "l m" and "d e"
     replies = texts_of(pairs, batch.replies)
     salads = texts_of(pairs, pairs.salads)
@@ -144,5 +146,5 @@ def test_word_salad_counts_as_a_wrong_reply():
 
 def test_a_bag_gets_no_shuffled_replies():
     kinds = ("bag", "convolution", "cross_encoder")
-    shapes = {kind: numbered(pairs_of(), letter_model(kind).table(), [], 0, True).salads.shape[1] for kind in kinds}
+    shapes = {kind: number_pairs(pairs_of(), letter_model(kind).table(), [], 0, True).salads.shape[1] for kind in kinds}
     assert shapes == {"bag": 1, "convolution": 2, "cross_encoder": 2}

@@ -16,10 +16,10 @@ from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.rewards import NoReward
-from rlhf_dialog.runs.sources import DialogueValidation, played, read_source, simulated, spoken
+from rlhf_dialog.runs.data_source import DialogueValidation, build_simulated, play_dialogues, read_source, spoken
 
 
 class Odd(Letters):
@@ -152,8 +152,8 @@ def test_training_and_validation_have_other_dialogues():
 def test_the_score_of_an_evaluation_is_all_that_is_paid():
     _, validation = read_source(config(), NoReward())
     some = [
-        Played(Dialogue(["Hi"]).said("a b a b", True), 2.0),
-        Played(Dialogue(["Ho"]).said("c d").heard("e").said("f"), 3.0),
+        Played(Dialogue(["Hi"]).with_reply("a b a b", True), 2.0),
+        Played(Dialogue(["Ho"]).with_reply("c d").with_user_turn("e").with_reply("f"), 3.0),
     ]
     assert isinstance(validation, DialogueValidation)
     found = validation.measure(some, 3)
@@ -174,11 +174,11 @@ def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(o
 
 def test_dialogues_are_the_same_however_many_are_played_at_once(own):
     models, encoder = models_of()
-    speaker = Speaker(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    speaker = Responder(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
     environment = Config(**{"model_path": "m", "environment": {"id": "Letters"}}).environment
     torch.manual_seed(0)
-    together = played(speaker, simulated(environment, 4, "test"), range(5))
-    apart = played(speaker, simulated(environment, 4, "test"), range(5), at_once=2)
+    together = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5))
+    apart = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5), at_once=2)
     assert [one.dialogue for one in together] == [one.dialogue for one in apart]
 
 
@@ -211,10 +211,10 @@ class Counting:
 def test_an_environment_says_itself_which_baselines_understand_it(monkeypatch):
     monkeypatch.setattr(EnvironmentFactory, "classes", {"Knock": Knock, "Letters": Letters})
     monkeypatch.setattr(BaselineFactory, "classes", {"counting": Counting})
-    source = simulated(EnvironmentConfig(id="Knock"), 0, "test")
+    source = build_simulated(EnvironmentConfig(id="Knock"), 0, "test")
     (one,) = spoken("counting", source, range(1))
     assert (one.replies, one.reward, one.dialogue.truncated) == (["one", "two"], 1.0, False)
     with pytest.raises(UserError, match="handcrafted: speaks acts, which Knock does not understand"):
         spoken("handcrafted", source, range(1))
     with pytest.raises(UserError, match="counting: speaks acts, which Letters does not understand"):
-        spoken("counting", simulated(EnvironmentConfig(id="Letters"), 0, "test"), range(1))
+        spoken("counting", build_simulated(EnvironmentConfig(id="Letters"), 0, "test"), range(1))

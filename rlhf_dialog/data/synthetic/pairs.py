@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_dialog.data.made_up.exchanges import Exchange, exchange_splits, new_folder
-from rlhf_dialog.data.made_up.judge import attends
+from rlhf_dialog.data.synthetic.exchanges import Exchange, exchange_splits, new_folder
+from rlhf_dialog.data.synthetic.judge import attends
 from rlhf_dialog.errors import UserError
 
 ATTEMPTS = 20
@@ -42,18 +42,18 @@ def write_pairs(output: Path, number: int, num_exchanges: int, seed: int) -> Non
 
 def pairs_of(exchanges: Sequence[Exchange], number: int, rng: random.Random) -> Iterator[Pair]:
     """`number` pairs from the exchanges; the rejected reply is of each kind of `FAULTS` in turn."""
-    replies = [one.reply for one in exchanges]
+    replies = [exchange.reply for exchange in exchanges]
     for index in range(number):
-        one = rng.choice(exchanges)
+        exchange = rng.choice(exchanges)
         fault = FAULTS[index % len(FAULTS)]
-        tries = (fault(one, replies, rng) for _ in range(ATTEMPTS))
-        rejected = next((reply for reply in tries if not attends(one.prompt, reply)), None)
-        yield Pair(one.prompt, one.reply, rejected or careless(one, replies, rng))
+        tries = (fault(exchange, replies, rng) for _ in range(ATTEMPTS))
+        rejected = next((reply for reply in tries if not attends(exchange.prompt, reply)), None)
+        yield Pair(exchange.prompt, exchange.reply, rejected or careless(exchange, replies, rng))
 
 
 def careless(one: Exchange, replies: list[str], rng: random.Random) -> str:
     """What somebody answers who does not listen."""
-    return one.missed(rng).reply
+    return one.with_careless_reply(rng).reply
 
 
 def beside_the_point(one: Exchange, replies: list[str], rng: random.Random) -> str:
@@ -61,7 +61,7 @@ def beside_the_point(one: Exchange, replies: list[str], rng: random.Random) -> s
     return rng.choice(replies)
 
 
-def garbled(one: Exchange, replies: list[str], rng: random.Random) -> str:
+def splice_replies(one: Exchange, replies: list[str], rng: random.Random) -> str:
     """The beginning of the right reply with the end of another one."""
     own, other = one.reply.split(), rng.choice(replies).split()
     return " ".join(own[: rng.randint(1, len(own) - 1)] + other[rng.randint(1, len(other) - 1) :])
@@ -71,5 +71,5 @@ FAULTS: tuple[Callable[[Exchange, list[str], random.Random], str], ...] = (
     careless,
     careless,
     beside_the_point,
-    garbled,
+    splice_replies,
 )

@@ -4,8 +4,8 @@ import functools
 import re
 from collections.abc import Iterator
 
-from rlhf_dialog.data.made_up.exchanges import Slots, Subject, load_desk
-from rlhf_dialog.data.made_up.notation import expression, normal
+from rlhf_dialog.data.synthetic.exchanges import Slots, Subject, load_desk
+from rlhf_dialog.data.synthetic.notation import expression, normal
 
 Reading = tuple[str, int, int, Slots]  # subject, number of the thing, number of the kind, words of the slots
 
@@ -36,12 +36,12 @@ def _readings(side: str, text: str) -> Iterator[Reading]:
 @functools.cache
 def _sentences() -> list[re.Pattern[str]]:
     """The receptionist's lines, each with the fields of any thing of its subject."""
-    desk, found = load_desk(), []
+    desk, patterns = load_desk(), []
     for subject in desk.subjects:
         names = {name for thing in subject.things for name in thing}
         fields = {name: "|".join(thing[name] for thing in subject.things) for name in names}
-        found += [re.compile(_expression(line, fields)) for kind in subject.kinds for line in kind.clerk]
-    return found
+        patterns += [re.compile(_expression(line, fields)) for kind in subject.kinds for line in kind.clerk]
+    return patterns
 
 
 @functools.cache

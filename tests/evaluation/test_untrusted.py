@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_dialog import BaseReward, RewardFactory, UserError, main
 from rlhf_dialog.commands import chat
 from rlhf_dialog.data import sources
-from rlhf_dialog.evaluation.found_config import number_in, read_run_config
+from rlhf_dialog.evaluation.untrusted import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
 

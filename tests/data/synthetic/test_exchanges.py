@@ -8,16 +8,16 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from rlhf_dialog.data.made_up.exchanges import (
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.synthetic.exchanges import (
     DESK,
     Exchange,
-    answered,
     draw_topic,
     exchange_splits,
     load_desk,
+    write_clerk_line,
     write_exchanges,
 )
-from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 
 CARELESS = 0.6
@@ -63,7 +63,10 @@ def test_most_held_out_lines_are_new_and_careless_replies_have_the_same_guests(s
 def test_careless_replies_are_as_long_as_attentive_ones(splits):
     rng = random.Random(0)
     some = splits[0]["train"]
-    lengths = [len(one.reply.split()) for one in some], [len(one.missed(rng).reply.split()) for one in some]
+    lengths = (
+        [len(one.reply.split()) for one in some],
+        [len(one.with_careless_reply(rng).reply.split()) for one in some],
+    )
     assert statistics.mean(lengths[0]) == pytest.approx(statistics.mean(lengths[1]), rel=0.02)
 
 
@@ -73,7 +76,7 @@ def test_what_is_missed_is_one_other_thing_so_that_greedy_decoding_imitates_it()
     for _ in range(3000):
         topic = draw_topic(rng)
         key = (topic.subject.name, topic.thing, topic.kind, tuple(topic.slots.items()))
-        other = topic.missed()
+        other = topic.misunderstand()
         found = (other.subject.name, other.thing, other.kind, tuple(other.slots.items()))
         assert found != key
         missed[key].add(found)
@@ -87,7 +90,9 @@ def test_no_word_or_beginning_gives_careless_replies_away(splits):
     """
     rng = random.Random(4)
     lines = rng.sample(splits[0]["train"], 600)
-    replies = [([one.reply, *_others(one, rng)], [one.missed(rng).reply for _ in range(6)]) for one in lines]
+    replies = [
+        ([one.reply, *_others(one, rng)], [one.with_careless_reply(rng).reply for _ in range(6)]) for one in lines
+    ]
     marks = Counter(mark for right, wrong in replies for text in (*right, *wrong) for mark in _marks(text))
     for mark, _ in marks.most_common(200):
         shares = []
@@ -100,7 +105,7 @@ def test_no_word_or_beginning_gives_careless_replies_away(splits):
 
 
 def _others(one: Exchange, rng: random.Random) -> list[str]:
-    return [answered(one.topic, rng) for _ in range(5)]
+    return [write_clerk_line(one.topic, rng) for _ in range(5)]
 
 
 def _marks(text: str) -> set[tuple[str, ...] | str]:

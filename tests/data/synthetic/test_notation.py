@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rlhf_dialog.data.made_up.notation import alternatives, expanded, expression, normal
+from rlhf_dialog.data.synthetic.notation import alternatives, expand, expression, normal
 
 WORDS = {"fruit": ["an apple", "(two|three) pears"], "day": ["today", "on Monday"]}
 
@@ -15,7 +15,7 @@ def test_a_list_is_split_outside_of_brackets():
 
 
 def test_every_wording_comes_up_and_no_other():
-    found = {expanded("(I|we) eat [big] <fruit>", WORDS, random.Random(seed)) for seed in range(300)}
+    found = {expand("(I|we) eat [big] <fruit>", WORDS, random.Random(seed)) for seed in range(300)}
     fruits = ("an apple", "two pears", "three pears")
     assert {" ".join(text.split()) for text in found} == {
         " ".join(f"{who} eat {size} {fruit}".split()) for who in ("I", "we") for size in ("big", "") for fruit in fruits

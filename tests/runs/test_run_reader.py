@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.run_page.page import PageSample, build_page
-from rlhf_dialog.runs.reading import facts_of, read_run, read_samples
+from rlhf_dialog.runs.run_reader import facts_of, read_run, read_samples
 
 ROW = {"iteration": 1, "objective/score": 0.5}
 

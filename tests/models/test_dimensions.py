@@ -3,8 +3,8 @@
 from tiny import gpt2, llama
 from transformers import BloomConfig, BloomForCausalLM
 
+from rlhf_dialog.models.dimensions import num_embeddings, num_logits
 from rlhf_dialog.models.policy import num_positions
-from rlhf_dialog.models.sizes import num_embeddings, num_logits
 
 
 def test_positions_are_those_of_the_configuration():

@@ -1,38 +1,175 @@
 """What a model must show when it is loaded: that packed rows, or rows padded on the left, have the predictions of each row alone.
 
-Differences are in nats, and compared with what rounding explains (`rounding`).
+The model predicts the tokens of some texts by the library's own attention, each row alone; then in two other shapes, which a
+healthy model changes by rounding only: the rows together, padded on the right, and each row with its last quarter cut off. What
+is tried is compared with the shape that it does not judge. No limit is above MOST, so that a fault in a yardstick cannot hide all
+others. Differences are in nats.
+
+R rows, K predictions: of each token of each row but its first.
 """
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
+from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.logprobs import predict
+from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import ATTENTION, can_pack
-from rlhf_dialog.models.policy import Policy, num_positions, packs
+from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_options
 from rlhf_dialog.models.precision import HALF
-from rlhf_dialog.models.rounding import (
-    NUM_ROWS,
-    Alone,
-    largest,
-    left_padded_logprobs,
-    limit_of,
-    logprobs,
-    probe_ids,
-)
-from rlhf_dialog.models.sizes import num_embeddings
 from rlhf_dialog.models.token_batch import TokenBatch
+
+STOP = 20  # times the noise, at most
+LEAST = 1e-6  # nats: kernels that round equally in both shapes show less, or nothing at all
+MOST = 1e-2  # nats, of a limit
+NUM_TOKENS, NUM_ROWS, LONGEST = 504, 8, 96  # at least as many predictions and rows; tokens of the longest row
+TEXTS = (
+    "Good morning ! I would like to book a table for six people on Saturday evening , if you still have one by the window . "
+    "We are celebrating my sister's birthday , so a quiet corner would be lovely . Do you also serve "
+    "anything without nuts ? Two of us can't eat them , and last year somebody had to go to the hospital .",
+    "The train to the coast leaves at 9:45 from platform 3 , but on Sundays there's only one every two hours . If you buy your "
+    "ticket at the machine it's cheaper : 12.50 instead of 15 . Children under six travel free of charge , dogs pay half . "
+    "Don't forget to get off at the second stop , because the last carriage stays behind .",
+    "I've been thinking about what you said yesterday . You were right , I should have called her before the meeting , not after "
+    "it . What do you think I ought to do now ? Perhaps I'll write a letter ; she always liked letters . And then we could all "
+    "go for a walk by the river , like we used to when we were students .",
+    "My computer makes a strange noise whenever I start it , as if a small animal lived inside . The repair shop wants $80 just "
+    "to open it ! My neighbour says it's only dust in the fan . He has been right about most things so far , except the weather "
+    "and the football results , so I'm inclined to believe him this time .",
+    "First you heat the oven to 200 degrees . Meanwhile , mix the flour , two eggs , a cup of milk and a pinch of salt until "
+    "there are no lumps left . Pour everything into the hot pan and leave it alone for twenty minutes . In any case , do "
+    "not open the door before it has risen , or it will collapse and taste like rubber .",
+    "Nobody in our office knows how the new telephone system works . Yesterday I tried to call the manager and ended up talking "
+    "to a dentist in another town , who was very friendly and gave me an appointment . I took it , since I had a toothache "
+    "anyway . Sometimes things simply find their own way .",
+    "When we moved here ten years ago , there was one bakery , a church and a bus that came when it pleased . Now we have three "
+    "supermarkets and nowhere to park . My father refuses to shop in any of them and walks four miles for his bread . He's 83 "
+    "and says it is what keeps him young .",
+    "Did you see the game last night ? I couldn't believe it when they lost in the last minute ! My brother threw his shoe at "
+    "the television , and now we need a new one . A television , I mean ; the shoe is fine . He says he'll pay for it as soon as "
+    "he finds a job , which I've heard before .",
+)
+
+
+class SingleRowPredictions:
+    """What a model predicts of some texts, each row alone, and how other shapes change that, in nats.
+
+    `ids`: of each row, (L,); `logprobs`: of each row, (L - 1,). The two shapes are computed when they are asked for.
+    """
+
+    @torch.no_grad()
+    def __init__(self, lm: PreTrainedModel, ids: list[Tensor]):
+        self.policy, self.ids = Policy(lm), ids
+        self.logprobs = [logprobs(self.policy, [row]) for row in ids]
+
+    @cached_property
+    @torch.no_grad()
+    def together(self) -> float:
+        """The largest difference when the rows are computed together, padded on the right."""
+        return self.difference(logprobs(self.policy, self.ids))
+
+    @cached_property
+    @torch.no_grad()
+    def shorter(self) -> float:
+        """The largest difference when the last quarter of each row is cut off."""
+        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in self.ids]
+        kept = [row[: len(part)] for row, part in zip(self.logprobs, parts, strict=True)]
+        return largest(torch.cat(parts), torch.cat(kept))
+
+    def explains(self, difference: float) -> bool:
+        """Whether rounding explains a difference; the second shape is computed only where the first does not."""
+        return difference <= limit_of(self.shorter) or difference <= self.limit
+
+    @property
+    def limit(self) -> float:
+        """The largest difference in nats that passes for rounding, by both shapes."""
+        return limit_of(self.together, self.shorter)
+
+    def difference(self, logprobs: Tensor) -> float:
+        """The largest difference to predictions (K,) of all tokens."""
+        return largest(logprobs, torch.cat(self.logprobs))
+
+
+def limit_of(*shapes: float) -> float:
+    """The largest difference in nats that passes for rounding, by what other shapes changed."""
+    return min(STOP * max(*shapes, LEAST), MOST)
+
+
+def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
+    """The log-probabilities (K,) of the tokens of some rows; `padded`: together, padded on the right, else packed."""
+    ids, mask = in_batch(rows)
+    packed = TokenBatch(ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:]).pack()
+    features, _ = policy.features(packed, padded=padded)
+    return policy.predict(features, packed, temperature=1.0).logprobs
+
+
+def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) -> Tensor:
+    """As `logprobs`, of rows that are padded on the left."""
+    ids, mask = in_batch(rows, side="left")
+    ids = ids.masked_fill(~mask, pad_id)
+    options = supported_options(policy.lm, position_ids=position_ids_of(mask))
+    logits = policy.lm(input_ids=ids, attention_mask=mask.long(), use_cache=False, **options).logits
+    predictions = logits[:, :-1][mask[:, :-1]]
+    return predict(predictions, ids[:, 1:][mask[:, :-1]], 1.0, None, with_entropy=False)[0]
+
+
+def in_batch(rows: Sequence[Tensor], side: str = "right") -> tuple[Tensor, Tensor]:
+    """Ids and mask (R, L)."""
+    ids = pad_sequence(list(rows), batch_first=True, padding_side=side)
+    return ids, pad_sequence(
+        [torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True, padding_side=side
+    )
+
+
+def largest(first: Tensor, second: Tensor) -> float:
+    """The largest difference; inf where one is not a number, or the two do not have the same shape."""
+    difference = (first - second).abs().max().item() if first.shape == second.shape else math.inf
+    return math.inf if math.isnan(difference) else difference
+
+
+def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
+    """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least.
+
+    Without a tokenizer the ids are drawn, always the same, among the `num_tokens` of the vocabulary.
+    """
+    texts = (
+        [_ids(tokenizer, text) for text in TEXTS]
+        if tokenizer
+        else [_drawn(num_tokens, number) for number in range(NUM_ROWS)]
+    )
+    longest = min(LONGEST, positions or LONGEST)
+    rows: list[Tensor] = []
+    while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
+        number = len(rows)
+        length = max(3, longest - 2 * (number % NUM_ROWS) if longest > 4 * NUM_ROWS else longest - number % 3)
+        row = torch.tensor(texts[number % len(texts)]) % num_tokens
+        row = row.repeat(1 + (length + number) // len(row))
+        start = (length * (number // NUM_ROWS)) % max(1, len(row) - length)
+        rows.append(row[start : start + length])
+    return rows
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _drawn(num_tokens: int, seed: int) -> list[int]:
+    return torch.randint(num_tokens, (LONGEST,), generator=torch.Generator().manual_seed(seed)).tolist()
+
 
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
@@ -54,12 +191,12 @@ REMEDIES = {
 }
 
 
-def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
+def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> SingleRowPredictions:
     """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
-    return Alone(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
+    return SingleRowPredictions(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
 
 
-def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:
+def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
     """Let the model compute packed rows if its predictions are then those of each row alone; returns whether it does."""
     if not can_pack(lm) or lm.get_output_embeddings() is None:
         return False
@@ -85,7 +222,7 @@ def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:
 
 
 @torch.no_grad()
-def packing_error(lm: PreTrainedModel, alone: Alone) -> float:
+def packing_error(lm: PreTrainedModel, alone: SingleRowPredictions) -> float:
     """The largest difference in nats between the predictions of packed rows and of each row alone, of all at once and one by
     one."""
     policy = Policy(lm)
@@ -95,27 +232,27 @@ def packing_error(lm: PreTrainedModel, alone: Alone) -> float:
     return max(all_at_once, decoding_error(decoder, policy, alone))
 
 
-def beginnings(alone: Alone) -> TokenBatch:
+def beginnings(alone: SingleRowPredictions) -> TokenBatch:
     """The first tokens of each row, of different numbers, as prompts."""
     rows = [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
     return TokenBatch.from_prompts([row.tolist() for row in rows], 0, alone.ids[0].device)
 
 
-def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: Alone) -> float:
+def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: SingleRowPredictions) -> float:
     """The largest difference in nats of the STEPS tokens that follow each beginning, when they come one by one."""
     starts = beginnings(alone).prompt_mask.sum(dim=1).tolist()
     newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)])
-    wanted = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
+    expected = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
     predicted = []
     for step in range(STEPS):
         logits = policy.logits(decoder.features)
         predicted.append(predict(logits, newest[:, step], 1.0, None, with_entropy=False)[0])
         decoder.step(newest[:, step])
-    return largest(torch.stack(predicted, dim=1), wanted)
+    return largest(torch.stack(predicted, dim=1), expected)
 
 
 @torch.no_grad()
-def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -> None:
+def check_left_padding(lm: PreTrainedModel, alone: SingleRowPredictions, path: str, key: str) -> None:
     """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
     name = type(network.own_network(lm)).__name__
     is_own = network.spec_of(lm) is not None
@@ -155,31 +292,31 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
         )
 
 
-def padded_decoder(alone: Alone) -> PaddedDecoder:
+def padded_decoder(alone: SingleRowPredictions) -> PaddedDecoder:
     """The decoder of a model that does not pack, after the beginning of each row."""
     return PaddedDecoder(alone.policy, beginnings(alone))
 
 
-def _shift(lm: PreTrainedModel, alone: Alone) -> str:
+def _shift(lm: PreTrainedModel, alone: SingleRowPredictions) -> str:
     """`Cause. Remedy.` where other positions explain what tokens that come one by one change; else empty."""
     last = num_positions(lm)
     for by in (-1, 1):
         decoder = padded_decoder(alone)
-        with shifted(lm, by, last and last - 1):
+        with shift_positions(lm, by, last and last - 1):
             if decoding_error(decoder, alone.policy, alone) <= alone.limit:
                 return positions_fault(by)
     return ""
 
 
 @torch.no_grad()
-def try_fault(lm: PreTrainedModel, alone: Alone, passes: Callable[[Alone], bool]) -> str:
+def try_fault(lm: PreTrainedModel, alone: SingleRowPredictions, passes: Callable[[SingleRowPredictions], bool]) -> str:
     """`Cause. Remedy` of a failed try, which `passes` makes again for each; empty if none explains it."""
 
     def helps(switch: WithoutDropout | WithoutCasts) -> bool:
         with switch:
-            return passes(Alone(lm, alone.ids))
+            return passes(SingleRowPredictions(lm, alone.ids))
 
-    again = Alone(lm, alone.ids)
+    again = SingleRowPredictions(lm, alone.ids)
     if not alone.difference(torch.cat(again.logprobs)) <= limit_of(0.0):
         why = "dropout that acts in eval mode" if helps(WithoutDropout()) else "not by torch's dropout"
         return f"The model draws random numbers ({why}). {REMEDIES['dropout']}"
@@ -188,7 +325,7 @@ def try_fault(lm: PreTrainedModel, alone: Alone, passes: Callable[[Alone], bool]
     special = special_ids(lm)
     other = next(int(i) for i in torch.cat(alone.ids) if int(i) not in special)
     for token in sorted(special):
-        if passes(Alone(lm, [row.masked_fill(row == token, other) for row in alone.ids])):
+        if passes(SingleRowPredictions(lm, [row.masked_fill(row == token, other) for row in alone.ids])):
             return f"The model hides the pad or end token (id {token}) where it is part of a text. {REMEDIES['attention mask']}"
     return ""
 
@@ -203,7 +340,7 @@ def special_ids(lm: PreTrainedModel) -> set[int]:
     return ids
 
 
-def padding_fault(alone: Alone, is_own: bool) -> str:
+def padding_fault(alone: SingleRowPredictions, is_own: bool) -> str:
     """`Cause. Remedy` of a model whose predictions padding on the left changes; `is_own`: a network of the user's."""
     first, second = (left_padded_logprobs(alone.policy, alone.ids, pad_id) for pad_id in (0, 1))
     if not largest(first, second) <= limit_of(0.0):
@@ -221,7 +358,7 @@ def positions_fault(by: int) -> str:
 
 
 @contextmanager
-def shifted(lm: nn.Module, by: int, last: int | None) -> Iterator[None]:
+def shift_positions(lm: nn.Module, by: int, last: int | None) -> Iterator[None]:
     """Inside the block, the model gets position_ids that are `by` larger, from 0 to `last`, where it is called with them."""
 
     def shift(_: nn.Module, args: Any, options: dict[str, Any]) -> Any:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from rlhf_dialog.data.made_up.exchanges import draw_exchange
-from rlhf_dialog.data.made_up.judge import attends, derives
+from rlhf_dialog.data.synthetic.exchanges import draw_exchange
+from rlhf_dialog.data.synthetic.judge import attends, derives
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_replies_to_others_seldom_attend(exchanges):
 def test_careless_replies_are_sentences_that_do_not_attend(exchanges):
     rng = random.Random(1)
     for one in exchanges:
-        missed = one.missed(rng)
+        missed = one.with_careless_reply(rng)
         assert derives(missed.reply), missed
         assert not attends(one.prompt, missed.reply), missed
 

@@ -27,7 +27,7 @@ def alternatives(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def expanded(line: str, words: Words, rng: random.Random) -> str:
+def expand(line: str, words: Words, rng: random.Random) -> str:
     """The line with every `(a|b)` replaced by one alternative, `[a]` by a or nothing, `<x>` by a word of list x."""
     while group := _GROUP.search(line):
         optional, either, name = group.groups()

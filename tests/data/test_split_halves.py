@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.data.halves import _assignment, divide
 from rlhf_dialog.data.prompts import find_overlap
 from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.split_halves import _assignment, divide
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/dailydialog"
 
@@ -90,7 +90,7 @@ def test_the_hash_is_of_data_and_rule(monkeypatch):
     assert (
         _assignment(some, ["reward", "judge", "dropped"]) != found == _assignment(some, ["reward", "judge", "reward"])
     )
-    monkeypatch.setattr("rlhf_dialog.data.halves.MAX_HOLDERS", 9)
+    monkeypatch.setattr("rlhf_dialog.data.split_halves.MAX_HOLDERS", 9)
     assert divide(some).parts == ["reward", "judge", "reward"]
     assert divide(some).assignment != found
 

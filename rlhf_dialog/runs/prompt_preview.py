@@ -1,16 +1,55 @@
 """`--show_prompts N`: the first prompts of a run as its model reads them, without a model, a reward or a file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.as_read import AsRead, as_read
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler, load_prompts
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
-from rlhf_dialog.runs.sources import simulated
+from rlhf_dialog.runs.data_source import build_simulated
 from rlhf_dialog.terminal import visible
+
+
+@dataclass(frozen=True)
+class AsRead:
+    """`dropped`: the oldest turns, which were left out whole. `cut`: the beginning of the newest turn that was cut off."""
+
+    text: str
+    num_tokens: int
+    dropped: tuple[str, ...] = ()
+    cut: str = ""
+    num_cut: int = 0  # tokens
+
+
+def as_read(encoder: TurnEncoder, turns: Sequence[str]) -> AsRead:
+    """The prompt of these turns, oldest first, as `encoder.encode_prompt` writes it."""
+    ids, whole = encoder.encode_prompt(turns), _without_limit(encoder)
+    kept = [start for start in range(len(turns)) if whole.encode_prompt(turns[start:]) == ids]
+    text = _text(encoder, ids)
+    if kept:
+        return AsRead(text, len(ids), tuple(turns[: kept[-1]]))
+    newest = whole.encode_prompt(turns[-1:])
+    count = len(newest) - len(ids)
+    head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(newest, ids, strict=False)))
+    return AsRead(text, len(ids), tuple(turns[:-1]), _text(encoder, newest[head : head + count]), count)
+
+
+def _without_limit(encoder: TurnEncoder) -> TurnEncoder:
+    whole = copy(encoder)
+    whole.max_prompt_length = 2**31
+    return whole
+
+
+def _text(encoder: TurnEncoder, ids: Sequence[int]) -> str:
+    tokenizer: Any = encoder.tokenizer
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
 
 MARGIN = "  | "  # before each line that others wrote
 
@@ -21,20 +60,20 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
     prompts, total = first_prompts(config, count)
-    source = f"environment {config.environment.id}" if config.environment else _counted(total, "training prompt")
+    source = f"environment {config.environment.id}" if config.environment else _count(total, "training prompt")
     yield (
         f"{source}; the first {len(prompts)} that the run takes, each at most {config.max_prompt_length} tokens "
         f"(max_prompt_length) of at most {config.context_size} turns (context_size)"
     )
     for number, prompt in enumerate(prompts, 1):
         yield ""
-        yield from _described(f"prompt {number}", prompt, encoder)
+        yield from _describe(f"prompt {number}", prompt, encoder)
 
 
 def first_prompts(config: Config, count: int) -> tuple[list[Dialogue], int]:
     """The first `count` prompts, fewer where the data has fewer, and the number of all that were read."""
     if config.environment:
-        source = simulated(config.environment, config.seed, "train")
+        source = build_simulated(config.environment, config.seed, "train")
         environment = source.environments[0]
         return [open_episode(environment, source.seed_of(number), source.limits) for number in range(count)], count
     prompts = load_prompts(
@@ -49,33 +88,33 @@ def first_prompts(config: Config, count: int) -> tuple[list[Dialogue], int]:
     return [prompts[number] for number in numbers], len(prompts)
 
 
-def _described(title: str, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[str]:
+def _describe(title: str, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[str]:
     read = as_read(encoder, prompt.prompt_turns)
-    yield f"{title}: {_counted(read.num_tokens, 'token')}, {_cut_off(read)}"
-    yield from _quoted(read.text)
+    yield f"{title}: {_count(read.num_tokens, 'token')}, {_cut_off(read)}"
+    yield from _quote(read.text)
     for turn in read.dropped:
         yield "  dropped turn:"
-        yield from _quoted(turn)
+        yield from _quote(turn)
     if read.num_cut:
         yield "  cut off:"
-        yield from _quoted(read.cut)
+        yield from _quote(read.cut)
     references = prompt.references or ([prompt.reference] if prompt.reference else [])
     for reference in references:
         yield "  reference:"
-        yield from _quoted(reference)
+        yield from _quote(reference)
     if not references:
         yield "  no reference"
 
 
 def _cut_off(read: AsRead) -> str:
-    parts = [_counted(len(read.dropped), "turn") + " dropped"] if read.dropped else []
-    parts += [_counted(read.num_cut, "token") + " of the newest turn cut off"] if read.num_cut else []
+    parts = [_count(len(read.dropped), "turn") + " dropped"] if read.dropped else []
+    parts += [_count(read.num_cut, "token") + " of the newest turn cut off"] if read.num_cut else []
     return ", ".join(parts) or "nothing cut off"
 
 
-def _counted(number: int, name: str) -> str:
+def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-def _quoted(text: str) -> Iterator[str]:
+def _quote(text: str) -> Iterator[str]:
     yield from (MARGIN + line for line in visible(text).split("\n"))

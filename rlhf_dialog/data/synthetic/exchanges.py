@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_dialog.data.made_up.notation import DIGITS, alternatives, expanded
+from rlhf_dialog.data.synthetic.notation import DIGITS, alternatives, expand
 from rlhf_dialog.errors import UserError
 
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
@@ -66,7 +66,7 @@ class Topic:
         kind, thing = self.subject.kinds[self.kind], self.subject.things[self.thing]
         return ACTS[kind.act or thing["act"]]
 
-    def missed(self) -> "Topic":
+    def misunderstand(self) -> "Topic":
         """What a careless receptionist takes it for: the next kind, or with one kind the next thing and the next words."""
         subject = self.subject
         if len(subject.kinds) > 1:
@@ -96,10 +96,10 @@ class Exchange:
         """One row as `load_prompts` reads it."""
         return json.dumps({"prompt": [self.prompt], "reference": self.reply, "act": self.act})
 
-    def missed(self, rng: random.Random) -> "Exchange":
+    def with_careless_reply(self, rng: random.Random) -> "Exchange":
         """The same line of the guest with a careless reply and its act."""
-        meant = self.topic.missed()
-        return Exchange(self.prompt, answered(meant, rng), meant.act, self.topic)
+        meant = self.topic.misunderstand()
+        return Exchange(self.prompt, write_clerk_line(meant, rng), meant.act, self.topic)
 
 
 @functools.cache
@@ -133,13 +133,13 @@ def draw_topic(rng: random.Random) -> Topic:
     return Topic(subject, thing, kind, {name: rng.choice(desk.words[name]) for name in names})
 
 
-def asked(topic: Topic, rng: random.Random) -> str:
+def write_guest_line(topic: Topic, rng: random.Random) -> str:
     """A line of the guest as people type it: some after a greeting, with an aside, in lower case, or with digits."""
     text = _told(topic, rng.choice(topic.subject.kinds[topic.kind].guest), rng)
     if rng.random() < GREETED and topic.subject.name != "talk":
         text = f"{_sentence(rng.choice(load_desk().words['hi']))}, {text[:1].lower()}{text[1:]}"
     if rng.random() < WITH_ASIDE and topic.subject.name != "talk":
-        aside = _sentence(expanded("<aside>.", load_desk().words, rng))
+        aside = _sentence(expand("<aside>.", load_desk().words, rng))
         first, last = (aside, text) if rng.random() < 0.5 else (text, aside)
         text = f"{first}{'' if first[-1] in '.?!' else '.'} {last}"
     if rng.random() < UNMARKED:
@@ -149,14 +149,14 @@ def asked(topic: Topic, rng: random.Random) -> str:
     return text.lower() if rng.random() < IN_LOWER_CASE else text
 
 
-def answered(topic: Topic, rng: random.Random) -> str:
+def write_clerk_line(topic: Topic, rng: random.Random) -> str:
     """A line of the receptionist about the topic."""
     return _told(topic, rng.choice(topic.subject.kinds[topic.kind].clerk), rng)
 
 
 def _told(topic: Topic, line: str, rng: random.Random) -> str:
     fields = {**topic.slots, **topic.subject.things[topic.thing]}
-    text = expanded(_SLOT.sub(lambda slot: f"({fields[slot[1]]})", line), load_desk().words, rng)
+    text = expand(_SLOT.sub(lambda slot: f"({fields[slot[1]]})", line), load_desk().words, rng)
     return _sentence(_ARTICLE.sub(r"\1n", text))
 
 
@@ -169,7 +169,7 @@ def _sentence(text: str) -> str:
 def draw_exchange(rng: random.Random) -> Exchange:
     """One exchange in which the receptionist listens."""
     topic = draw_topic(rng)
-    return Exchange(asked(topic, rng), answered(topic, rng), topic.act, topic)
+    return Exchange(write_guest_line(topic, rng), write_clerk_line(topic, rng), topic.act, topic)
 
 
 def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, list[Exchange]]:
@@ -183,7 +183,7 @@ def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, 
         raise UserError(f"--num_dialogues {number} is too few to split; give {MIN_DIALOGUES} or more")
     rng, careless_rng = random.Random(f"exchanges {seed}"), random.Random(f"careless {seed}")
     drawn = [draw_exchange(rng) for _ in range(number)]
-    ordered = [one.missed(careless_rng) if careless_rng.random() < careless else one for one in drawn]
+    ordered = [one.with_careless_reply(careless_rng) if careless_rng.random() < careless else one for one in drawn]
     held_out = round(HELD_OUT * number)
     return {
         "train": ordered[2 * held_out :],

@@ -19,16 +19,16 @@ from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, baseline_names, check_turns
+from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
 from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.runs.services.validation import BATCH_SIZE, Validation, load_validation_prompts
+from rlhf_dialog.runs.services.validation import BATCH_SIZE, ValidationService, load_validation_prompts
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
@@ -46,21 +46,21 @@ class Parts:
     reward: BaseReward
     vec_info: VecInfo
     source: list[Dialogue] | Simulated
-    validation: Validation | None
+    validation: ValidationService | None
     memory: forecast.Forecast | None = None
 
     @property
     def prompts(self) -> list[Dialogue]:
         return [] if isinstance(self.source, Simulated) else self.source
 
-    def to(self, device: str) -> None:
+    def move_to(self, device: str) -> None:
         """Move the models of reward and validation."""
         self.reward.move_to(device)
         if self.validation:
-            self.validation.to(device)
+            self.validation.move_to(device)
 
 
-Source = tuple[list[Dialogue] | Simulated, Validation | None]
+Source = tuple[list[Dialogue] | Simulated, ValidationService | None]
 
 
 def prepare(config: Config, world: World, times: StageTimes, read: Callable[[BaseReward], Source]) -> Parts:
@@ -72,10 +72,10 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
         config, world.device, deepspeed_setting(config, world)
     )  # before anything is loaded
     with world.fail_together():
-        with times.measured("reward"):
+        with times.measure("reward"):
             reward = build_reward(config.reward_class.id, config.reward_class.args)
         vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-        with times.measured("data"):
+        with times.measure("data"):
             source, validation = read(reward)
     if validation:
         world.on_main(validation.check)
@@ -102,9 +102,9 @@ def read_source(config: Config, reward: BaseReward) -> Source:
                 f"env.args.data_path: the environment {config.environment.id} does not read '{given}'; leave it out, or leave "
                 "environment out to train on the prompts of the data"
             )
-        held_out = simulated(config.environment, config.seed, "validation")
+        held_out = build_simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
-        return simulated(config.environment, config.seed, "train"), validation
+        return build_simulated(config.environment, config.seed, "train"), validation
     path = config.env.args.data_path
     prompts = load_prompts(
         path, "train", config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
@@ -114,29 +114,29 @@ def read_source(config: Config, reward: BaseReward) -> Source:
         return prompts, None
     validating = load_validation_prompts(config)
     check_needs(reward, validating, " of the validation split (eval_interval)")
-    return prompts, Validation(config, validating, reward)
+    return prompts, ValidationService(config, validating, reward)
 
 
-def simulated(environment: EnvironmentConfig, seed: int, split: str) -> Simulated:
+def build_simulated(environment: EnvironmentConfig, seed: int, split: str) -> Simulated:
     """The dialogues of a split with the environment, one of which is built at once. Raises UserError when that fails."""
-    limits = Limits(environment.step_timeout_s, environment.max_turns)
+    limits = EpisodeLimits(environment.step_timeout_s, environment.max_turns)
     found = Simulated(partial(build_environment, environment.id, environment.args), seed, limits, split)
     found.environments.append(found.make())
     return found
 
 
-def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = BATCH_SIZE) -> list[Played]:
+def play_dialogues(speaker: Responder, source: Simulated, numbers: range, at_once: int = BATCH_SIZE) -> list[Played]:
     """The dialogues of these numbers, at most `at_once` side by side; how many there are changes no dialogue."""
     dialogues = []
     for start in range(0, len(numbers), at_once):
         inputs = source.deal([source[number] for number in numbers[start : start + at_once]])
         episodes = run_episodes(inputs, speaker)
-        paid = (
+        rewards = (
             [0.0] * len(inputs.environments)
             if episodes.turn_rewards is None
             else episodes.turn_rewards.sum(dim=1).tolist()
         )
-        dialogues += [Played(*pair) for pair in zip(episodes.dialogues, paid, strict=True)]
+        dialogues += [Played(*pair) for pair in zip(episodes.dialogues, rewards, strict=True)]
     return dialogues
 
 
@@ -149,23 +149,23 @@ def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
     return [_spoken(environment, system, source.seed_of(number), source.limits) for number in numbers]
 
 
-def _spoken(environment: Environment, system: Baseline, seed: int, limits: Limits) -> Played:
-    dialogue, paid, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
+def _spoken(environment: Environment, system: Baseline, seed: int, limits: EpisodeLimits) -> Played:
+    dialogue, reward_sum, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
     while not ended:
         check_turns(environment, count, limits)
         reply = system.reply()
         text, reward, terminated, truncated, info = answer(environment, reply, limits)
-        dialogue, paid, ended, count = (
-            dialogue.said(reply, truncated).heard(text),
-            paid + reward,
+        dialogue, reward_sum, ended, count = (
+            dialogue.with_reply(reply, truncated).with_user_turn(text),
+            reward_sum + reward,
             terminated or truncated,
             count + 1,
         )
     dialogue.meta = {"info": plain(info)}
-    return Played(dialogue, paid)
+    return Played(dialogue, reward_sum)
 
 
-class DialogueValidation(Validation):
+class DialogueValidation(ValidationService):
     """Evaluates the policy at intervals on `eval_episodes` dialogues, the same every time; `score` is what they pay in all."""
 
     def __init__(self, config: Config, source: Simulated, reward: BaseReward):
@@ -186,9 +186,9 @@ class DialogueValidation(Validation):
 
     def _own_replies(self, trainer: PPOTrainer) -> Any:
         mine = trainer.world.share(range(self.num_prompts))
-        return played(trainer.speaker, self.source, range(mine[0], mine[-1] + 1) if mine else range(0))
+        return play_dialogues(trainer.speaker, self.source, range(mine[0], mine[-1] + 1) if mine else range(0))
 
-    def _joined(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Any]) -> Any:
         return [one for part in parts for one in part]
 
     def measure(self, replies: Any, iteration: int) -> Metrics:

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from rlhf_dialog.data.made_up.exchanges import draw_exchange
-from rlhf_dialog.data.made_up.judge import attends, derives
-from rlhf_dialog.data.made_up.pairs import pairs_of
+from rlhf_dialog.data.synthetic.exchanges import draw_exchange
+from rlhf_dialog.data.synthetic.judge import attends, derives
+from rlhf_dialog.data.synthetic.pairs import pairs_of
 
 
 @pytest.fixture(scope="module")
