@@ -172,7 +172,7 @@ class Desk:
             sampling = self.sampling(name)
             found[f"{SFT}, {name}"] = self.measured(self.replies(self.sft, sampling))
             found[f"{AGENT}, {name}"] = self.measured(self.replies(self.agent, sampling))
-            shifted = choose_scale(bias, lambda one, sampling=sampling: self._score_of(one.of(sampling)))  # type: ignore[misc]
+            shifted = choose_scale(bias, lambda scaled, base=sampling: self._score_of(scaled.apply_to(base)))  # type: ignore[misc]
             found[f"{BIAS}, {name}"] = self.measured(self.replies(self.sft, shifted.apply_to(sampling)))
         for name in ("1", "0.7"):
             draws = [
