@@ -13,7 +13,7 @@ from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 
 ROOT = Path(__file__).parents[2]
-FOUND = "tests/evaluation/test_found_config.py"
+FOUND = "tests/evaluation/test_untrusted.py"
 FOLDERS = "tests/commands/test_found_folders.py"
 SERVER = "tests/commands/test_found_server.py"
 NETWORKS = "tests/models/test_found_networks.py"

@@ -142,7 +142,7 @@ class Casts(TorchDispatchMode):
 class Never:
     """A rule that ends no response."""
 
-    def ended(self, ids):
+    def find_ends(self, ids):
         return torch.zeros(len(ids), dtype=torch.bool)
 
 

@@ -32,7 +32,7 @@ def test_pack_by_hand():
         "keep": [1, 2, 4, 6],
         "kept_place": [1, 2, 5, 7],
         "targets": [31, 32, 41, 43],
-        "at": [0, 1, 3, 5],
+        "target_index": [0, 1, 3, 5],
         "shape": (2, 3),
     }
     assert packed.gather(responses).tolist() == [31, 32, 41, 43]
@@ -53,7 +53,7 @@ def test_pack_prompts_by_hand():
         "keep": [1, 3, 4],
         "kept_place": [1, 3, 4],
         "targets": [],
-        "at": [],
+        "target_index": [],
         "shape": (3, 0),
     }
 
@@ -133,7 +133,7 @@ def test_a_shared_prompt_by_hand():
         "keep": [1, 3, 2, 4, 5, 1],
         "kept_place": [1, 2, 3, 4, 5, 7],
         "targets": [31, 32, 41, 42, 43, 51],
-        "at": [0, 1, 3, 4, 5, 6],
+        "target_index": [0, 1, 3, 4, 5, 6],
         "shape": (3, 3),
     }
     whole, ends = packed.groups
@@ -157,7 +157,7 @@ def test_shared_rows_equal_a_loop(seed):
     """Padded again, the tokens, targets and places are those of rows that share nothing, and no prompt is there twice."""
     case = sharing(new_case(seed, rows=2 + seed % 7, holes=seed % 3 > 0), seed)
     plain, shared, numbers = replace(case, groups=None).tokens.pack(), case.tokens.pack(), case.groups
-    same = ("place", "num_rows", "width", "kept_place", "targets", "at", "shape")
+    same = ("place", "num_rows", "width", "kept_place", "targets", "target_index", "shape")
     assert all(listed(plain)[name] == listed(shared)[name] for name in same)
     for name in ("ids", "positions"):
         assert torch.equal(plain.pad(getattr(plain, name)), shared.pad(getattr(shared, name)))

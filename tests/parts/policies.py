@@ -114,7 +114,7 @@ class Ends:
     def __init__(self, ids=(END, *range(40, 50))):
         self.end_ids = list(ids)
 
-    def ended(self, ids):
+    def find_ends(self, ids):
         return torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device))
 
 
