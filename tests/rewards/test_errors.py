@@ -152,7 +152,7 @@ HANGING = """
 import re, sys, time
 from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards import BaseReward, errors, scored
+from rlhf_dialog.rewards import BaseReward, errors, score_dialogues
 from rlhf_dialog.rewards.scoring import ScoringRules
 
 class Hang(BaseReward):
@@ -161,7 +161,7 @@ class Hang(BaseReward):
 
 user_code.GRACE = 0.5
 try:
-    scored(Hang(), [Dialogue(["a"])], ScoringRules(timeout_s=0.2))
+    score_dialogues(Hang(), [Dialogue(["a"])], ScoringRules(timeout_s=0.2))
 except errors.RewardTimeout as error:
     sys.exit(error.exit_code)
 """

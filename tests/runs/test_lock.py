@@ -62,8 +62,8 @@ def test_the_lock_of_a_later_run_in_the_place_of_a_moved_folder_stays(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from rlhf_dialog.runs.lock import locked
-with locked(Path(sys.argv[1])):
+from rlhf_dialog.runs.lock import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -123,7 +123,7 @@ class Words(VecInfo):
             "mine/different": len({d.response for d in rollout.dialogues}),
         }
 
-    def pooled(self, responses):
+    def pool(self, responses):
         return {"mine/different": len(set(responses)), "mine/unknown": 1.0}
 
 
