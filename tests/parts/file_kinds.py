@@ -39,7 +39,7 @@ from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list import read_actions
-from rlhf_dialog.task_oriented.world.answer_test import read_answers
+from rlhf_dialog.task_oriented.world.action_list_world import read_answers
 
 SMALL_ARGS = {"ppo": {"hidden_sizes": [8]}, "gp_sarsa": {"max_points": 20}}
 

@@ -9,7 +9,6 @@ from policy_runs import policy_config
 
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
-from rlhf_dialog.task_oriented.runs.training_world import open_person_world
 from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
 
 GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
@@ -39,8 +38,7 @@ def person_run(
     settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {}}}
     config = policy_config(folder, **settings | changes)
     teacher, shown = typing(lines, rewards=config.reward_range, each_answer=config.rewards_each_answer)
-    world = open_person_world(config.model_dump(), teacher)
-    run = PersonRun(config, world, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
+    run = PersonRun(config, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
     teacher.undo = run.undo
     return run, shown
 

@@ -9,7 +9,7 @@ from experiments.users.user_talks import labels, real_talk
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.users import language_model
-from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
+from rlhf_dialog.task_oriented.world.users.language_model import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
 
 TEA = small_domain()

@@ -7,7 +7,6 @@ from rlhf_dialog.commands.terminal_state import line_editing
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.settings import ActionsConfig, PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import open_person_world
 from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
 from rlhf_dialog.terminal import visible
 
@@ -30,7 +29,7 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
 
     (low, high), each_answer = config.reward_range, config.rewards_each_answer
     teacher = TypedTeacher(ask, write, (low, high), each_answer)
-    run = PersonRun(config, open_person_world(config.model_dump(), teacher), teacher, write, interrupts, overwrite)
+    run = PersonRun(config, teacher, write, interrupts, overwrite)
     teacher.undo = run.undo
     rewards = "Your reward for each answer," if each_answer else "Your reward at its end,"
     has_acts = not isinstance(config.domain, ActionsConfig)

@@ -18,7 +18,7 @@ from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_person_world
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher, sum_rewards
 
 
@@ -33,7 +33,6 @@ class PersonCounters(BaseModel):
 class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
-    world: where the teacher talks (`training_world.open_person_world`)
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
     today: the date, which is kept beside the number of dialogues
 
@@ -46,7 +45,6 @@ class PersonRun(ActRun):
     def __init__(
         self,
         config: PolicyConfig,
-        world: TrainingWorld,
         teacher: Teacher,
         show: Callable[[str], None],
         interrupts: WhileWaiting,
@@ -54,7 +52,7 @@ class PersonRun(ActRun):
         today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
-        self.training_world = world
+        self.training_world = open_person_world(config.model_dump(), teacher)
         self.teacher = teacher
         self.show = show
         self.interrupts = interrupts

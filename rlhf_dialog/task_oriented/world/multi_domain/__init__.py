@@ -7,6 +7,6 @@
 - **One summary action a turn**: a domain and an intent. Each turn is what one side wants of one domain, so nothing is lost by
   it, and a ratio of PPO has one factor instead of one for every bit of a turn.
 - **The state is a function of the acts** (`state`), so that a transcript shows it again; it never looks into the user.
-- **Bookings are written down where they are made** (`bookings`), as a data base would do it; the verdict (`success`) reads them,
+- **Bookings are written down where they are made** (`state`), as a data base would do it; the verdict (`success`) reads them,
   the system's acts and the goal, never the user's notes.
 """

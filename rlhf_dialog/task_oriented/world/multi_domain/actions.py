@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import DomainService
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
-from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState, DomainState
+from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState, DomainState
 from rlhf_dialog.task_oriented.world.multi_domain.user import BOOK, REFERENCE
 
 MOST_ASKED = 4

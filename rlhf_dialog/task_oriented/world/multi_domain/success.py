@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import DomainService, meets
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.multi_domain.bookings import Booking
 from rlhf_dialog.task_oriented.world.multi_domain.goals import DEPARTURE, DESTINATION, DomainGoal, MultiGoal
+from rlhf_dialog.task_oriented.world.multi_domain.state import Booking
 from rlhf_dialog.task_oriented.world.multi_domain.user import OFFERS
 
 

@@ -5,8 +5,7 @@ from small_world import small_world
 
 from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, action_names
-from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
-from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
+from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState
 
 WORLD = small_world()
 ACTIONS = MultiActions(WORLD)
