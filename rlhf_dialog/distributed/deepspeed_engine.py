@@ -23,11 +23,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.lora import trainable_parameters
 
-GROUPS = {
-    1: "single_partition_of_fp32_groups",
-    2: "single_partition_of_fp32_groups",
-    3: "fp32_partitioned_groups_flat",
-}
+GROUPS = {1: "single_partition_of_fp32_groups", 2: "single_partition_of_fp32_groups", 3: "fp32_partitioned_groups_flat"}
 NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"}  # what its step asks for the norm
 
 

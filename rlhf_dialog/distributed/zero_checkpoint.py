@@ -69,11 +69,7 @@ def forget_staging(checkpoints: Path) -> None:
 def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
     """The description of the partitions in a checkpoint, as JSON; empty without any."""
     engines_of_zero = {
-        name: {
-            "stage": engine.stage,
-            "world_size": world.size,
-            **engine.describe_partitions(),
-        }
+        name: {"stage": engine.stage, "world_size": world.size, **engine.describe_partitions()}
         for name, engine in shared_out(engines).items()
     }
     return {"zero": engines_of_zero} if engines_of_zero else {}

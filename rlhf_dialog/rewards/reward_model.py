@@ -76,9 +76,9 @@ class RewardModel(BaseReward):
         if members:
             self.members = [_member(i, path, options | {"normalize": normalize}) for i, path in enumerate(members)]
         else:
-            from rlhf_dialog.rewards.scalar_model import ScalarModel
+            from rlhf_dialog.rewards.scalar_model import ScalarModel, ScalarOptions
 
-            self.scalar = ScalarModel(str(model), f"{ARGS}.model", **options)
+            self.scalar = ScalarModel(str(model), f"{ARGS}.model", ScalarOptions(**options))
             self.mean, self.std = self.scalar.normalisation(normalize)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,49 +29,47 @@ HEAD = "value_head_prefix"  # in a config.json that OpenRLHF wrote: the name of 
 PROBES = [Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello .", "Hi .", "How are you ?"], "Fine , and you ?")]
 
 
+@dataclass(frozen=True)
+class ScalarOptions:
+    """The arguments of RewardModel of these names; None: what the model's folder or the device says."""
+
+    batch_size: int | None = None
+    precision: str = "auto"
+    input_form: str | None = None
+    turn_separator: str | None = None
+    max_length: int | None = None
+
+
+DEFAULTS = ScalarOptions()
+
+
 class ScalarModel:
     """A frozen model, its tokenizer, and how it reads a dialogue. `key`: the configuration key that named `path`.
 
     Raises UserError when it cannot be found or loaded, has more than one label, or does not fit its tokenizer.
     """
 
-    def __init__(
-        self,
-        path: str,
-        key: str,
-        batch_size: int | None = None,
-        precision: str = "auto",
-        input_form: str | None = None,
-        turn_separator: str | None = None,
-        max_length: int | None = None,
-    ):
-        self.path, self.key, self.batch_size, self.precision = path, key, batch_size, precision
+    def __init__(self, path: str, key: str, options: ScalarOptions = DEFAULTS):
+        self.path, self.key, self.options = path, key, options
         self.tokenizer, self.model = load_scalar_model(path, key)
         config = self.model.config
         with readable(path, key, "a reward model"):
-            form = input_form or trained_form(self.tokenizer, config)
+            form = options.input_form or trained_form(self.tokenizer, config)
             if form not in FORMS:
-                named = (
-                    f"{ARGS}.input_form" if input_form else f"{key}: rlhf_dialog_input in the config.json of '{path}'"
-                )
-                raise UserError(f"{named}: {form!r} is not one of {', '.join(FORMS)}")
-            known = (turn_separator, getattr(config, "rlhf_dialog_separator", None), SEPARATORS[form])
-            separator = next(one for one in known if one is not None)
+                stored = f"{key}: rlhf_dialog_input in the config.json of '{path}'"
+                place = f"{ARGS}.input_form" if options.input_form else stored
+                raise UserError(f"{place}: {form!r} is not one of {', '.join(FORMS)}")
+            choices = (options.turn_separator, getattr(config, "rlhf_dialog_separator", None), SEPARATORS[form])
+            separator = str(next(choice for choice in choices if choice is not None))
             if not separator and form not in (TEXT, PAIR):
                 raise UserError(
                     f"{ARGS}.turn_separator: '' leaves nothing between turns, which is for input_form: text or pair"
                 )
             limit = max_input_length(self.tokenizer, self.model)
-            limit = min(limit, max_length or limit)
-            ours = getattr(config, "rlhf_dialog_input", None) is not None  # the others leave thinking to the template
-            self.input = RewardInput(
-                self.tokenizer,
-                form,
-                str(separator),
-                limit,
-                closed=is_openrlhf(config),
-                thinking=False if ours else None,
-            )
+            limit = min(limit, options.max_length or limit)
+            # models of other programs leave thinking to the template
+            thinking = None if getattr(config, "rlhf_dialog_input", None) is None else False
+            self.input = RewardInput(self.tokenizer, form, separator, limit, is_openrlhf(config), thinking)
             self.pad_id = padding_id(self.model, self.tokenizer)
             self._try()
 
@@ -88,7 +87,7 @@ class ScalarModel:
         """The output for each of the N dialogues, in their order; it does not depend on the others, up to rounding."""
         inputs = [self.input.encode(dialogue) for dialogue in dialogues]
         device = self.model.device.type
-        size = self.batch_size or (8 if device == "cpu" else 64)
+        size = self.options.batch_size or (8 if device == "cpu" else 64)
         bf16 = self.uses_bf16(device)
         scores = torch.zeros(len(inputs), dtype=torch.float64)
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
@@ -102,7 +101,8 @@ class ScalarModel:
 
     def uses_bf16(self, device: str) -> bool:
         """Whether it computes in bfloat16 on this type of device; with `auto` not on a CPU, where scores would lose digits."""
-        return uses_bf16("fp32" if self.precision == "auto" and device == "cpu" else self.precision, device)
+        precision = self.options.precision
+        return uses_bf16("fp32" if precision == "auto" and device == "cpu" else precision, device)
 
     def normalisation(self, normalize: bool | None) -> tuple[float, float]:
         """Mean and deviation from the config.json; 0 and 1 if `normalize` is False, or if it is None and there are none.

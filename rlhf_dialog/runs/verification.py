@@ -43,11 +43,7 @@ def _seal(content: dict[str, Any]) -> str:
 
 
 def verify(
-    source: Path,
-    state: dict[str, Any],
-    mode: str = "full",
-    names: Container[str] | None = None,
-    option: str = "",
+    source: Path, state: dict[str, Any], mode: str = "full", names: Container[str] | None = None, option: str = ""
 ) -> None:
     """Compare the checkpoint's files, or only those of these `names`, with what was written; "sizes" reads only trainer.json.
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import scalar_model
-from rlhf_dialog.rewards.scalar_model import ScalarModel
+from rlhf_dialog.rewards.scalar_model import ScalarModel, ScalarOptions
 
 DIALOGUES = [Dialogue(["a b"] * (i % 3), "c d e " * i) for i in (3, 0, 5, 1, 7, 2, 40)]
 
@@ -21,7 +21,7 @@ DIALOGUES = [Dialogue(["a b"] * (i % 3), "c d e " * i) for i in (3, 0, 5, 1, 7, 
 def test_outputs_are_those_of_each_row_alone(tmp_path, kind):
     folder = save_scalar(tmp_path, kind)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    scalar = ScalarModel(folder, "key", input_form="dialogue")
+    scalar = ScalarModel(folder, "key", ScalarOptions(input_form="dialogue"))
     expected = []
     for dialogue in DIALOGUES:
         ids = torch.tensor([scalar.input.encode(dialogue)["input_ids"]])
@@ -144,11 +144,11 @@ def test_a_stored_mean_and_deviation_that_cannot_be_used(tmp_path, keys, words):
 def test_texts_that_follow_each_other_without_a_separator(tmp_path):
     """As TRL joins a prompt and a reply that are texts."""
     folder = save_scalar(tmp_path)
-    scalar = ScalarModel(folder, "key", turn_separator="")
+    scalar = ScalarModel(folder, "key", ScalarOptions(turn_separator=""))
     ids = scalar.input.encode(Dialogue(["Hi ."], "Hello ."))["input_ids"]
     assert scalar.tokenizer.decode(ids) == "Hi .Hello .<eos>"
     with pytest.raises(UserError, match=r"reward_class\.args\.turn_separator: '' leaves nothing between turns"):
-        ScalarModel(folder, "key", input_form="dialogue", turn_separator="")
+        ScalarModel(folder, "key", ScalarOptions(input_form="dialogue", turn_separator=""))
 
 
 def test_a_template_that_can_think_is_written_as_its_training_wrote_it(tmp_path):
@@ -167,7 +167,7 @@ def test_a_template_that_can_think_is_written_as_its_training_wrote_it(tmp_path)
 def test_a_form_that_nobody_knows(tmp_path):
     folder = save_scalar(tmp_path)
     with pytest.raises(UserError, match=r"reward_class\.args\.input_form: 'prose' is not one of dialogue"):
-        ScalarModel(folder, "key", input_form="prose")
+        ScalarModel(folder, "key", ScalarOptions(input_form="prose"))
     edit(tmp_path, rlhf_dialog_input="verse")
     with pytest.raises(UserError, match=r"key: rlhf_dialog_input in the config\.json of '.*': 'verse'"):
         ScalarModel(folder, "key")

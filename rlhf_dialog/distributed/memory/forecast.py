@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
 from rlhf_dialog.distributed.memory.model_bytes import (
+    ForwardPass,
     Sizes,
     kept_bytes,
     live_bytes,
@@ -243,16 +244,9 @@ def _update(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     # see packing.py
     explicit = setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
     trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
-    kept = kept_bytes(
-        trunk,
-        prompts * setting.prompt + rows * setting.response,
-        length,
-        setting.float_bytes,
-        2 if setting.precision == "half" else 4,
-        setting.packing,
-        setting.activation_checkpointing,
-        keys,
-    )
+    norm_bytes = 2 if setting.precision == "half" else 4
+    how = ForwardPass(setting.float_bytes, norm_bytes, setting.packing, setting.activation_checkpointing)
+    kept = kept_bytes(trunk, prompts * setting.prompt + rows * setting.response, length, how, keys)
     trained = trained_count(sizes, sizes.parameters, setting)
     largest = min(sizes.largest, trained)
     temporaries = 4 * trained // (setting.world_size if setting.zero_stage else 1) if setting.on_cuda else 8 * largest

@@ -96,36 +96,37 @@ def lora_parameters(sizes: Sizes, rank: int, targets: tuple[str, ...] = ()) -> i
     return sum(rank * (inputs + outputs) for name, inputs, outputs in sizes.linears if not targets or name in targets)
 
 
-def kept_bytes(
-    sizes: Sizes,
-    tokens: int,
-    length: int,
-    float_bytes: int = 4,
-    norm_bytes: int = 4,
-    packed: bool = True,
-    checkpointing: bool = False,
-    keys: int | None = None,
-) -> int:
+@dataclass(frozen=True)
+class ForwardPass:
+    """How a forward pass whose gradients are needed is computed."""
+
+    float_bytes: int = 4  # width of what linear layers take and give
+    norm_bytes: int = (
+        4  # of what norms read: fp32 under autocast, which copies a norm's output for each layer that reads it
+    )
+    packed: bool = True
+    checkpointing: bool = False  # of activations
+
+
+def kept_bytes(sizes: Sizes, tokens: int, length: int, how: ForwardPass, keys: int | None = None) -> int:
     """Bytes that a forward pass of the trunk over `tokens` tokens in rows of `length` keeps for its backward.
 
     A token and layer keep: 2 norms (input and output: 4h; 6h for an RMSNorm that is written out), queries, keys and values with
     as many heads as the queries and the result (4A), and the MLP: 2I around a fused activation (as `models.load_causal_lm` makes
     GPT-2's), 1I around a ReLU, 4I with a gate; H * L more where the attention is explicit. That is arXiv 2205.05198, section
     4.1, less its masks of dropout: 16h for GPT-2. `packed` rows keep the result without padding as well.
-    `float_bytes` is the width of what linear layers take and give, `norm_bytes` of what norms read: fp32 under autocast, which
-    keeps the output of a norm once for each linear layer that reads it. With activation checkpointing a layer keeps its
-    input, and one layer at a time all of the above. `keys`: the places of keys and values in all rows, where these are more
-    than the tokens, because rows share some.
+    With activation checkpointing a layer keeps its input, and one layer at a time all of the above. `keys`: the places of keys
+    and values in all rows, where these are more than the tokens, because rows share some.
     """
-    outputs = sizes.norm_readers if float_bytes < norm_bytes else 2
-    norms = sizes.hidden * (2 * norm_bytes * (sizes.norm_floats - 1) + outputs * float_bytes)
+    outputs = sizes.norm_readers if how.float_bytes < how.norm_bytes else 2
+    norms = sizes.hidden * (2 * how.norm_bytes * (sizes.norm_floats - 1) + outputs * how.float_bytes)
     width = sizes.heads * sizes.head_dim
-    attention = 2 * width + (width if packed else 0)
+    attention = 2 * width + (width if how.packed else 0)
     attention += sizes.heads * length if sizes.explicit_attention else 0
-    of_tokens = norms + (attention + sizes.mlp_floats * sizes.intermediate) * float_bytes
-    layer = tokens * of_tokens + (tokens if keys is None else keys) * 2 * width * float_bytes
-    if checkpointing:
-        return tokens * sizes.layers * sizes.hidden * norm_bytes + layer
+    per_token = norms + (attention + sizes.mlp_floats * sizes.intermediate) * how.float_bytes
+    layer = tokens * per_token + (tokens if keys is None else keys) * 2 * width * how.float_bytes
+    if how.checkpointing:
+        return tokens * sizes.layers * sizes.hidden * how.norm_bytes + layer
     return sizes.layers * layer
 
 

@@ -307,12 +307,7 @@ class TrackerService(Service):
     """
 
     def __init__(
-        self,
-        config: Tracked,
-        folder: Path,
-        world: World,
-        goes_on: bool,
-        console: Callable[[], Tracker] | None = None,
+        self, config: Tracked, folder: Path, world: World, goes_on: bool, console: Callable[[], Tracker] | None = None
     ):
         self.config, self.console = config, console
         self.wandb: WandbTracker | None = None

@@ -1,6 +1,5 @@
 """Sizes of models: counts against published numbers, and what autograd keeps of real ones."""
 
-import functools
 import time
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from rlhf_dialog.distributed.memory.model_bytes import kept_bytes, lora_parameters, model_sizes
+from rlhf_dialog.distributed.memory.model_bytes import ForwardPass, kept_bytes, lora_parameters, model_sizes
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -123,14 +122,12 @@ def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10, shared=1):
     "name", [pytest.param(x, marks=() if x == "qwen2-grouped" else pytest.mark.thorough) for x in KEPT_OF]
 )
 def test_activations_of_real_models(name, amp, packed, tmp_path):
-    """Left out: the statistics of norms and attention, masks, the last norm. amp + packed: an explicit attention on a CPU."""
+    """Left out: statistics of norms and attention, masks, the last norm and token. amp + packed: explicit attention on a CPU."""
     AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
     lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
     sizes = replace(model_sizes(KEPT_OF[name]), explicit_attention=amp and packed)
-    told = kept_bytes(
-        sizes, 8 * 40, 40, float_bytes=2 if amp else 4, packed=packed
-    )  # the last of each row is not read; 320 needs no rounding
-    assert 0.94 < told / kept_by_autograd(lm, amp, packed) < 1.05
+    expected = kept_bytes(sizes, 8 * 40, 40, ForwardPass(float_bytes=2 if amp else 4, packed=packed))
+    assert 0.94 < expected / kept_by_autograd(lm, amp, packed) < 1.05
 
 
 @pytest.mark.parametrize("amp", [False, True])
@@ -146,14 +143,17 @@ def test_activations_of_shared_prompts(name, amp, tmp_path):
     lm = load_causal_lm(str(tmp_path), "model_path")
     sizes = replace(model_sizes(KEPT_OF[name]), explicit_attention=amp)
     keys = 2 * 32 + 8 * (32 + 16)
-    told = kept_bytes(sizes, 2 * 32 + 8 * 16, 32 + 16, float_bytes=2 if amp else 4, keys=keys)
+    expected = kept_bytes(sizes, 2 * 32 + 8 * 16, 32 + 16, ForwardPass(float_bytes=2 if amp else 4), keys)
     most = 1.25 if amp else 1.05
-    assert 0.94 < told / kept_by_autograd(lm, amp, True, prompt=32, response=17, shared=4) < most
+    assert 0.94 < expected / kept_by_autograd(lm, amp, True, prompt=32, response=17, shared=4) < most
 
 
 def test_activations_by_hand():
     """2 x 2 x 1000 for norms, 4 x 1000 for attention, 2 x 4000 for the MLP: 16,000 floats for each of 10 layers."""
-    kept = functools.partial(kept_bytes, packed=False)
+
+    def kept(sizes, tokens, length, **how):
+        return kept_bytes(sizes, tokens, length, ForwardPass(packed=False, **how))
+
     assert kept(BILLION, 7, 7) == 7 * 10 * 16_000 * 4
     assert kept(BILLION, 7, 7, float_bytes=2) == 7 * 10 * (16_000 * 2 + 2 * 1000 * 2)
     readers = replace(BILLION, norm_readers=5)
@@ -162,4 +162,4 @@ def test_activations_by_hand():
     explicit = replace(BILLION, explicit_attention=True)
     assert kept(explicit, 21, 7) == 21 * 10 * (16_000 + 10 * 7) * 4  # 3 rows x 10 heads x 7 x 7 each
     assert kept(BILLION, 7, 7, checkpointing=True) == 7 * (10 * 1000 + 16_000) * 4
-    assert kept_bytes(BILLION, 7, 7) == 7 * 10 * (16_000 + 1000) * 4  # packed: the result twice
+    assert kept_bytes(BILLION, 7, 7, ForwardPass()) == 7 * 10 * (16_000 + 1000) * 4  # packed: the result twice
