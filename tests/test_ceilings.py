@@ -17,11 +17,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50643,
-    "lines of the pipeline": 32680,
+    "lines of the package": 50621,
+    "lines of the pipeline": 32658,
     "lines of tests": 64269,
     "words of documents": 31512,
-    "functions with more than six parameters": 8,
+    "functions with more than six parameters": 6,
     "class names used twice": 0,
     "variables whose name says nothing": 0,
     "functions named by a participle or preposition": 0,
