@@ -11,7 +11,7 @@ from rlhf_dialog.feedback.commands.bot import counts
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples, training_set
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import SAMPLES, Store
+from rlhf_dialog.feedback.store.store import SAMPLES, Rating, Store
 
 RATINGS = Path(__file__).parents[1] / "examples" / "ratings.jsonl"
 
@@ -51,7 +51,7 @@ def test_the_share_of_a_person_is_that_among_people(store):
             dialogue = store.begin(person, "page", f"{person} {each}".encode().hex().ljust(31, "0") + "1")
             store.add_turn(dialogue, 0, "user", f"Question {each} of {person} ?")
             turn = store.add_turn(dialogue, 1, "agent", "Answer .")
-            store.add_feedback(dialogue, "thumb", person, turn=turn, value=1)
+            store.add_feedback(dialogue, person, Rating("thumb", turn=turn, value=1))
     examples = read_examples(store)
     own = [one for one in examples.all if not one.heldout and one.person != SAMPLES]
     of_bob = sum(one.person == store.hash_person("bob") for one in own)

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, model_validator
 
 from rlhf_dialog.config.settings import Settings
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import Reply, Responder
 
 TROLL = "troll"
@@ -213,7 +213,7 @@ class People:
             }
         elif kind == "edit" and (text := self._better(visit, kept.text)):
             row = {"kind": "edit", "turn": kept.turn, "text": text}
-        store.add_feedback(visit.dialogue, person=visit.person, **row)
+        store.add_feedback(visit.dialogue, visit.person, Rating(**row))
         visit.budget = None if visit.budget is None else visit.budget - 1
         return kept
 
@@ -255,10 +255,7 @@ def _answered(store: Store, host: Host, visits: Sequence[Visit], seed: str) -> l
             len(visit.turns),
             "agent",
             reply.text,
-            token_ids=reply.ids,
-            logprobs=logprobs,
-            sampling=sampling,
-            version=host.version,
+            TurnOrigin(reply.ids, logprobs, sampling, host.version),
         )
         found.append(Said(turn, reply.text))
     return found

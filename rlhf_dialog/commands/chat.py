@@ -112,21 +112,11 @@ class ChatOptions(Options):
 def run(options: ChatOptions) -> None:
     """Talk until the person ends it."""
     _check(options)
-    from rlhf_dialog.models.generation import at_temperature
-
     if options.register:
         register(options.register)
     name = str(options.agent or find_agent())
     with ExitStack() as stack:
-        partner: ChatPartner = wings.for_chat("partner")(
-            name,
-            tokenizer=options.tokenizer,
-            trust_remote_code=options.trust_remote_code,
-            trust_config=options.trust_config,
-            device=options.device,
-            seed=options.seed,
-            adjust=partial(at_temperature, options.temperature),
-        )
+        partner: ChatPartner = wings.for_chat("partner")(name, options)
         stack.enter_context(partner)
         screen = Screen(_write, _show if is_terminal() else None, forget_lines)
         for line in partner.introduction():

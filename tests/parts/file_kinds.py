@@ -23,7 +23,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import native
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.publishing.card import agent_card
 from rlhf_dialog.publishing.package import read_run
@@ -159,8 +159,8 @@ def configs(folder: Path) -> None:
 def store(folder: Path) -> None:
     whole = Store.create(folder / "feedback.sqlite")
     dialogue = whole.begin("ann", "terminal")
-    answer = whole.add_turn(dialogue, 0, "agent", "Yes .", token_ids=[1], logprobs=[-0.5], sampling={}, version="0001")
-    whole.add_feedback(dialogue, "thumb", "ann", turn=answer, value=1)
+    answer = whole.add_turn(dialogue, 0, "agent", "Yes .", TurnOrigin([1], [-0.5], {}, "0001"))
+    whole.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=1))
     whole.close()
 
 

@@ -9,7 +9,7 @@ import yaml
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.store import is_heldout
+from rlhf_dialog.feedback.store.store import Rating, is_heldout
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,
@@ -64,9 +64,7 @@ def talk_to(bot: Bot, count: int, seed: int = 0, people: int = 4, wrong: float =
         is_good = draw.random() < 0.5
         turn = store.add_turn(dialogue, 1, "agent", draw.choice(GOOD if is_good else BAD))
         if number % 5 == 4 and not is_good:
-            store.add_feedback(dialogue, "edit", person, turn=turn, text=draw.choice(GOOD))
+            store.add_feedback(dialogue, person, Rating("edit", turn=turn, text=draw.choice(GOOD)))
         else:
-            store.add_feedback(
-                dialogue, "thumb", person, turn=turn, value=1 if is_good != (draw.random() < wrong) else -1
-            )
+            store.add_feedback(dialogue, person, Rating("thumb", turn, 1 if is_good != (draw.random() < wrong) else -1))
     store.close()

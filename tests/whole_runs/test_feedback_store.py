@@ -21,15 +21,15 @@ THREADS = 2
 PROGRAM = """
 import json, sys, threading
 from pathlib import Path
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 store, own, lock = Store(Path(sys.argv[1])), sys.argv[2], threading.Lock()
 
 def person(name):
     for number in range(10**6):
         dialogue = store.begin(name, "terminal")
-        answer = store.add_turn(dialogue, 0, "agent", f"answer {number} to {name}", token_ids=[number], logprobs=[-0.5])
-        event = store.add_feedback(dialogue, "thumb", name, turn=answer, value=1, text=f"{name} {number}")
+        answer = store.add_turn(dialogue, 0, "agent", f"answer {number} to {name}", TurnOrigin([number], [-0.5]))
+        event = store.add_feedback(dialogue, name, Rating("thumb", answer, 1, f"{name} {number}"))
         with lock:
             print(json.dumps([event, name, number]), flush=True)
 

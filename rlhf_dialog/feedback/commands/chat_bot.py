@@ -1,10 +1,11 @@
 """Who answers in a chat: a bot, which stores what is said and rated, or an agent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from rlhf_dialog.commands.chat import ChatOptions
 from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
@@ -12,7 +13,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.generation import at_temperature
 
 
 def bots_in(places: Sequence[Path]) -> dict[Path, Path]:
@@ -23,30 +24,22 @@ def bots_in(places: Sequence[Path]) -> dict[Path, Path]:
 class Partner:
     """A bot's versions, or the agent of this name; to be used with `with`. Raises UserError when there is none."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        tokenizer: str | None,
-        trust_remote_code: bool,
-        trust_config: bool,
-        device: str,
-        seed: int | None,
-        adjust: Callable[[Sampling], Sampling],
-    ):
-        """`adjust` changes the sampling; the other arguments are options of the command."""
+    def __init__(self, name: str, options: ChatOptions):
         self.name, self._open = name, ExitStack()
+        adjust, trust_remote_code = partial(at_temperature, options.temperature), options.trust_remote_code
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
             folder = _find_folder(name, trust_remote_code)
-            agent = load_agent(folder, tokenizer, device, trust_remote_code, adjust, trust_config)
-            self.answering = Answering(agent, seed=seed or 0)
-        elif tokenizer or trust_remote_code:
+            agent = load_agent(
+                folder, options.tokenizer, options.device, trust_remote_code, adjust, options.trust_config
+            )
+            self.answering = Answering(agent, seed=options.seed or 0)
+        elif options.tokenizer or trust_remote_code:
             raise UserError(
                 "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
             )
         else:
-            self.answering = Answering(self.bot, device=device, seed=seed, adjust=adjust)
+            self.answering = Answering(self.bot, device=options.device, seed=options.seed, adjust=adjust)
 
     def __enter__(self) -> "Partner":
         self._open.enter_context(self.answering)

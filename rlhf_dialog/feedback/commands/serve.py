@@ -74,7 +74,7 @@ def run_serve(options: ServeOptions) -> None:
         version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)
-        page = FeedbackPage(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
+        page = FeedbackPage(store, answering, login, settings.limits, hosts, progress)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
-from rlhf_dialog.feedback.store.store import Store, StoredTurn
+from rlhf_dialog.feedback.store.store import Rating, Store, StoredTurn, TurnOrigin
 
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 _SAVING = threading.Lock()  # between looking for what others have added, and adding
@@ -238,12 +238,8 @@ class ChatSession:
             self.dialogue = self.dialogue or store.begin(self.person, self.source)
             for place, turn in enumerate(self.turns):
                 if turn.id == UNSTORED:
-                    columns: dict[str, Any] = {
-                        name: getattr(turn, name) for name in ("token_ids", "logprobs", "sampling")
-                    }
-                    number = store.add_turn(
-                        self.dialogue, turn.position, turn.speaker, turn.text, **columns, version=turn.version
-                    )
+                    origin = TurnOrigin(turn.token_ids, turn.logprobs, turn.sampling, turn.version)
+                    number = store.add_turn(self.dialogue, turn.position, turn.speaker, turn.text, origin)
                     self._seen = (number, self._seen[1])
                     self.turns[place] = replace(turn, id=number, dialogue=self.dialogue)
                     self.last = self.turns[place] if turn is self.last else self.last
@@ -254,7 +250,7 @@ class ChatSession:
         self._save()
         turn = None if place is None else self.turns[place].id
         with _explain_errors("your feedback was not stored"):
-            number = self._require_store().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
+            number = self._require_store().add_feedback(str(self.dialogue), self.person, Rating(kind, turn, **columns))
         if kind in CHANGES:
             self._seen = (self._seen[0], number)
 

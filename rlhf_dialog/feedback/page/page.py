@@ -54,13 +54,13 @@ class FeedbackPage:
         self,
         store: Store,
         answering: Answering,
-        name: str,
         login: Callable[[str, str], bool] | None = None,
         limits: PageLimits | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
         progress: Callable[[], str] = str,
     ):
-        self.store, self.answering, self.name, self.progress = store, answering, name, progress
+        self.store, self.answering, self.progress = store, answering, progress
+        self.name = store.path.parent.resolve().name  # of the bot's folder
         self.limits = limits or PageLimits()
         self.rates = Rates(self.limits)
         self.talks = OpenSessions(store, answering, self.limits)

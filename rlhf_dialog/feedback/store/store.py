@@ -61,8 +61,34 @@ class StoredTurn:
 
 
 @dataclass(frozen=True)
+class TurnOrigin:
+    """What an agent's turn was sampled from; the columns of `StoredTurn`."""
+
+    token_ids: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None
+    sampling: dict[str, Any] | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Rating:
+    """What a person says of an answer or a dialogue.
+
+    `thumb`: turn, value 1 or -1, text (the reason) if there is one. `score`: turn, value 1 to 5. `edit`: turn, text (the
+    better answer). `choice`: turn (the chosen answer), other. `dialogue_score`: value 1 to 5. `withdrawn`: text (the kind that
+    is taken back), and its turn.
+    """
+
+    kind: str
+    turn: int | None = None
+    value: float | None = None
+    text: str | None = None
+    other: int | None = None
+
+
+@dataclass(frozen=True)
 class Event:
-    """One row of feedback; `store.add_feedback` says which columns a kind has."""
+    """One row of feedback; `Rating` says which columns a kind has."""
 
     id: int
     dialogue: str
@@ -136,46 +162,38 @@ class Store:
         position: int,
         speaker: str,
         text: str,
-        *,
-        token_ids: Sequence[int] | None = None,
-        logprobs: Sequence[float] | None = None,
-        sampling: dict[str, Any] | None = None,
-        version: str | None = None,
+        origin: TurnOrigin = TurnOrigin(),
     ) -> int:
         """Store a turn; returns its id. Raises ValueError for an unknown dialogue or speaker, and for lists that do not fit."""
         if speaker not in SPEAKERS or position < 0:
             raise ValueError(f"a turn of {speaker!r} at position {position}")
-        if logprobs is not None and len(logprobs) != len(token_ids or ()):
-            raise ValueError(f"{len(logprobs)} logprobs of {len(token_ids or ())} token_ids")
-        lists = [None if one is None else json.dumps(one, allow_nan=False) for one in (token_ids, logprobs, sampling)]
-        row = (dialogue, position, speaker, storable(text), *lists, version, time.time())
+        if origin.logprobs is not None and len(origin.logprobs) != len(origin.token_ids or ()):
+            raise ValueError(f"{len(origin.logprobs)} logprobs of {len(origin.token_ids or ())} token_ids")
+        columns = (origin.token_ids, origin.logprobs, origin.sampling)
+        lists = [None if column is None else json.dumps(column, allow_nan=False) for column in columns]
+        row = (dialogue, position, speaker, storable(text), *lists, origin.version, time.time())
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
                 raise ValueError(f"there is no dialogue {dialogue!r}")
             return insert_turn(connection, row)
 
-    def add_feedback(
-        self,
-        dialogue: str,
-        kind: str,
-        person: str,
-        *,
-        turn: int | None = None,
-        value: float | None = None,
-        text: str | None = None,
-        other: int | None = None,
-    ) -> int:
-        """Store one event; returns its id after it is on disk.
-
-        `thumb`: turn, value 1 or -1, text (the reason) if there is one. `score`: turn, value 1 to 5. `edit`: turn, text (the
-        better answer). `choice`: turn (the chosen answer), other. `dialogue_score`: value 1 to 5. `withdrawn`: text (the
-        kind that is taken back), and its turn. Raises ValueError for any other kind, value or turn.
-        """
-        check_event(kind, turn, value, text, other)
-        row = (dialogue, turn, kind, value, None if text is None else storable(text), other, self.hash_person(person))
+    def add_feedback(self, dialogue: str, person: str, rating: Rating) -> int:
+        """Store one event; returns its id after it is on disk. Raises ValueError for any other kind, value or turn."""
+        check_rating(rating)
+        text = None if rating.text is None else storable(rating.text)
+        row = (
+            dialogue,
+            rating.turn,
+            rating.kind,
+            rating.value,
+            text,
+            rating.other,
+            self.hash_person(person),
+            time.time(),
+        )
         with self.writing() as connection:
-            _check_turns(connection, dialogue, kind, turn, other)
-            return insert_event(connection, (*row, time.time()))
+            _check_turns(connection, dialogue, rating)
+            return insert_event(connection, row)
 
     def dialogues(self) -> list[StoredDialogue]:
         """All dialogues, in the order in which they were stored."""
@@ -334,13 +352,14 @@ def insert_event(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
     return int(connection.execute("INSERT INTO feedback VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid or 0)
 
 
-def check_event(kind: str, turn: int | None, value: float | None, text: str | None, other: int | None) -> None:
-    """Raises ValueError when an event of this kind cannot have these columns."""
+def check_rating(rating: Rating) -> None:
+    """Raises ValueError when a rating of this kind cannot have these columns."""
+    kind, turn, text, other = rating.kind, rating.turn, rating.text, rating.other
     of_dialogue = kind == "dialogue_score" or (kind == "withdrawn" and text == "dialogue_score")
     expected = {
         "a known kind": kind in KINDS,
         "a turn": (turn is None) == of_dialogue,
-        f"a value of {VALUES.get(kind)}": value in VALUES[kind] if kind in VALUES else value is None,
+        f"a value of {VALUES.get(kind)}": rating.value in VALUES.get(kind, (None,)),
         "another answer, for a choice alone": (other is None) == (kind != "choice")
         and (other is None or other != turn),
         "a text, for an edit": kind != "edit" or bool((text or "").strip()),
@@ -348,22 +367,24 @@ def check_event(kind: str, turn: int | None, value: float | None, text: str | No
         "a kind to withdraw": kind != "withdrawn" or text in KINDS[:-1],
     }
     if missing := [name for name, holds in expected.items() if not holds]:
-        raise ValueError(f"feedback {kind!r} (turn {turn}, value {value}, other {other}): wanted {', '.join(missing)}")
+        raise ValueError(
+            f"feedback {kind!r} (turn {turn}, value {rating.value}, other {other}): wanted {', '.join(missing)}"
+        )
 
 
-def _check_turns(connection: sqlite3.Connection, dialogue: str, kind: str, turn: int | None, other: int | None) -> None:
+def _check_turns(connection: sqlite3.Connection, dialogue: str, rating: Rating) -> None:
     """Raises ValueError unless the turns are answers in this dialogue, those of a choice at one position."""
     if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
         raise ValueError(f"there is no dialogue {dialogue!r}")
     positions = []
-    for turn_id in (turn, other):
+    for turn_id in (rating.turn, rating.other):
         if turn_id is not None:
             found = connection.execute("SELECT * FROM turns WHERE id = ?", (turn_id,)).fetchone()
             if found is None or found["dialogue"] != dialogue or found["speaker"] != "agent":
-                raise ValueError(f"feedback {kind!r}: turn {turn_id} is not an answer in dialogue {dialogue}")
+                raise ValueError(f"feedback {rating.kind!r}: turn {turn_id} is not an answer in dialogue {dialogue}")
             positions.append(found["position"])
     if len(set(positions)) > 1:
-        raise ValueError(f"feedback {kind!r}: turns {turn} and {other} answer different turns")
+        raise ValueError(f"feedback {rating.kind!r}: turns {rating.turn} and {rating.other} answer different turns")
 
 
 def counting(events: Sequence[Event]) -> list[Event]:

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.store import Rating
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def judged(run, monkeypatch):
         dialogue = store.begin("ann", "terminal")
         store.add_turn(dialogue, 0, "user", f"question {number}")
         answer = store.add_turn(dialogue, 1, "agent", f"answer {number}")
-        store.add_feedback(dialogue, "thumb", "ann", turn=answer, value=value)
-    store.add_feedback(dialogue, "score", "bob", turn=answer, value=3)
-    store.add_feedback(dialogue, "edit", "bob", turn=answer, text="better")
+        store.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=value))
+    store.add_feedback(dialogue, "bob", Rating("score", turn=answer, value=3))
+    store.add_feedback(dialogue, "bob", Rating("edit", turn=answer, text="better"))
     yield store
     store.close()
 

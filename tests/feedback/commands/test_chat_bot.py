@@ -5,14 +5,14 @@ import os
 
 import pytest
 
+from rlhf_dialog.commands.chat import ChatOptions
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.models.network import AGENT_FILE
 
 
 def partner(folder, **options):
-    given = {"tokenizer": None, "trust_remote_code": False, "trust_config": False, "device": "cpu", "seed": 0} | options
-    return Partner(str(folder), **given, adjust=lambda sampling: sampling)
+    return Partner(str(folder), ChatOptions(seed=0, **options))
 
 
 def test_bots_are_found_by_their_champion(bot, tmp_path):

@@ -31,7 +31,7 @@ NO_EVENTS = [
 def page(bot):  # noqa: F811
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering, "bot")
+        yield FeedbackPage(store, answering)
     store.close()
 
 

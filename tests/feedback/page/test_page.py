@@ -27,7 +27,7 @@ CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10
 def page(bot):
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering, "bot", limits=PageLimits(message_chars=50, messages=(6, 100)))
+        yield FeedbackPage(store, answering, limits=PageLimits(message_chars=50, messages=(6, 100)))
     store.close()
 
 
@@ -171,7 +171,7 @@ def test_the_same_answer_again(bot, page, request_, monkeypatch):
 def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     with Answering(bot, seed=1) as answering:
-        restarted = FeedbackPage(page.store, answering, "bot")
+        restarted = FeedbackPage(page.store, answering)
         thumb(restarted, request_, dialogue, True)
         said(restarted, request_, "And ?", dialogue)
     assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
@@ -256,7 +256,7 @@ def test_without_the_password_no_event_and_no_stream_is_answered(page):
     from fastapi.testclient import TestClient
 
     guarded = FeedbackPage(
-        page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame")
+        page.store, page.answering, lambda user, password: (user, password) == ("ann", "open sesame")
     )
     client = TestClient(guarded.app, base_url="http://127.0.0.1")
     event = {"data": ["", ""], "fn_index": 0, "session_hash": "tab"}
@@ -283,8 +283,6 @@ def test_the_page_says_whom_the_agent_plays_as_text(bot):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"introduction": "A <b>waiter</b>. Try: Tea, please."}))
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        (head,) = (
-            part.value for part in FeedbackPage(store, answering, "bot").demo.blocks.values() if part.elem_id == "head"
-        )
+        (head,) = (part.value for part in FeedbackPage(store, answering).demo.blocks.values() if part.elem_id == "head")
     store.close()
     assert "<p>A &lt;b&gt;waiter&lt;/b&gt;. Try: Tea, please.</p>" in head

@@ -10,6 +10,7 @@ from folders import contents, names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.store.store import Rating
 from rlhf_dialog.runs.lock import lock_folder
 
 
@@ -332,10 +333,10 @@ def test_an_older_store_gives_no_event_the_number_of_one_that_was_learned(bot):
     store = bot.store()
     dialogue = store.begin("ann", "terminal")
     turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
-    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=1) == 71
+    assert store.add_feedback(dialogue, "ann", Rating("thumb", turn=turn, value=1)) == 71
     store.close()
     store = bot.store()
-    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=-1) == 72
+    assert store.add_feedback(dialogue, "ann", Rating("thumb", turn=turn, value=-1)) == 72
     store.close()
 
 

@@ -23,7 +23,7 @@ from rlhf_dialog.feedback.store.examples import (
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
 CAPS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.9, 1.0])
@@ -40,7 +40,7 @@ def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), **t
     """A dialogue of one question with its answers; its id and the ids of the answers."""
     dialogue = store.begin(person, "terminal")
     store.add_turn(dialogue, 0, "user", asked)
-    return dialogue, [store.add_turn(dialogue, 1, "agent", text, **turn) for text in answers]
+    return dialogue, [store.add_turn(dialogue, 1, "agent", text, TurnOrigin(**turn)) for text in answers]
 
 
 def answer(event, person="p", liked=True, response="Two streets .", heldout=False, prompt=("Is it far ?",)):
@@ -69,7 +69,7 @@ def events(found):
 )
 def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
     dialogue, (turn,) = talk(store, token_ids=[3, 1, 4])
-    event = store.add_feedback(dialogue, kind, "p", turn=turn, value=value)
+    event = store.add_feedback(dialogue, "p", Rating(kind, turn=turn, value=value))
     found = read_examples(store)
     (heldout,) = [one.heldout for one in store.dialogues()]
     person = store.hash_person("p")
@@ -79,8 +79,8 @@ def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
 
 def test_a_score_of_3_and_that_of_a_dialogue_label_nothing(store):
     dialogue, (turn,) = talk(store)
-    store.add_feedback(dialogue, "score", "p", turn=turn, value=3)
-    store.add_feedback(dialogue, "dialogue_score", "p", value=5)
+    store.add_feedback(dialogue, "p", Rating("score", turn=turn, value=3))
+    store.add_feedback(dialogue, "p", Rating("dialogue_score", value=5))
     found = read_examples(store)
     assert len(found) == 0
     assert found.left_out == {"scores of 3, which say neither": 1, "scores of a whole dialogue": 1}
@@ -88,9 +88,9 @@ def test_a_score_of_3_and_that_of_a_dialogue_label_nothing(store):
 
 def test_edits_and_choices_are_pairs(store):
     dialogue, (first, second) = talk(store, answers=("Yes .", "No ."), token_ids=[7])
-    edit = store.add_feedback(dialogue, "edit", "p", turn=first, text="Two streets .")
-    store.add_feedback(dialogue, "edit", "q", turn=first, text="Yes . ")
-    choice = store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    edit = store.add_feedback(dialogue, "p", Rating("edit", turn=first, text="Two streets ."))
+    store.add_feedback(dialogue, "q", Rating("edit", turn=first, text="Yes . "))
+    choice = store.add_feedback(dialogue, "p", Rating("choice", turn=second, other=first))
     found = read_examples(store)
     shown = [(one.chosen, one.rejected, one.kind, one.event, one.chosen_ids, one.rejected_ids) for one in found.pairs]
     assert shown == [
@@ -102,16 +102,16 @@ def test_edits_and_choices_are_pairs(store):
 
 def test_of_a_thumb_and_a_score_the_newer_one_counts(store):
     dialogue, (turn,) = talk(store)
-    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
-    store.add_feedback(dialogue, "score", "p", turn=turn, value=1)
-    store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
+    store.add_feedback(dialogue, "p", Rating("score", turn=turn, value=1))
+    store.add_feedback(dialogue, "q", Rating("thumb", turn=turn, value=1))
     assert [(one.kind, one.liked) for one in read_examples(store).answers] == [("score", False), ("thumb", True)]
 
 
 def test_only_what_was_there_at_the_snapshot(store):
     dialogue, (turn,) = talk(store)
-    first = store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
-    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=-1)
+    first = store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=-1))
     assert [one.liked for one in read_examples(store, first).answers] == [True]
     assert [one.liked for one in read_examples(store).answers] == [False]
 
@@ -120,33 +120,33 @@ def test_only_what_was_there_at_the_snapshot(store):
 def test_a_prompt_goes_on_with_the_chosen_answer_or_the_newest(store, choose, said):
     dialogue, turns = talk(store, answers=("A", "B", "C"))
     if choose is not None:
-        store.add_feedback(dialogue, "choice", "p", turn=turns[choose], other=turns[1])
+        store.add_feedback(dialogue, "p", Rating("choice", turn=turns[choose], other=turns[1]))
     store.add_turn(dialogue, 2, "user", "And then ?")
     last = store.add_turn(dialogue, 3, "agent", "Left .")
-    store.add_feedback(dialogue, "thumb", "p", turn=last, value=1)
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
     assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
 
 
 def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
     """An edit goes on as the answer; what is written, chosen or edited later changes no prompt."""
     dialogue, (first, second) = talk(store, answers=("A", "B"))
-    store.add_feedback(dialogue, "choice", "p", turn=first, other=second)
+    store.add_feedback(dialogue, "p", Rating("choice", turn=first, other=second))
     third = store.add_turn(dialogue, 1, "agent", "C")
     store.add_turn(dialogue, 2, "user", "And then ?")
     after_c = store.add_turn(dialogue, 3, "agent", "Left .")
-    store.add_feedback(dialogue, "edit", "p", turn=third, text="D")
+    store.add_feedback(dialogue, "p", Rating("edit", turn=third, text="D"))
     after_d = store.add_turn(dialogue, 3, "agent", "Right .")
-    store.add_feedback(dialogue, "withdrawn", "p", turn=third, text="edit")
-    store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    store.add_feedback(dialogue, "p", Rating("withdrawn", turn=third, text="edit"))
+    store.add_feedback(dialogue, "p", Rating("choice", turn=second, other=first))
     for turn in (after_c, after_d):
-        store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+        store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
     said = [one.prompt_turns for one in read_examples(store).answers]
     assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
 
 
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     dialogue, (turn,) = talk(store)
-    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
     read, other = store.turns, Store(store.path)
 
     def turns(name):
@@ -164,7 +164,7 @@ def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
 def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
     for number in range(20):
         dialogue, (turn,) = talk(store, asked=f"Question {number} ?")
-        store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
+        store.add_feedback(dialogue, "q", Rating("thumb", turn=turn, value=1))
     found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
     assert found.people == [store.hash_person("q")]
     assert found.concerned == sorted([store.hash_person("p"), store.hash_person("q")])
@@ -173,7 +173,7 @@ def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
 def test_an_answer_to_nothing_is_left_out(store):
     dialogue = store.begin("p", "import:x")
     turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
-    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
     found = read_examples(store)
     assert (len(found), found.left_out) == (0, {"answers to nothing": 1})
 
@@ -181,7 +181,7 @@ def test_an_answer_to_nothing_is_left_out(store):
 def test_held_out_dialogues_are_never_trained_on(store):
     for i in range(60):
         dialogue, (turn,) = talk(store, asked=f"Question {i} ?")
-        store.add_feedback(dialogue, "thumb", f"p{i}", turn=turn, value=1)
+        store.add_feedback(dialogue, f"p{i}", Rating("thumb", turn=turn, value=1))
     heldout = {one.id for one in store.dialogues() if one.heldout}
     examples = read_examples(store)
     training = training_set(examples, BotSettings(), (), random.Random(0))

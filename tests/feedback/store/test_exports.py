@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import exports
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def test_what_counts_now_in_the_columns_of_trl(store):
     store.add_turn(dialogue, 0, "user", "Is it far ?")
     first = store.add_turn(dialogue, 1, "agent", "Yes .")
     second = store.add_turn(dialogue, 1, "agent", "Two streets .")
-    store.add_feedback(dialogue, "thumb", "ann", turn=first, value=1)
-    store.add_feedback(dialogue, "score", "ann", turn=second, value=3)
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=1))
+    store.add_feedback(dialogue, "ann", Rating("score", turn=second, value=3))
     assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": True}]
-    store.add_feedback(dialogue, "thumb", "ann", turn=first, value=-1)
-    store.add_feedback(dialogue, "choice", "ann", turn=second, other=first)
-    store.add_feedback(dialogue, "edit", "ann", turn=second, text="Two streets, on foot .")
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=-1))
+    store.add_feedback(dialogue, "ann", Rating("choice", turn=second, other=first))
+    store.add_feedback(dialogue, "ann", Rating("edit", turn=second, text="Two streets, on foot ."))
     assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": False}]
     assert exports.export_rows(store, "dpo") == [
         {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},

@@ -7,7 +7,7 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import exports
 from rlhf_dialog.feedback.store.imports import import_file
-from rlhf_dialog.feedback.store.store import Store, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, is_heldout
 
 KTO = [{"prompt": f"Question {n} ?", "completion": f"Answer {n} .", "label": n % 2 == 0} for n in range(40)]
 DPO = [{"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}]
@@ -80,9 +80,9 @@ def test_what_answers_one_prompt_is_held_out_together(store, tmp_path):
 
 def test_an_export_into_another_bot_and_back(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
-    answer = store.add_turn(dialogue, 0, "agent", "Hello .", token_ids=[1], logprobs=[-1.0], version="0001")
-    store.add_feedback(dialogue, "thumb", "bob", turn=answer, value=1)
-    store.add_feedback(dialogue, "thumb", "bob", turn=answer, value=-1)
+    answer = store.add_turn(dialogue, 0, "agent", "Hello .", TurnOrigin(token_ids=[1], logprobs=[-1.0], version="0001"))
+    store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=1))
+    store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=-1))
     path = tmp_path / "export.jsonl"
     exports.write_jsonl(path, everything(store))
     before = everything(store)
@@ -101,7 +101,7 @@ def test_an_export_into_another_bot_and_back(store, tmp_path):
 
 def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
-    store.add_feedback(dialogue, "dialogue_score", "ann", value=5)
+    store.add_feedback(dialogue, "ann", Rating("dialogue_score", value=5))
     exports.write_jsonl(tmp_path / "export.jsonl", everything(store))
     assert store.forget(store.hash_person("ann")) == 2
     import_file(store, tmp_path / "export.jsonl")

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_dialog.feedback.store.progress import describe_progress, needed_ratings, short_count
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Store, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, is_heldout
 
 HELD_OUT = [name for name in (f"{number:032x}" for number in range(400)) if is_heldout(name)]
 
@@ -20,7 +20,7 @@ def rate(store, dialogue):
     store.begin("ann", "page", dialogue)
     store.add_turn(dialogue, 0, "user", f"Question {dialogue} ?")
     turn = store.add_turn(dialogue, 1, "agent", "Answer .")
-    store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=1)
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=turn, value=1))
 
 
 def test_a_fifth_is_held_out_so_thirty_take_about_150_ratings():

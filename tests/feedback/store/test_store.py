@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.store import Event, Store, counting, is_heldout
+from rlhf_dialog.feedback.store.store import Event, Rating, Store, TurnOrigin, counting, is_heldout
 
 ANN, BOB = "ann-7f3a", "bob-91cc"  # random ids, as in cookies
 
@@ -26,7 +26,7 @@ def talk(store, person=ANN, answer="Inside , please ."):
     dialogue = store.begin(person, "terminal")
     store.add_turn(dialogue, 0, "user", "Where shall we sit ?")
     kept = {"token_ids": [5, 6], "logprobs": [-0.5, -1.25], "sampling": {"temperature": 0.7}, "version": "0001"}
-    return dialogue, store.add_turn(dialogue, 1, "agent", answer, **kept)
+    return dialogue, store.add_turn(dialogue, 1, "agent", answer, TurnOrigin(**kept))
 
 
 def test_what_is_stored_comes_back(store):
@@ -39,7 +39,7 @@ def test_what_is_stored_comes_back(store):
     assert (answered.id, answered.position, answered.version) == (answer, 1, "0001")
     assert (answered.token_ids, answered.logprobs, answered.sampling) == ([5, 6], [-0.5, -1.25], {"temperature": 0.7})
     assert store.last_event() == 0
-    event = store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=-1, text="too short")
+    event = store.add_feedback(dialogue, BOB, Rating("thumb", turn=answer, value=-1, text="too short"))
     (row,) = store.feedback()
     assert (row.id, row.turn, row.kind, row.value, row.text) == (event, answer, "thumb", -1, "too short")
     assert store.last_event() == event
@@ -47,7 +47,7 @@ def test_what_is_stored_comes_back(store):
 
 def test_of_a_person_only_a_salted_hash_is_kept(store):
     dialogue, answer = talk(store, ANN)
-    store.add_feedback(dialogue, "score", ANN, turn=answer, value=4)
+    store.add_feedback(dialogue, ANN, Rating("score", turn=answer, value=4))
     with closing(sqlite3.connect(store.path)) as plain:
         meta = dict(plain.execute("SELECT key, value FROM meta"))
         people = set(plain.execute("SELECT person FROM dialogues UNION SELECT person FROM feedback"))
@@ -60,16 +60,16 @@ def test_of_a_person_only_a_salted_hash_is_kept(store):
 
 def test_the_newest_counts_and_what_is_withdrawn_does_not(store):
     dialogue, answer = talk(store)
-    first = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
-    other = store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=1)
-    second = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=-1)
+    first = store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
+    other = store.add_feedback(dialogue, BOB, Rating("thumb", turn=answer, value=1))
+    second = store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=-1))
     assert [event.id for event in store.feedback()] == [other, second]
     assert [event.id for event in store.feedback(upto=other)] == [first, other]
     assert [event.id for event in store.feedback(after=other)] == [second]
     assert [event.id for event in store.feedback(newest=False)] == [first, other, second]
-    store.add_feedback(dialogue, "withdrawn", ANN, turn=answer, text="thumb")
+    store.add_feedback(dialogue, ANN, Rating("withdrawn", turn=answer, text="thumb"))
     assert [event.id for event in store.feedback()] == [other]
-    again = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    again = store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
     assert [event.id for event in store.feedback()] == [other, again]
 
 
@@ -84,8 +84,8 @@ def test_a_choice_replaces_the_choice_between_the_same_answers():
 
 def test_a_score_of_a_dialogue_has_no_turn(store):
     dialogue, _ = talk(store)
-    store.add_feedback(dialogue, "dialogue_score", ANN, value=2)
-    newer = store.add_feedback(dialogue, "dialogue_score", ANN, value=5)
+    store.add_feedback(dialogue, ANN, Rating("dialogue_score", value=2))
+    newer = store.add_feedback(dialogue, ANN, Rating("dialogue_score", value=5))
     assert [(event.id, event.turn, event.value) for event in store.feedback()] == [(newer, None, 5)]
 
 
@@ -121,7 +121,7 @@ def test_feedback_that_cannot_be_is_refused(store, wrong):
     given = {"dialogue": dialogue, "turn": answer, **wrong}
     given = {key: named.get(value, value) if isinstance(value, str) else value for key, value in given.items()}
     with pytest.raises(ValueError, match=r"feedback|dialogue"):
-        store.add_feedback(person=ANN, **given)
+        store.add_feedback(given.pop("dialogue"), ANN, Rating(**given))
     assert store.feedback() == []
 
 
@@ -135,7 +135,7 @@ def test_turns_that_cannot_be_are_refused(store):
         ((dialogue, 2, "agent", "x"), {"token_ids": [1], "logprobs": [float("nan")]}),
     ]:
         with pytest.raises(ValueError, match=r"dialogue|turn|logprobs|JSON"):
-            store.add_turn(*arguments, **keys)
+            store.add_turn(*arguments, TurnOrigin(**keys))
     assert len(store.turns(dialogue)) == 2
 
 
@@ -147,7 +147,7 @@ def test_half_a_character_becomes_a_question_mark(store):
 
 def test_nothing_is_updated_or_deleted(store):
     dialogue, answer = talk(store)
-    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
     with closing(sqlite3.connect(store.path)) as plain:
         for table, column in {"meta": "value", "dialogues": "person", "turns": "text", "feedback": "value"}.items():
             for statement in (f"UPDATE {table} SET {column} = 1", f"DELETE FROM {table}"):
@@ -169,10 +169,10 @@ def test_a_fifth_of_the_dialogues_is_held_out_by_the_hash_of_its_id(store):
 
 def test_what_is_forgotten_is_not_in_the_file(store):
     kept, answer = talk(store, BOB, answer="Outside is fine .")
-    store.add_feedback(kept, "edit", ANN, turn=answer, text="an edit that was private")
-    store.add_feedback(kept, "thumb", BOB, turn=answer, value=1)
+    store.add_feedback(kept, ANN, Rating("edit", turn=answer, text="an edit that was private"))
+    store.add_feedback(kept, BOB, Rating("thumb", turn=answer, value=1))
     gone, answer = talk(store, ANN, answer="a secret of the kitchen " * 300)  # several pages of SQLite
-    store.add_feedback(gone, "thumb", BOB, turn=answer, value=-1, text="a reason under it")
+    store.add_feedback(gone, BOB, Rating("thumb", turn=answer, value=-1, text="a reason under it"))
     texts = [b"secret of the kitchen", b"that was private", b"a reason under it", store.hash_person(ANN).encode()]
 
     def bytes_on_disk():
@@ -209,7 +209,7 @@ def test_a_backup_while_others_write_is_a_whole_store(store, tmp_path):
     with other.writing() as connection:
         connection.execute("INSERT INTO meta VALUES ('later', 'x')")
         store.backup(tmp_path / "copy.sqlite")
-    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
     copy = Store(tmp_path / "copy.sqlite", store.bot)
     assert (copy.turns(dialogue), copy.last_event(), store.last_event()) == (store.turns(dialogue), 0, 1)
     store.backup(tmp_path / "copy.sqlite")
@@ -228,7 +228,7 @@ def test_threads_share_a_store(store):
     def talks(person):
         for _ in range(3):
             dialogue, answer = talk(store, person)
-            store.add_feedback(dialogue, "thumb", person, turn=answer, value=1)
+            store.add_feedback(dialogue, person, Rating("thumb", turn=answer, value=1))
 
     threads = [threading.Thread(target=talks, args=(f"person {number}",)) for number in range(4)]
     for thread in threads:
@@ -245,11 +245,11 @@ def test_a_forked_process_uses_its_own_connection(store):
     child = os.fork()
     if child == 0:
         try:
-            store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+            store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=-1)
+    store.add_feedback(dialogue, BOB, Rating("thumb", turn=answer, value=-1))
     assert [event.value for event in store.feedback()] == [1, -1]
     store.check()
 
@@ -284,10 +284,10 @@ def test_a_full_disk(store):
     pages = store.rows("PRAGMA page_count")[0][0]
     store.rows(f"PRAGMA max_page_count={pages}")
     with pytest.raises(UserError, match="the disk is full, and nothing was stored; free some space"):
-        store.add_feedback(dialogue, "edit", ANN, turn=answer, text="a long answer " * 5000)
+        store.add_feedback(dialogue, ANN, Rating("edit", turn=answer, text="a long answer " * 5000))
     assert store.feedback() == []
     store.rows("PRAGMA max_page_count=1000000")
-    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    store.add_feedback(dialogue, ANN, Rating("thumb", turn=answer, value=1))
     assert [event.kind for event in store.feedback()] == ["thumb"]
 
 

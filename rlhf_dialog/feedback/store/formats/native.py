@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
-from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Store, StoredDialogue, StoredTurn, check_event
+from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Rating, Store, StoredDialogue, StoredTurn, check_rating
 
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
 MAX_POSITION = 10**6  # turns of a dialogue
@@ -96,7 +96,7 @@ def _record(row: Row, where: str) -> Record:
 
 
 def _judgement(event: Row, places: dict[int, int], turns: list[ImportedTurn]) -> Judgement:
-    check_event(event["kind"], event["turn"], event["value"], event["text"], event["other"])
+    check_rating(Rating(event["kind"], event["turn"], event["value"], event["text"], event["other"]))
     turn, other = (None if event[key] is None else places[event[key]] for key in ("turn", "other"))
     if any(place is not None and turns[place].speaker != "agent" for place in (turn, other)):
         raise ValueError("feedback on a turn of the user")

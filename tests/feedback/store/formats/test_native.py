@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import native
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 
 @pytest.fixture
@@ -14,13 +14,11 @@ def rows(tmp_path):
     store = Store.create(tmp_path / "feedback.sqlite")
     dialogue = store.begin("ann", "terminal")
     store.add_turn(dialogue, 0, "user", "Is it far ?")
-    first = store.add_turn(
-        dialogue, 1, "agent", "Yes .", token_ids=[1], logprobs=[-0.5], sampling={"top_k": 0}, version="0001"
-    )
+    first = store.add_turn(dialogue, 1, "agent", "Yes .", TurnOrigin([1], [-0.5], {"top_k": 0}, "0001"))
     second = store.add_turn(dialogue, 1, "agent", "Two streets .")
-    store.add_feedback(dialogue, "thumb", "ann", turn=first, value=1)
-    store.add_feedback(dialogue, "thumb", "ann", turn=first, value=-1, text="short")
-    store.add_feedback(dialogue, "choice", "bob", turn=second, other=first)
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=1))
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=-1, text="short"))
+    store.add_feedback(dialogue, "bob", Rating("choice", turn=second, other=first))
     yield native.export_rows(store)
     store.close()
 
