@@ -26,8 +26,7 @@ from rlhf_dialog.data.synthetic.judge import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.evaluation.logit_bias_baseline import choose_scale, fit_bias, gain_share
-from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
-from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
+from rlhf_dialog.evaluation.replies import generate_replies, nearest_replies, pick_prompts
 from rlhf_dialog.evaluation.untrusted import number_in
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature

@@ -17,11 +17,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50621,
-    "lines of the pipeline": 32658,
-    "lines of tests": 64269,
+    "lines of the package": 50519,
+    "lines of the pipeline": 32549,
+    "lines of tests": 64237,
     "words of documents": 31512,
-    "functions with more than six parameters": 6,
+    "functions with more than six parameters": 1,
     "class names used twice": 0,
     "variables whose name says nothing": 0,
     "functions named by a participle or preposition": 0,

@@ -46,8 +46,7 @@ from experiments.policies_table.table import (
 )
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.command_line import check_output
-from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.verification import sha256_of_file

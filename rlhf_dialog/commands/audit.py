@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.evaluate import Task
-from rlhf_dialog.commands.evaluate_judges import all_judges
-from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.evaluate_options import all_judges
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import check_keys, find_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder

@@ -11,8 +11,7 @@ from pathlib import Path
 from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, show_answer, split_command
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
-from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError

@@ -16,11 +16,7 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "run the whole pipeline offline on a small model and synthetic dialogues",
         START,
     ),
-    "doctor": Command(
-        "rlhf_dialog.commands.doctor",
-        "measure this machine and show which runs fit",
-        START,
-    ),
+    "doctor": Command("rlhf_dialog.commands.doctor", "measure this machine and show which runs fit", START),
     "train": Command("rlhf_dialog.commands.train", "train a dialog model with PPO", START),
     "chat": Command("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal", START),
     "evaluate": Command(
@@ -38,9 +34,7 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "rlhf_dialog.commands.supervised.intent_classifier", "train the dialogue act classifier of the reward", TEACH
     ),
     "train-preference-model": Command(
-        "rlhf_dialog.commands.supervised.preference_model",
-        "train a reward model on pairs of replies",
-        TEACH,
+        "rlhf_dialog.commands.supervised.preference_model", "train a reward model on pairs of replies", TEACH
     ),
     "train-relevance-model": Command(
         "rlhf_dialog.commands.supervised.relevance_model",

@@ -132,12 +132,7 @@ def run_lines(runs: "list[CommonRun]", packages: list[Package]) -> Iterator[str]
 def wrap_lines(text: str, first: str = "  ", then: str = "  ") -> list[str]:
     """The text in lines of at most WIDTH letters; a path or a name that is longer is not divided."""
     return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=then,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, WIDTH, initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
     )
 
 

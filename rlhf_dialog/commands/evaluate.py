@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
-from rlhf_dialog.commands.evaluate_agents import (
+from rlhf_dialog.commands.evaluate_options import (
     AgentOptions,
     check_beside,
     folders_beside,
+    judge_folder,
     load_agent,
     load_baseline,
     load_beside,
+    relevance_folders,
+    set_judges,
 )
-from rlhf_dialog.commands.evaluate_judges import judge_folder, relevance_folders, set_judges
-from rlhf_dialog.commands.options import option, run_command
-from rlhf_dialog.commands.registering import register
+from rlhf_dialog.commands.options import option, register, run_command
 from rlhf_dialog.config.loading import check_keys, find_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue

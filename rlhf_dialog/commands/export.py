@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import new_folder
-from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import Config

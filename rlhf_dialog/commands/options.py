@@ -15,6 +15,7 @@ import argparse
 import inspect
 import logging
 import re
+import runpy
 import sys
 import textwrap
 import types
@@ -186,10 +187,7 @@ def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Pa
         if place is None:
             place = rivals[metadata["rivals"]] = parser.add_mutually_exclusive_group()
         word = option_field.name if metadata["form"] == "positional" else f"--{option_field.name}"
-        place.add_argument(
-            word,
-            **_argparse_arguments(option_field, types_of[option_field.name]),
-        )
+        place.add_argument(word, **_argparse_arguments(option_field, types_of[option_field.name]))
     return parser
 
 
@@ -266,3 +264,19 @@ def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
     for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
         head = f"  --{name} {metavar or ''}".ljust(17)
         yield textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18)
+
+
+REGISTER = "Python file that registers classes of your own (rewards, policies ...), run first; for example train_ppo.py"
+
+
+def register(path: str, key: str = "--register") -> None:
+    """Run a file of the user's for the classes that it registers. Raises UserError, which begins with `key`, when it fails."""
+    if not Path(path).is_file():
+        raise UserError(f"{key} {path}: is not a regular file; name a Python file that registers your classes")
+    words, sys.argv = sys.argv, [path]
+    try:
+        runpy.run_path(path, run_name="registered")
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{key} {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = words

@@ -4,8 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from rlhf_dialog.commands.options import RunOptions, option, run_command
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.options import REGISTER, RunOptions, option, register, run_command
 from rlhf_dialog.config.loading import check_keys, load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder

@@ -6,7 +6,6 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.checks import (
     Asked,
     OneOf,
@@ -17,6 +16,7 @@ from rlhf_dialog.config.checks import (
     without_prompts,
 )
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
@@ -39,10 +39,7 @@ class RunKeys(Settings):
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
     grace_seconds: float = Field(
-        20.0,
-        ge=0,
-        le=10**6,
-        description="seconds to finish and save the iteration after SIGTERM or Ctrl-C",
+        20.0, ge=0, le=10**6, description="seconds to finish and save the iteration after SIGTERM or Ctrl-C"
     )
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every iteration"
@@ -210,9 +207,7 @@ class PPOKeys(Settings):
     )
 
     @field_validator(
-        "num_responses_per_prompt",
-        mode="before",
-        json_schema_input_type=Annotated[int, Field(ge=1, le=10**6)] | None,
+        "num_responses_per_prompt", mode="before", json_schema_input_type=Annotated[int, Field(ge=1, le=10**6)] | None
     )
     @classmethod
     def _by_estimator(cls, value: Any, info: ValidationInfo) -> Any:
@@ -259,10 +254,7 @@ class RewardKeys(Settings):
         f"({', '.join(estimators.names('needs_groups'))}: its whole group) and count it",
     )
     reward_timeout_s: float | None = Field(
-        None,
-        gt=0,
-        le=10**6,
-        description="time limit for scoring a rollout or an evaluation; default: no limit",
+        None, gt=0, le=10**6, description="time limit for scoring a rollout or an evaluation; default: no limit"
     )
 
 

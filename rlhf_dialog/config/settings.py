@@ -1,10 +1,10 @@
-"""The base class of every configuration: what all of them check."""
+"""The base class of every configuration, and the keys that runs, supervised training and saved agents share."""
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 MOST = 10**12  # of any whole number
@@ -44,3 +44,77 @@ class Settings(BaseModel):
         if type(value) is int and abs(value) > MOST:
             raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
+
+
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+
+
+class DataKeys(Settings):
+    """Prompts and responses"""
+
+    context_size: int = Field(5, ge=1, le=10**6, description="number of most recent turns in a prompt")
+    min_context_size: int = Field(
+        1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
+    )
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
+    )
+    max_prompt_length: int = Field(
+        128,
+        ge=2,
+        le=10**6,
+        description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left",
+    )
+    turn_separator: str = Field(
+        "<EOU>",
+        min_length=1,
+        description="text or special token that ends each turn; chat_template: use the tokenizer's chat template",
+    )
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=10_000,
+        description="system message of every prompt; null: that of the template; needs turn_separator: chat_template",
+    )
+
+    @model_validator(mode="after")
+    def _check_system_prompt(self) -> Self:
+        if self.system_prompt is not None and self.turn_separator != "chat_template":
+            raise ValueError(
+                f"system_prompt: needs turn_separator: chat_template, found {self.turn_separator!r}; without a template "
+                "a prompt is its turns alone"
+            )
+        return self
+
+
+class SamplingKeys(Settings):
+    """Sampling"""
+
+    max_new_tokens: int = Field(20, ge=1, le=10**6, description="maximum length of a response in tokens")
+    temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; log-probabilities include it")
+    top_k: int = Field(
+        0, ge=0, description="sample from the k most likely tokens; log-probabilities include it; 0: off"
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="sample from the most likely tokens with this total probability; 1: off"
+    )
+    stop_token_ids: list[TokenId] = Field(
+        [], description="further ids that end a response, besides the model's end tokens and turn_separator"
+    )
+
+
+class ChatKeys(Settings):
+    """Chat"""
+
+    chat_temperature: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="temperature of chat and page; 0: always the most likely token; null: temperature",
+    )
+    introduction: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="text shown before a chat: whom the agent plays, and what to try",
+    )

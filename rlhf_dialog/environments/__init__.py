@@ -9,7 +9,7 @@
 - **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished dialogue.
 """
 
+from rlhf_dialog.environments.adapters import SingleTurn
 from rlhf_dialog.environments.base import Environment
-from rlhf_dialog.environments.single_turn import SingleTurn
 
 __all__ = ["Environment", "SingleTurn"]

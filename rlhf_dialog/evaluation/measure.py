@@ -1,4 +1,4 @@
-"""Every metric of replies, with intervals and differences. B prompts."""
+"""Every metric of replies, with intervals and differences. B prompts or replies, C prompts to choose from."""
 
 import logging
 import math
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
-from rlhf_dialog.evaluation.relevance import KS, recalls
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
@@ -270,3 +271,39 @@ def _on_common_prompts(measured: Measured, other: Measured) -> Measured:
         for name, values in measured.per_prompt.items()
     }
     return replace(measured, per_prompt=common)
+
+
+NUM_CONTEXTS = 100
+KS = (1, 10)
+
+
+def recalls(
+    model: RelevanceModel, dialogues: Sequence[Dialogue], groups: Sequence[int], seed: int = 0
+) -> dict[str, Array]:
+    """`r1` and `r10`, (B,) each: 1 where the reply's own prompt is among the k best of 100, else 0.
+
+    The 99 others are drawn by `seed` from the prompts of other dialogues (`groups`: the dialogue of each), all of them where
+    there are fewer; NaN where there are none. A prompt that scores like the own one ranks above it.
+    """
+    scores = candidate_scores(model, dialogues, draw_candidates(dialogues, groups, seed))
+    ranks = (scores[:, 1:] >= scores[:, :1]).sum(dim=1).numpy()
+    alone = scores.shape[1] == 1
+    return {f"r{k}": np.full(len(ranks), np.nan) if alone else (ranks < k).astype(np.float64) for k in KS}
+
+
+def draw_candidates(dialogues: Sequence[Dialogue], groups: Sequence[int], seed: int) -> Tensor:
+    """(B, C): the row of the own prompt, then those of the others."""
+    numbers = np.asarray(groups)
+    generator = np.random.default_rng(seed)
+    most = min([NUM_CONTEXTS - 1, *(int((numbers != group).sum()) for group in set(groups))])
+    rows = []
+    for row, group in enumerate(numbers):
+        others = np.flatnonzero(numbers != group)
+        rows.append([row, *generator.choice(others, most, replace=False)])
+    return torch.tensor(np.asarray(rows, dtype=np.int64)).reshape(len(rows), most + 1)
+
+
+def candidate_scores(model: RelevanceModel, dialogues: Sequence[Dialogue], candidates: Tensor) -> Tensor:
+    """The mean score of the members, (B, C)."""
+    contexts = [dialogue.turns_before for dialogue in dialogues]
+    return model.scores(contexts, [dialogue.response for dialogue in dialogues], candidates).mean(dim=0)

@@ -10,15 +10,7 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair
-from rlhf_dialog.evaluation.intervals import (
-    Array,
-    Interval,
-    Statistic,
-    difference,
-    interval,
-    mean_statistic,
-    ratio,
-)
+from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_statistic, ratio
 
 NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"

@@ -2,7 +2,9 @@
 
 import logging
 import random
+import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -12,8 +14,7 @@ import torch
 from rich.progress import track
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.intervals import Array
-from rlhf_dialog.evaluation.retrieval_baseline import nearest_replies
+from rlhf_dialog.evaluation.intervals import Array, Numbers
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import Sampling, random_numbers
@@ -49,24 +50,26 @@ def generate_replies(
     seed: int = 0,
     batch_size: int = 64,
     title: str = "replies",
-    only: range | None = None,
 ) -> Replies:
-    """Answer every prompt, or only those of these numbers; the same seed, prompts and batch size give the same replies."""
+    """Answer every prompt; the same seed, prompts and batch size give the same replies."""
+    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop)
+    return generate_share(speaker, prompts, range(len(prompts)), seed, batch_size, title)
+
+
+def generate_share(
+    speaker: Responder, prompts: list[Dialogue], share: range, seed: int, batch_size: int, title: str
+) -> Replies:
+    """What `generate_replies` gives, with the speaker's sampling, for the prompts with the numbers of `share` alone."""
     torch.manual_seed(seed)
-    speaker, rows_of_rank = (
-        Responder(speaker.policy, speaker.encoder, sampling, speaker.stop),
-        range(len(prompts)) if only is None else only,
-    )
     dialogues, num_tokens = [], []
     for start in progress(range(0, len(prompts), batch_size), title):
         size = min(batch_size, len(prompts) - start)
-        uniform = random_numbers(size, sampling, speaker.policy.lm.device)
-        first, end = max(rows_of_rank.start, start), min(rows_of_rank.stop, start + size)
+        uniform = random_numbers(size, speaker.sampling, speaker.policy.lm.device)
+        first, end = max(share.start, start), min(share.stop, start + size)
         if first < end:
-            replies = speaker.reply(prompts[first:end], uniform[first - start : end - start])
-            dialogues += [
-                p.with_reply(reply.text, reply.truncated) for p, reply in zip(prompts[first:end], replies, strict=True)
-            ]
+            mine = prompts[first:end]
+            replies = speaker.reply(mine, uniform[first - start : end - start])
+            dialogues += [p.with_reply(x.text, x.truncated) for p, x in zip(mine, replies, strict=True)]
             num_tokens += [len(reply.ids) for reply in replies]
     return Replies(dialogues, num_tokens)
 
@@ -158,3 +161,47 @@ def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0
         return prompts
     chosen = random.Random(seed).sample(range(len(prompts)), max_prompts)
     return [prompts[i] for i in sorted(chosen)]
+
+
+_WORD = re.compile(r"[\w']+")
+
+
+def nearest_replies(prompts: Sequence[Dialogue], training: Sequence[Dialogue]) -> list[str]:
+    """The reference of that training prompt whose last turn is nearest to each prompt's; ties: the first one.
+
+    Near is the cosine of the words' counts times log(N / number of the N training prompts with the word) (Sparck Jones 1972).
+    """
+    index = _Index([_words(one) for one in training])
+    return [training[index.nearest(_words(prompt))].reference or "" for prompt in prompts]
+
+
+def _words(prompt: Dialogue) -> Counter[str]:
+    return Counter(_WORD.findall(prompt.prompt_turns[-1].lower()))
+
+
+class _Index:
+    """Which of N texts have a word, with what weight (posting lists)."""
+
+    def __init__(self, texts: Sequence[Counter[str]]):
+        rows: dict[str, list[int]] = defaultdict(list)
+        counts: dict[str, list[int]] = defaultdict(list)
+        for row, words in enumerate(texts):
+            for word, count in words.items():
+                rows[word].append(row)
+                counts[word].append(count)
+        self.rareness = {word: float(np.log(len(texts) / len(entries))) for word, entries in rows.items()}
+        self.rows: dict[str, Numbers] = {word: np.asarray(entries) for word, entries in rows.items()}
+        self.weights: dict[str, Array] = {
+            word: np.asarray(entries) * self.rareness[word] for word, entries in counts.items()
+        }
+        squares = np.zeros(len(texts))
+        for word, entries in self.rows.items():
+            squares[entries] += self.weights[word] ** 2
+        self.lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
+
+    def nearest(self, words: Counter[str]) -> int:
+        scores = np.zeros(len(self.lengths))
+        for word, count in words.items():
+            if word in self.rows:
+                scores[self.rows[word]] += count * self.rareness[word] * self.weights[word]
+        return int((scores / self.lengths).argmax())

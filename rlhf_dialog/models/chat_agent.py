@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import ConfigDict
 from torch import Tensor
 
-from rlhf_dialog.config.chat_keys import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks

@@ -14,8 +14,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import SHOWN, markdown, split_rows
-from rlhf_dialog.publishing.data_set import DataSet, describe_data_set
-from rlhf_dialog.publishing.marks import cell, code, code_block
+from rlhf_dialog.publishing.data_set import DataSet, cell, code, code_block, describe_data_set
 from rlhf_dialog.publishing.privacy import hide_private, without_places
 from rlhf_dialog.publishing.repository import RUN_KEY
 

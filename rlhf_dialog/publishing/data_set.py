@@ -1,12 +1,12 @@
-"""The data set of a card: its name, and its licence where it is known."""
+"""The data set of a card, with its licence where it is known, and how text of others is put into a card."""
 
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_dialog.data.sources import is_hub_name
-from rlhf_dialog.publishing.marks import code
 from rlhf_dialog.publishing.privacy import hide_private
 
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
@@ -56,3 +56,32 @@ def _is_daily_dialog(path: str) -> bool:
             return sum(1 for line in lines if line.strip()) == NUM_VALIDATION
     except OSError:
         return False
+
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def code(value: Any) -> str:
+    r"""The value as a code span on one line, with control characters as escapes.
+
+    >>> code("<EOU>\n")
+    '`<EOU>\\n`'
+    """
+    text = CONTROL.sub(lambda match: repr(match[0])[1:-1], str(value))
+    mark = "`" * (_longest(text) + 1)
+    return f"{mark} {text} {mark}" if "`" in text else f"{mark}{text}{mark}"
+
+
+def cell(value: Any) -> str:
+    """`code` for a cell of a table."""
+    return code(value).replace("|", r"\|")
+
+
+def code_block(text: str, language: str) -> str:
+    """A block of code whose fence is longer than each row of backticks in it."""
+    mark = "`" * max(3, _longest(text) + 1)
+    return f"{mark}{language}\n{text}\n{mark}"
+
+
+def _longest(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
+from rlhf_dialog.environments.adapters import SingleTurn
 from rlhf_dialog.environments.base import Environment, EpisodeLimits, answer, check_turns, open_episode
-from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.models.chat_agent import Reply, Responder
 from rlhf_dialog.models.device_copies import send, send_all
 from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond

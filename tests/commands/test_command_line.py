@@ -12,8 +12,8 @@ from pydantic import Field
 
 from rlhf_dialog.commands import command_line
 from rlhf_dialog.commands.options import Parser, YamlOptions, run_command
-from rlhf_dialog.config.chat_keys import DataKeys
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
 
 
@@ -187,7 +187,7 @@ def test_an_output_that_nobody_reads_ends_quietly(argv, tmp_path):
     script.write_text(
         "import sys\n"
         "from rlhf_dialog.commands.options import YamlOptions, run_command\n"
-        "from rlhf_dialog.config.chat_keys import DataKeys\n"
+        "from rlhf_dialog.config.settings import DataKeys\n"
         "class Demo(YamlOptions):\n"
         "    schema, description = DataKeys, 'demo'\n"
         f"sys.exit(run_command(Demo, lambda options: print(options.settings), {argv}))\n",

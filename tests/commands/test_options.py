@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.options import Options, YamlOptions, option, parse_options, run_command
+from rlhf_dialog.commands.options import Options, YamlOptions, option, parse_options, register, run_command
+from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
@@ -121,3 +122,25 @@ def test_help_and_settings_of_a_yaml_are_printed(capsys):
     assert "\n  --overwrite     replace the run\n  --resume [auto] continue the run\n" in text
     assert run_command(DemoYamlOptions, seen.append, ["--print_config", "--size", "2"]) == 0
     assert (capsys.readouterr().out, seen) == ("size: 2\n", [])
+
+
+def test_the_classes_of_a_file(own_networks, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        'import sys\nfrom rlhf_dialog import ModelFactory\nModelFactory.register(f"Mine {len(sys.argv)}", dict)\n'
+        'if __name__ == "__main__":\n    raise RuntimeError\n',
+        encoding="utf-8",
+    )
+    register(str(path))
+    assert ModelFactory.classes["Mine 1"] is dict
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [("1 / 0", "ZeroDivisionError: division"), ("raise SystemExit(3)", "SystemExit")]
+)
+def test_a_file_that_fails(tmp_path, code, message):
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"--register .*mine.py: {message}"):
+        register(str(tmp_path / "mine.py"))
+    with pytest.raises(UserError, match=r"--register absent.py: is not a regular file"):
+        register("absent.py")

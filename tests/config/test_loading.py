@@ -14,7 +14,6 @@ from yaml_files import SMALL, message
 import rlhf_dialog
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards
-from rlhf_dialog.config.chat_keys import DataKeys
 from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,
@@ -27,6 +26,7 @@ from rlhf_dialog.config.loading import (
     shipped_folder,
 )
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import UserError
 
 SEEDS = ROOT.parent / "shared" / "seed_configs"

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import Field, ValidationError
 
-from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.config.settings import DataKeys, Settings
 
 
 class Small(Settings):
@@ -23,3 +23,9 @@ def test_numbers_that_yaml_reads_as_text():
 def test_values_that_are_refused(keys):
     with pytest.raises(ValidationError):
         Small(**keys)
+
+
+def test_a_system_prompt_needs_a_template():
+    assert DataKeys(turn_separator="chat_template", system_prompt="Be brief .").system_prompt == "Be brief ."
+    with pytest.raises(ValidationError, match="system_prompt: needs turn_separator: chat_template, found '<EOU>'"):
+        DataKeys(system_prompt="Be brief .")

@@ -4,6 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.environments import Environment, SingleTurn
 from rlhf_dialog.environments.adapters import FunctionUser, TextWrapper
 from rlhf_dialog.environments.base import answer, open_episode
 from rlhf_dialog.errors import UserError
@@ -77,3 +79,14 @@ def test_a_gymnasium_environment_in_words():
     assert open_episode(environment, 3).prompt_turns == first == [f"We have {np.random.default_rng(3).integers(3)} ."]
     had = int(first[0].split()[2])
     assert answer(environment, "more " * (3 - had)) == ("We have 3 .", 1.0, True, False, {})
+
+
+PROMPT = Dialogue(["Hi .", "Who is there ?"], reference="Ada .", act=1, meta={"index": 7})
+
+
+def test_a_prompt_is_an_episode_of_one_step():
+    environment: Environment = SingleTurn(PROMPT)
+    text, info = environment.reset(seed=7)
+    assert (text, info) == ("Who is there ?", {"prompt": PROMPT})
+    assert environment.step("Ben .") == ("", 0.0, True, False, {})
+    assert open_episode(environment) is PROMPT

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments import base, single_turn
+from rlhf_dialog.environments import adapters, base
 from rlhf_dialog.environments.base import (
     EpisodeLimits,
     answer,
@@ -160,7 +160,7 @@ def test_a_limit_is_positive(limits):
         EpisodeLimits(**limits)
 
 
-@pytest.mark.parametrize("module", [base, single_turn])
+@pytest.mark.parametrize("module", [base, adapters])
 def test_the_examples_are_true(module):
     names = vars(module) | {"Dialogue": Dialogue}
     assert doctest.testmod(module, extraglobs=names).failed == 0

@@ -5,7 +5,13 @@ from evaluations import BASELINES
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, measure
-from rlhf_dialog.evaluation.replies import baseline_replies, generate_replies, pick_prompts, reference_nll
+from rlhf_dialog.evaluation.replies import (
+    baseline_replies,
+    generate_replies,
+    nearest_replies,
+    pick_prompts,
+    reference_nll,
+)
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import LengthMatch, Meteor
@@ -106,3 +112,27 @@ def test_random_references_are_shuffled_by_the_seed(agent):
     assert all(other != i for i, other in enumerate(first))
     assert len({(other - i) % 60 for i, other in enumerate(first)}) > 20
     assert drawn(0) == first != drawn(1)
+
+
+TRAINING = [
+    Dialogue(["Where is the pool?"], reference="In the garden."),
+    Dialogue(["How much is the pool?"], reference="Free."),
+    Dialogue(["Where is the bar?"], reference="On the left."),
+]
+
+
+def replies(*texts: str) -> list[str]:
+    return nearest_replies([Dialogue([text]) for text in texts], TRAINING)
+
+
+def test_rare_words_count_more_than_common_ones():
+    assert replies("where's the bar, please", "how much for the pool?", "WHERE is the pool?") == [
+        "On the left.",
+        "Free.",
+        "In the garden.",
+    ]
+
+
+def test_only_the_last_turn_counts():
+    asked = Dialogue(["Where is the bar?", "How much is it?"])
+    assert nearest_replies([asked], TRAINING) == ["Free."]

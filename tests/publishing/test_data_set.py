@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.publishing.data_set import describe_data_set
+from rlhf_dialog.publishing.data_set import cell, code, code_block, describe_data_set
 
 LICENCE = "cc-by-nc-sa-4.0"  # of DailyDialog, as its authors and the Hub say
 
@@ -43,3 +43,20 @@ def test_other_data_ask_for_their_licence(path, name, hub_name, type_):
     assert (found.name, found.licence, found.hub_name, found.type) == (name, "other", hub_name, type_)
     assert "Please fill in" in found.text
     assert "/home" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [("a", "`a`"), ("a`b", "`` a`b ``"), ("``", "``` `` ```"), ("a\nb\t\x1b", r"`a\nb\t\x1b`"), (3, "`3`")],
+)
+def test_a_code_span_is_one_line_that_ends_where_it_should(text, span):
+    assert code(text) == span
+
+
+def test_a_cell_has_no_bar_of_its_own():
+    assert cell("<|end|>") == r"`<\|end\|>`"
+
+
+def test_a_fence_is_longer_than_those_in_it():
+    assert code_block("a", "yaml") == "```yaml\na\n```"
+    assert code_block("````", "") == "`````\n````\n`````"

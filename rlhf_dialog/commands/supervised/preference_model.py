@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rlhf_dialog.commands.registering import register
+from rlhf_dialog.commands.options import register
 from rlhf_dialog.commands.supervised.stage_command import make_command
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 

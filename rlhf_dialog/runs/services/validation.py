@@ -16,7 +16,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
-from rlhf_dialog.evaluation.replies import Replies, generate_replies, join_replies
+from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
@@ -116,15 +116,9 @@ class ValidationService(Service):
     def _own_replies(self, trainer: PPOTrainer) -> Replies:
         """This rank's part of the replies; the random numbers of a prompt do not depend on the number of ranks."""
         mine = trainer.world.share(range(len(self.prompts)))
-        return generate_replies(
-            trainer.speaker,
-            self.prompts,
-            trainer.speaker.sampling,
-            self.config.seed,
-            min(BATCH_SIZE, trainer.plan.num_responses),
-            f"evaluation of iteration {trainer.iteration}",
-            range(mine[0], mine[-1] + 1) if mine else range(0),
-        )
+        share = range(mine[0], mine[-1] + 1) if mine else range(0)
+        size, title = min(BATCH_SIZE, trainer.plan.num_responses), f"evaluation of iteration {trainer.iteration}"
+        return generate_share(trainer.speaker, self.prompts, share, self.config.seed, size, title)
 
     def _join(self, parts: list[Replies]) -> Replies:
         return join_replies(parts)

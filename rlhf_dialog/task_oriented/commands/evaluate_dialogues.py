@@ -9,8 +9,7 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output
-from rlhf_dialog.commands.options import Options, option
-from rlhf_dialog.commands.registering import REGISTER
+from rlhf_dialog.commands.options import REGISTER, Options, option
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baseline_names

@@ -19,8 +19,7 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output, check_seed
-from rlhf_dialog.commands.options import run_command
-from rlhf_dialog.commands.registering import register
+from rlhf_dialog.commands.options import register, run_command
 from rlhf_dialog.config.registry import EnvironmentFactory, refuse
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import cell

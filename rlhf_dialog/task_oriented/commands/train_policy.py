@@ -4,8 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.commands.options import RunOptions, option, run_command
-from rlhf_dialog.commands.registering import register
+from rlhf_dialog.commands.options import RunOptions, option, register, run_command
 from rlhf_dialog.config.loading import check_keys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_path

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_dialog.config.chat_keys import DataKeys
-from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.config.settings import DataKeys, Settings
 from rlhf_dialog.data.learned_half import Half
 
 HalfKey = Annotated[

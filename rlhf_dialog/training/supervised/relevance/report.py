@@ -9,8 +9,7 @@ import numpy as np
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Numbers
-from rlhf_dialog.evaluation.measure import dialogue_numbers
-from rlhf_dialog.evaluation.relevance import recalls
+from rlhf_dialog.evaluation.measure import dialogue_numbers, recalls
 from rlhf_dialog.evaluation.replies import CONSTANT_REPLY, LONG_CONSTANT_REPLY, pick_prompts
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.rewards.relevance import RelevanceReward
