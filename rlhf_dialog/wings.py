@@ -62,7 +62,7 @@ TASK_ORIENTED = Wing(
             "a2c": "rlhf_dialog.task_oriented.policies.a2c:A2C",
             "tracer": "rlhf_dialog.task_oriented.policies.tracer:TRACER",
             "enac": "rlhf_dialog.task_oriented.policies.enac:ENAC",
-            "random": "rlhf_dialog.task_oriented.policies.random:RandomPolicy",
+            "random": "rlhf_dialog.task_oriented.policies.handcrafted:RandomPolicy",
             "handcrafted": "rlhf_dialog.task_oriented.policies.built_in:build_handcrafted",
             "manager": "rlhf_dialog.task_oriented.policies.multi_domain.manager:Manager",
             "committee": "rlhf_dialog.task_oriented.policies.multi_domain.committee:Committee",

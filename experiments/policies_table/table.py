@@ -216,7 +216,7 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
 
 def _imitated(mark: int, setting: PolicySpec, scene: TrainingWorld, plan: Plan) -> dict[str, Any]:
     """The entry after `mark` dialogues of the handcrafted policy."""
-    from rlhf_dialog.task_oriented.policies.imitation import imitate
+    from rlhf_dialog.task_oriented.policies.ppo import imitate
 
     training, policy = _Training(), plan.policy(IMITATION, setting)
     with training.timed():

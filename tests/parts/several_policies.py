@@ -11,8 +11,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
-from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
 THREE = small_world().only(["restaurant", "hotel", "attraction"])

@@ -12,7 +12,7 @@ from small_world import goal_model, small_world, tables, write_world
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config

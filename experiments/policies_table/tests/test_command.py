@@ -33,7 +33,7 @@ TINY = [
 ]
 OWN = """
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 
 @PolicyFactory.register("own")
 class Own(RandomPolicy):

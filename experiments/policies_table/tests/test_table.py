@@ -11,8 +11,7 @@ from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.imitation import imitate
-from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 

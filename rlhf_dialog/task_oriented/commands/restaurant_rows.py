@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Entity
+from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN
 from rlhf_dialog.task_oriented.domains.services import TIMES, Chances, DomainService, MultiDomain
 
 ONTOLOGY, GOALS = "ontology.json", ("new_goal_model.json", "goal_model.json")
@@ -120,7 +120,8 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
         return _made_to_order(name, shares, data, path)
     if not isinstance(data, list) or not data or not all(isinstance(row, dict) for row in data):
         raise UserError(f"{path}: is not a list of objects, the entities of the domain {name}")
-    entities = tuple(_entity(row) for row in data)
+    rows = [{slot: _value(slot, v) for slot, v in row.items() if isinstance(v, str | int | float)} for row in data]
+    entities = [{slot: value for slot, value in row.items() if value not in UNSAID} for row in rows]
     slots = set.union(*map(set, entities))
     key = next((slot for slot in KEYS if slot in slots), next(iter(shares["constraints"]), ""))
     for slot in (*shares["constraints"], *shares["requests"], key):
@@ -138,11 +139,6 @@ def _service(name: str, shares: dict[str, Any], path: Path, goals: Path, read: C
                 f"or remove the slot from {goals}"
             )
     return service
-
-
-def _entity(row: Mapping[str, Any]) -> Entity:
-    texts = {slot: _value(slot, value) for slot, value in row.items() if isinstance(value, str | int | float)}
-    return {slot: value for slot, value in texts.items() if value not in UNSAID}
 
 
 def _made_to_order(name: str, shares: dict[str, Any], data: Mapping[str, Any], path: Path) -> DomainService:

@@ -7,8 +7,7 @@ from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
 
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
 

@@ -19,9 +19,7 @@ from rlhf_dialog.task_oriented.policies.arguments import layers, takes
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DQN, DQNArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
-from rlhf_dialog.task_oriented.world.observations import NUM_COUNTS, Layout
-from rlhf_dialog.task_oriented.world.summary import accepted_above
-from rlhf_dialog.task_oriented.world.summary_actions import OF_SLOTS, action_names
+from rlhf_dialog.task_oriented.world.summary import NUM_COUNTS, OF_SLOTS, Layout, accepted_above, action_names
 
 NUM_TOP, EMPTY = 3, -1  # EMPTY: the column that is always 0
 

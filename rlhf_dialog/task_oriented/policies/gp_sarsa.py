@@ -23,10 +23,16 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
-from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, list_parts, relate_actions
+from rlhf_dialog.task_oriented.policies.kernels import (
+    BLOCK_STATE,
+    ActionBlock,
+    BeliefKernel,
+    Matrix,
+    list_parts,
+    relate_actions,
+)
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
 COLUMNS = ("observations", "actions", "rewards", "weights")
@@ -123,7 +129,7 @@ class GPSarsa:
         self.belief = BeliefKernel(self.args.kernel, parts, self.args.degree, self.args.length_scale)
         relations = relate_actions(self.args.action_kernel, setting, self.args.similarity)
         groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in relations})
-        self.blocks = [sparse_gp.ActionBlock(self.belief, relations, group, prior_variance) for group in groups]
+        self.blocks = [ActionBlock(self.belief, relations, group, prior_variance) for group in groups]
         self.num_dialogues = 0
         self._open: dict[int, Turns] = {}
         self._ended: list[Turns] = []
@@ -220,7 +226,7 @@ class GPSarsa:
         prior = {} if self.prior is None else self.prior._tensors()
         tensors = {f"prior.{name}": x for name, x in prior.items()}
         for number, block in enumerate(self.blocks):
-            tensors |= {f"blocks.{number}.{name}": getattr(block, name) for name in sparse_gp.STATE}
+            tensors |= {f"blocks.{number}.{name}": getattr(block, name) for name in BLOCK_STATE}
         for number, turns in enumerate([*self._ended, *self._open.values()]):
             tensors |= {f"turns.{number}.{name}": getattr(turns, name) for name in COLUMNS}
         return tensors
@@ -236,7 +242,7 @@ class GPSarsa:
             then, now = ({name: args.get(name) for name in names} for args in (then, now))
             raise ValueError(f"saved with the arguments {then}, but these are {now}")
         for number, block in enumerate(self.blocks):
-            block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
+            block.restore({name: tensors[f"blocks.{number}.{name}"] for name in BLOCK_STATE})
         self.num_dialogues = state["num_dialogues"]
         for n in range(len(state["turns"])):  # agents of earlier versions have no weights
             tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))

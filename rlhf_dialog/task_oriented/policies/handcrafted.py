@@ -1,35 +1,26 @@
-"""The handcrafted policy: fixed rules on the beliefs, the line that a learner has to pass."""
+"""Policies that learn nothing: the handcrafted ones, fixed rules that a learner has to pass, and the random one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.world.observations import NUM_COUNTS, Layout
-from rlhf_dialog.task_oriented.world.summary import accepted_above
-from rlhf_dialog.task_oriented.world.summary_actions import ACCEPTED_TO_INFORM, action_names
+from rlhf_dialog.config.registry import AccessDeclaration
+from rlhf_dialog.task_oriented.domains import Domain, MultiDomain
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
+from rlhf_dialog.task_oriented.world.summary import ACCEPTED_TO_INFORM, NUM_COUNTS, Layout, accepted_above, action_names
 from rlhf_dialog.task_oriented.world.tracker import DISCOURSE_ACTS, METHODS
 
 SURE, LIKELY, POSSIBLE, CLOSE = 0.8, 0.6, 0.3, 0.2
 REQUESTED_ABOVE = 0.5
 
 
-class Rules:
-    """A policy of fixed rules: the first action that they wish and the mask allows. `index` numbers the actions by name."""
+class FixedPolicy:
+    """Learns nothing, and has no files."""
 
-    index: dict[str, int]
-
-    def act(
-        self, observations: NDArray[np.float32], masks: NDArray[np.bool_], deterministic: bool = True
-    ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """observations (N, D), masks (N, A) -> actions (N,), and nothing else; nothing is random."""
-        chosen = [self._choose(row, mask) for row, mask in zip(observations, masks, strict=True)]
-        return np.array(chosen, dtype=np.int64), {}
-
-    def observe(self, episode: Any) -> None:
+    def observe(self, episode: Episode) -> None:
         """Nothing is learned."""
 
     def update(self) -> dict[str, float]:
@@ -42,10 +33,19 @@ class Rules:
     def load(self, folder: str | Path) -> None:
         """Nothing is stored."""
 
-    def _choose(self, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> int:
-        row, allowed = observation.tolist(), mask.tolist()
-        numbers = (self.index[name] for name in self._wishes(row) if name in self.index)
-        return next(number for number in numbers if allowed[number])
+
+class Rules(FixedPolicy):
+    """A policy of fixed rules: the first action that they wish and the mask allows. `index` numbers the actions by name."""
+
+    index: dict[str, int]
+
+    def act(self, observations: Features, masks: Masks, deterministic: bool = True) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,), and nothing else; nothing is random."""
+        chosen = []
+        for row, allowed in zip(observations.tolist(), masks.tolist(), strict=True):
+            numbers = (self.index[name] for name in self._wishes(row) if name in self.index)
+            chosen.append(next(number for number in numbers if allowed[number]))
+        return np.array(chosen, dtype=np.int64), {}
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         raise NotImplementedError
@@ -66,7 +66,10 @@ class Handcrafted(Rules):
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         """The actions of the rules that apply, the first rule first; a request, which is always allowed, is the last."""
-        layout, best = self.layout, [_best_two(row[part]) for _, part, _ in self.slots]
+        layout, best = (
+            self.layout,
+            [sorted(row[part][:-1])[:-3:-1] for _, part, _ in self.slots],
+        )  # but for `none`, the last
         accepted = [
             first > least and first >= row[part.stop - 1]
             for (_, part, least), (first, _) in zip(self.slots, best, strict=True)
@@ -103,7 +106,46 @@ class Handcrafted(Rules):
             yield "reqmore"
 
 
-def _best_two(scores: list[float]) -> tuple[float, float]:
-    """The two largest probabilities of a slot's values, without `none`, which is the last."""
-    second, first = sorted(scores[:-1])[-2:]
-    return first, second
+class HandcraftedMulti(Rules):
+    """In the domain of which the user spoke last: books what is wanted, answers, says that nothing fits, asks for what is
+    needed, offers, or asks for the booking; then answers what is open elsewhere.
+
+    An action that the mask forbids gives way to the next rule; the last one, `reqmore`, is always allowed.
+    """
+
+    def __init__(self, domain: MultiDomain):
+        self.layout = MultiLayout(domain)
+        self.index = {name: number for number, name in enumerate(self.layout.names)}
+
+    def _wishes(self, row: list[float]) -> Iterator[str]:
+        places = self.layout.places
+        current = next((name for name, columns in places.items() if row[columns["current"]]), None)
+        if current is not None:
+            yield from self._domain_rules(current, places[current], row)
+        yield from (f"{name}_{intent}" for name in places for intent in ("inform", "book"))
+        yield "reqmore"
+
+    def _domain_rules(self, name: str, columns: dict[str, int], row: list[float]) -> Iterator[str]:
+        """The rules for the domain of which the user spoke last, the first one first."""
+        yield from (f"{name}_book", f"{name}_inform", f"{name}_nooffer")
+        if not row[columns["ready"]] or self.layout.domain.services[name].made_from:
+            yield f"{name}_request"
+        if not row[columns["offered"]]:
+            yield f"{name}_recommend"
+        yield f"{name}_request_booking"
+
+
+@PolicyFactory.register("random", reach=AccessDeclaration())
+class RandomPolicy(FixedPolicy):
+    """Draws from the allowed actions, also when it is asked to be deterministic."""
+
+    def __init__(self, setting: PolicySpec):
+        self.setting = setting
+
+    def act(
+        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+    ) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,) and their logprobs (N,)."""
+        pairs = zip(masks, streams, strict=True)
+        actions = [stream.choice(np.flatnonzero(mask).tolist()) for mask, stream in pairs]
+        return np.array(actions, dtype=np.int64), {"logprobs": -np.log(masks.sum(axis=1)).astype(np.float32)}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, FiniteFloat
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
@@ -114,7 +115,8 @@ class PPO:
         """Learn from the episodes since the last update: advantages once, then `ppo_epoch` passes in minibatches."""
         rollout = self._rollout()
         self._episodes = []
-        self.learner.set_lr(self.args.lr * self._schedule())
+        done = min(self.num_updates / self.setting.num_updates, 1.0) if self.setting.num_updates else 0.0
+        self.learner.set_lr(self.args.lr * (1.0 - done * (1.0 - self.args.final_lr)))
         steps = [
             self._step({name: column[rows] for name, column in rollout.items()}, is_first=number == 0)
             for number, rows in enumerate(self._minibatches(len(rollout["actions"])))
@@ -127,20 +129,14 @@ class PPO:
 
     def save(self, folder: str | Path) -> None:
         """Write the networks and the optimizer as safetensors, and counters and the critic's scale as JSON."""
-        save_networks(self.learner, Path(folder), self._state())
+        state = {"num_updates": self.num_updates, "normalizer": self.normalizer.state_dict()}
+        save_networks(self.learner, Path(folder), state)
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
         state = load_networks(self.learner, Path(folder), PPOState)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
-
-    def _state(self) -> dict[str, Any]:
-        return {"num_updates": self.num_updates, "normalizer": self.normalizer.state_dict()}
-
-    def _schedule(self) -> float:
-        done = min(self.num_updates / self.setting.num_updates, 1.0) if self.setting.num_updates else 0.0
-        return 1.0 - done * (1.0 - self.args.final_lr)
 
     def _values(self, observations: Tensor) -> Tensor:
         return self.normalizer.denormalize(self.learner.critic(observations).squeeze(-1))
@@ -156,13 +152,10 @@ class PPO:
     def advantages(self, episodes: Sequence[Episode], gae_lambda: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """GAE of episodes: advantages, returns and mask, (B, T) each."""
         gae_lambda = self.args.gae_lambda if gae_lambda is None else gae_lambda
-        rewards, values = (
-            nn.utils.rnn.pad_sequence(rows, batch_first=True)
-            for rows in (
-                [self._bootstrap_rewards(episode) for episode in episodes],
-                [torch.from_numpy(episode.values) for episode in episodes],
-            )
-        )
+        rows = [self._bootstrap_rewards(episode) for episode in episodes]
+        rewards = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        rows = [torch.from_numpy(episode.values) for episode in episodes]
+        values = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(episode) for episode in episodes])
         mask = torch.arange(rewards.shape[1]) < lengths.unsqueeze(1)
         return *ppo.gae(rewards, values, mask, self.args.gamma, gae_lambda), mask
@@ -178,15 +171,11 @@ class PPO:
         episodes = self._episodes
         advantages, returns, mask = self.advantages(episodes)
         self.normalizer.update(returns, mask)
-        return {
-            "observations": torch.from_numpy(np.concatenate([episode.observations for episode in episodes])),
-            "masks": torch.from_numpy(np.concatenate([episode.masks for episode in episodes])),
-            "actions": torch.from_numpy(np.concatenate([episode.actions for episode in episodes])),
-            "old_logprobs": torch.from_numpy(np.concatenate([episode.logprobs for episode in episodes])),
-            "old_values": torch.from_numpy(np.concatenate([episode.values for episode in episodes])),
-            "advantages": ppo.whiten(advantages, mask)[mask],
-            "returns": returns[mask],
-        }
+        names = {name: name for name in ("observations", "masks", "actions")}
+        names |= {"old_logprobs": "logprobs", "old_values": "values"}
+        columns = {key: np.concatenate([getattr(episode, name) for episode in episodes]) for key, name in names.items()}
+        rollout = {key: torch.from_numpy(column) for key, column in columns.items()}
+        return rollout | {"advantages": ppo.whiten(advantages, mask)[mask], "returns": returns[mask]}
 
     def _minibatches(self, num_turns: int) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_updates + 1)
@@ -229,3 +218,31 @@ def _check_ratio(log_ratio: Tensor) -> None:
             f"the log-probability of a sampled action differs by {worst:.3g} from that of the same policy before its first step; "
             "the actions were sampled with another policy, or with other masks"
         )
+
+
+NUM_EPOCHS, MINIBATCH, LR = 10, 128, 1e-3
+
+
+def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int = NUM_EPOCHS) -> dict[str, float]:
+    """Make the actions of whole episodes probable (cross-entropy under the masks), and their returns the critic's values.
+
+    Returns `imitation/accuracy`, the share of the turns in which the policy's most probable action is that of the episode.
+    """
+    observations, masks, actions = (
+        torch.from_numpy(np.concatenate([getattr(episode, name) for episode in episodes]))
+        for name in ("observations", "masks", "actions")
+    )
+    returns = policy.take_in_returns(episodes)
+    generator = torch.Generator().manual_seed(seed)
+    policy.learner.set_lr(LR)
+    for _ in range(num_epochs):
+        for rows in torch.randperm(len(actions), generator=generator).split(MINIBATCH):
+            logprobs = policy.logprobs(observations[rows], masks[rows])
+            values = policy.learner.critic(observations[rows]).squeeze(-1)
+            loss = functional.nll_loss(logprobs, actions[rows])
+            loss = loss + functional.mse_loss(values, policy.normalizer.normalize(returns[rows]))
+            policy.learner.step(loss, policy.args.max_grad_norm)
+    policy.learner.forget_moments()
+    with torch.inference_mode():
+        right = policy.logprobs(observations, masks).argmax(dim=1) == actions
+    return {"imitation/accuracy": right.float().mean().item()}

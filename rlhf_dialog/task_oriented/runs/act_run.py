@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -79,13 +78,8 @@ class ActRun(ABC):
         """Scene and policy, before anything is written."""
         config = self.config
         world = self.training_world = self._open_world()
-        self.setting = PolicySpec(
-            world.num_features,
-            len(world.names),
-            seed=config.seed,
-            domain=world.domain,
-            num_updates=self.num_updates,
-        )
+        sizes = world.num_features, len(world.names)
+        self.setting = PolicySpec(*sizes, config.seed, world.domain, self.num_updates)
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
         self.identity = config.identity(world.hash)
 
@@ -97,21 +91,14 @@ class ActRun(ABC):
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""
         source = self.start.prepare(self.folder, extra_files=self.extra_files)
-        state = self._read(source) if source else None
-        self._restore(state, stack)
+        fits = (self.policy, self.identity, self.training_world, self.state_shape)
+        self._restore(load_policy_checkpoint(source, *fits) if source else None, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
-
-    def _read(self, source: Path) -> dict[str, Any]:
-        return load_policy_checkpoint(source, self.policy, self.identity, self.training_world, self.state_shape)
 
     def _save(self) -> None:
         """Write a checkpoint of the policy as it is."""
-        run_settings = {
-            "identity": self.identity,
-            "domain": self.training_world.name,
-            "settings": self.config.model_dump(),
-        }
-        state = {**self._counters(), **run_settings}
+        state = self._counters() | {"identity": self.identity, "domain": self.training_world.name}
+        state["settings"] = self.config.model_dump()
         save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
 
     def _save_agent(self) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints and agents of dialogue policies: files of the policy's own, and what the run must know to go on exactly."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.errors import UserError
@@ -10,19 +10,10 @@ from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoi
 from rlhf_dialog.runs.verification import verify, way_back
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 
 AGENT = "policy_agent.json"
 AGENT_FORMAT = 1
-
-
-class TrainedOn(Protocol):
-    """What a policy was trained in: a domain, or the scene of an environment of the user's own."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def hash(self) -> str: ...
 
 
 def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str, Any], keep: int) -> Path:
@@ -39,7 +30,7 @@ def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str
 
 
 def load_policy_checkpoint(
-    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: TrainedOn, shape: Any = dict[str, Any]
+    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: TrainingWorld, shape: Any = dict[str, Any]
 ) -> dict[str, Any]:
     """Restore the policy; returns the state, which has the types of `shape`.
 
@@ -60,7 +51,7 @@ def load_policy_checkpoint(
     return state
 
 
-def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: TrainedOn) -> None:
+def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: TrainingWorld) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
     with atomic_folder(folder) as target:
         policy.save(target)
@@ -89,13 +80,13 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         return settings | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
 
 
-def check_domain(folder: Path, agent: dict[str, Any], domain: TrainedOn) -> None:
+def check_domain(folder: Path, agent: dict[str, Any], domain: TrainingWorld) -> None:
     """Raises UserError, with both names, when the agent was trained on another domain."""
     if agent["domain_hash"] != domain.hash:
         raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
 
 
-def _another_domain(source: Path, name: str, trained_hash: Any, domain: TrainedOn) -> UserError:
+def _another_domain(source: Path, name: str, trained_hash: Any, domain: TrainingWorld) -> UserError:
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
     return UserError(
         f"{source}: was trained on {edited} (hash {str(trained_hash)[:12]}), but the domain here is {domain.name} (hash "

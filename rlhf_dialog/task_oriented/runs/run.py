@@ -3,10 +3,14 @@
 import logging
 import math
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel
 
 from rlhf_dialog.errors import UserError
@@ -15,21 +19,74 @@ from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
 from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iteration, end_with
 from rlhf_dialog.runs.services.interrupts import Interrupts
-from rlhf_dialog.runs.services.trackers import TrackerService
+from rlhf_dialog.runs.services.trackers import TrackerService, live_line
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
-from rlhf_dialog.task_oriented.policies.imitation import imitate
-from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
-from rlhf_dialog.task_oriented.policies.sampling.reward_noise import with_reward_noise
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
-from rlhf_dialog.task_oriented.runs.console import PolicyConsole
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_world
+from rlhf_dialog.task_oriented.world.act_world import SUCCESS_REWARD
+from rlhf_dialog.terminal import Console
 from rlhf_dialog.user_code import GRACE
 
 logger = logging.getLogger(__name__)
+SHOWN = ("iteration", "dialogues", "success", "reward", "turns", "FPS")
+
+
+class PolicyConsole:
+    """A tracker for `Trackers`: a `live` line with the remaining time on a terminal, else lines of the log."""
+
+    def __init__(self, live: bool):
+        console = Console(stderr=True)
+        self.live = live and console.is_terminal
+        self.progress = live_line(console, self.live, transient=True)
+        self.task = self.progress.add_task("sampling the first dialogues", total=1.0)
+        self.progress.start()
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """A line for the evaluation if there was one, and one for the iteration if it has metrics."""
+        if "eval/success" in metrics:
+            rules = ""
+            if "eval/handcrafted_success" in metrics:
+                rules = " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})"
+            text = "evaluation of iteration %d: success {eval/success:.3f}, reward {eval/reward:.2f}" + rules
+            logger.info(text.format(**metrics), step)
+        if "success" in metrics:
+            text = "iteration %d  dialogues %d  success %.3f  reward %.2f  turns %.1f  %.0f turns a second"
+            numbers = [metrics[name] for name in SHOWN]
+            if self.live:
+                self.progress.update(self.task, description=text % tuple(numbers))
+            else:
+                logger.info(text, *numbers)
+
+    def advance(self, share: float) -> None:
+        """Show that `share` (0 to 1) of the run is done."""
+        self.progress.update(self.task, completed=share)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Nothing else shows a progress bar."""
+        yield
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def with_reward_noise(episode: Episode, share: float, seed: int) -> Episode:
+    """What a policy learns from when a share of the dialogues of `ActLevel` is judged wrongly: then the last reward of a success
+    is that of a failure, and the other way round.
+
+    Whether it is judged wrongly depends on seed and dialogue alone. `total_reward` and `success` stay what they were.
+    """
+    if not episode.ended or Random(f"{seed}/{episode.dialogue}/judgement").random() >= share:
+        return episode
+    difference = -SUCCESS_REWARD if episode.success else SUCCESS_REWARD
+    return replace(episode, rewards=np.append(episode.rewards[:-1], np.float32(episode.rewards[-1] + difference)))
+
+
 PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 

@@ -10,10 +10,8 @@ from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import ErrorChannel
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld, Observation
-from rlhf_dialog.task_oriented.world.observations import Layout
 from rlhf_dialog.task_oriented.world.success import evaluate
-from rlhf_dialog.task_oriented.world.summary import summarise
-from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
+from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser, User
 

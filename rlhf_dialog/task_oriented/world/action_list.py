@@ -36,11 +36,6 @@ class Action(BaseModel):
     words: list[str] = Field([], description="the user's last turn has one of these words, or sequences of words")
     ends: bool = Field(False, description="the dialogue ends with this action")
 
-    @property
-    def is_free(self) -> bool:
-        """Whether it is allowed everywhere."""
-        return self.first is None and not (self.after or self.not_after or self.words)
-
     def is_allowed(self, taken: Sequence[str], heard: str) -> bool:
         """Whether the conditions hold after the actions `taken` in the dialogue, when `heard` is the user's last turn."""
         padded_words = f" {' '.join(split_words(heard))} "
@@ -72,7 +67,7 @@ class ActionList:
                 raise UserError(
                     f"{where}, action {action.name!r}: words: {wordless!r} has no letter or digit; name a word"
                 )
-        if not any(action.is_free for action in self.actions):
+        if all(a.first is not None or a.after or a.not_after or a.words for a in self.actions):
             raise UserError(
                 f"{where}: every action has a condition (first, after, not_after, words); add one without, such as a sentence "
                 "that asks again, so that there is always something to say"

@@ -1,4 +1,4 @@
-"""A dialogue in words whose system chooses from a list of actions, and whose user rewards what it chooses, or is a scripted test."""
+"""A dialogue in words whose system chooses from a list of actions, and whose user rewards it, or is a scripted test."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

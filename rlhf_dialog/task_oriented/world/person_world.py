@@ -45,18 +45,13 @@ class PersonWorld(ActLevel):
         """What is known at the end; `ended` is empty where the teacher has left before it."""
         rewards = self.typing.rewards
         if ended and not self.teacher.each_answer:
-            rewards.append(self.teacher.judge(self._verdict_text(ended)))
+            verdict = "the goal was reached" if self.show_goal else ""
+            if self.show_goal and not ended["success"]:
+                verdict = f"not reached: {why_failed(self.domain, ended)}"
+            rewards.append(self.teacher.judge(verdict))
         success = ended.get("success", False) if self.show_goal else sum_rewards(rewards) > 0
-        return (
-            {"action_mask": self.mask}
-            | ended
-            | {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
-        )
-
-    def _verdict_text(self, info: dict[str, Any]) -> str:
-        if not self.show_goal:
-            return ""
-        return "the goal was reached" if info["success"] else f"not reached: {why_failed(self.domain, info)}"
+        info = {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
+        return {"action_mask": self.mask} | ended | info
 
 
 class _Typing:

@@ -9,6 +9,7 @@ from rlhf_dialog.task_oriented.world.error_channel import NBest
 
 METHODS = ("none", "byconstraints", "byname", "byalternatives", "finished", "restart")
 DISCOURSE_ACTS = ("none", "ack", "hello", "repeat", "silence", "thankyou")
+DISCOURSE_ACTS_HEARD = ("silence", "repeat", "thankyou", "ack", "hello")  # the first that a turn has counts
 NOTHING = "none"
 Scores = dict[str, float]
 
@@ -64,7 +65,8 @@ class FocusTracker:
         belief = self.belief
         self._note_offers(system_acts)
         asked_slot = next((act.slot for act in system_acts if act.intent in ("request", "select", "confirm")), "")
-        confirmed_pair = _find_confirmed_pair(system_acts)
+        confirmed = [(act.slot, act.value) for act in system_acts if act.intent == "confirm"]
+        confirmed_pair = confirmed[0] if len(confirmed) == 1 else None
         new_scores: dict[str, Scores] = {}
         method: Scores = dict.fromkeys(METHODS, 0.0)
         requested: Scores = {}
@@ -77,7 +79,8 @@ class FocusTracker:
             for slot in {act.slot for act in acts if act.intent in ("request", "confirm")}:
                 requested[slot] = requested.get(slot, 0.0) + score
             method[_method(acts, belief.offered)] += score
-            discourse_act = _discourse_act(acts)
+            intents = {act.intent for act in acts}
+            discourse_act = next((name for name in DISCOURSE_ACTS_HEARD if name in intents), "none")
             belief.discourse_act[discourse_act] = belief.discourse_act.get(discourse_act, 0.0) + score
         for slot, scores in new_scores.items():
             belief.slots[slot] = _shift_focus(belief.slots[slot], scores, 1.0 - sum(scores.values()))
@@ -117,12 +120,6 @@ class FocusTracker:
         return understood
 
 
-def _find_confirmed_pair(system_acts: list[Act]) -> tuple[str, str] | None:
-    """Slot and value of a turn that asks for one confirmation."""
-    pairs = [(act.slot, act.value) for act in system_acts if act.intent == "confirm"]
-    return pairs[0] if len(pairs) == 1 else None
-
-
 def _goals(acts: list[Act], confirmed_pair: tuple[str, str] | None) -> dict[str, str]:
     goals = {}
     for act in acts:
@@ -145,11 +142,6 @@ def _method(acts: list[Act], offered: str) -> str:
         return "restart"
     asks = "deny" not in intents and ("request" in intents or "confirm" in intents)
     return "byname" if asks and offered else "none"
-
-
-def _discourse_act(acts: list[Act]) -> str:
-    intents = {act.intent for act in acts}
-    return next((name for name in ("silence", "repeat", "thankyou", "ack", "hello") if name in intents), "none")
 
 
 def _shift_focus(before: Scores, now: Scores, left: float) -> Scores:

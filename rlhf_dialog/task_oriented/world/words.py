@@ -135,7 +135,7 @@ class Words:
         while text:
             matched = next((result for pattern in self.patterns if (result := self._match(pattern, text))), None)
             if matched is None:
-                sentence, mark, text = _first_sentence(text)
+                sentence, mark, text = (*re.split(r"(?:^| )([.?!;])(?= |$) *", text, maxsplit=1), "", "")[:3]
                 acts += self._by_keywords(sentence, mark == "?")
             else:
                 acts.append(matched[0])
@@ -225,9 +225,3 @@ def system_words(domain: Domain) -> Words:
 
 def _alternatives(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(texts, key=lambda text: (-len(text), text))))
-
-
-def _first_sentence(text: str) -> tuple[str, str, str]:
-    """The sentence without its mark, the mark, and what follows."""
-    mark = re.search(r"(?:^| )([.?!;])(?= |$) *", text)
-    return (text[: mark.start()], mark[1], text[mark.end() :]) if mark else (text, "", "")

@@ -5,10 +5,8 @@ from small_world import small_world
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
-from rlhf_dialog.task_oriented.world.observations import Layout
-from rlhf_dialog.task_oriented.world.summary_actions import action_names
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
+from rlhf_dialog.task_oriented.world.summary import Layout, action_names
 
 DOMAIN = small_domain()
 SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)

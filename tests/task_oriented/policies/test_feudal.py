@@ -14,11 +14,10 @@ from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.feudal import Feudal, FeudalNetwork, SlotFeatures
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.observations import Layout
-from rlhf_dialog.task_oriented.world.summary_actions import action_names
+from rlhf_dialog.task_oriented.world.summary import Layout, action_names
 
 DOMAIN = small_domain()
 LAYOUT, NAMES = Layout(DOMAIN), action_names(DOMAIN)

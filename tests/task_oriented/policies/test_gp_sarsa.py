@@ -14,8 +14,8 @@ from toy_environments import Colours, best
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, load_prior
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts, relate_actions
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 

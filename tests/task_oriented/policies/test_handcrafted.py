@@ -3,13 +3,19 @@ from functools import partial
 import numpy as np
 import pytest
 from small_domain import small_domain
+from small_world import REAL, needs_multiwoz, small_world
 
-from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.domains import load_domain, open_domain
+from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.measures import collect_numbers
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.summary import summarise
-from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
+from rlhf_dialog.task_oriented.world.acts import parse_acts
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
+from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
+from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 
 DOMAIN = small_domain()
@@ -123,3 +129,70 @@ def test_no_order_of_actions_earns_more_than_the_rules(rate):
         np.mean([one.total_reward for one in run_dialogues(policy, make, 5, range(150))]) for policy in policies
     )
     assert script < rules - 0.5
+
+
+WORLD = small_world()
+RULES, CHOICES = HandcraftedMulti(WORLD), MultiActions(WORLD)
+
+
+def chosen(*turns):
+    """The action after these turns of system and user."""
+    state = DialogueState(WORLD)
+    for system, user in turns:
+        state.update(parse_acts(system), parse_acts(user))
+    observation, mask = RULES.layout.encode(state, None, 0.0), CHOICES.mask(state)
+    return CHOICES.names[RULES.act(observation[None], mask[None])[0][0]]
+
+
+OFFERED = ("recommend(hotel-name=granite house)", "")
+BOOKING = "inform(hotel-book stay=1) inform(hotel-book day=friday) inform(hotel-book people=2)"
+
+
+@pytest.mark.parametrize(
+    ("turns", "action"),
+    [
+        ([("", "hello()")], "reqmore"),
+        ([("", "inform(hotel-area=north)")], "hotel_recommend"),
+        ([("", "inform(hotel-stars=9)")], "hotel_nooffer"),
+        ([("", "inform(hotel-area=north) request(hotel-phone)")], "hotel_inform"),
+        ([("", "inform(hotel-area=north)"), (OFFERED[0], "inform(hotel-stars=2)")], "hotel_request_booking"),
+        ([("", "inform(hotel-area=north)"), (OFFERED[0], "inform(hotel-book day=dontcare)")], "reqmore"),
+        ([("", "inform(hotel-area=north)"), (OFFERED[0], BOOKING)], "hotel_book"),
+        ([("", "inform(train-day=friday)")], "train_request"),
+        ([("", "inform(taxi-departure=a)")], "taxi_request"),
+        ([("", "inform(taxi-departure=a) inform(taxi-destination=b) inform(taxi-leaveAt=09:00)")], "taxi_book"),
+        ([("", "request(police-phone)")], "police_inform"),
+        ([("", "request(police-phone)"), ("", "inform(hotel-area=north)")], "hotel_recommend"),
+    ],
+)
+def test_its_rules(turns, action):
+    assert chosen(*turns) == action
+
+
+def succeeds(domain, number):
+    found = collect_numbers(run_dialogues(HandcraftedMulti(domain), lambda: MultiActLevel(domain), 1, range(number)))
+    return {name: np.nanmean(values) for name, values in found.items()}
+
+
+def test_it_succeeds():
+    found = succeeds(WORLD, 200)
+    assert found["success"] >= 0.95
+    assert found["book_rate"] >= 0.95
+    assert found["turns"] < 6
+
+
+@needs_multiwoz
+def test_it_succeeds_on_the_real_data():
+    found = succeeds(open_domain("multiwoz", REAL), 300)
+    assert found["success"] >= 0.95
+    assert found["inform_recall"] >= 0.95
+
+
+def test_every_allowed_action_is_equally_likely_and_no_other_is_drawn():
+    masks = np.tile([True, False, True, True], (3000, 1))
+    streams = [stream(0, number, 0) for number in range(3000)]
+    actions, extras = RandomPolicy(PolicySpec(1, 4)).act(np.zeros((3000, 1), np.float32), masks, False, streams)
+    counts = np.bincount(actions, minlength=4)
+    assert counts[1] == 0
+    assert all(abs(count - 1000) < 4 * (3000 * 2 / 9) ** 0.5 for count in counts[[0, 2, 3]])  # four deviations
+    np.testing.assert_allclose(extras["logprobs"], np.log(1 / 3), rtol=1e-6)

@@ -1,4 +1,6 @@
-"""PPO at act level: what is stored is what was sampled, episodes do not leak, masks hold, and the right policy is learned."""
+"""PPO at act level: what is stored is what was sampled, episodes do not leak, masks hold, and the right policy is learned.
+
+Imitation: the actions become probable, and the critic knows the returns."""
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from toy_environments import Colours, Counted, best
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
-from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
@@ -200,3 +203,34 @@ def test_ppo_learns_to_serve_the_user_of_a_small_domain():
         policy.update()
     after = np.mean([one.success for one in run_dialogues(policy, make, 9, range(100))])
     assert after > max(0.85, before)
+
+
+class Best:
+    """The right policy of `Colours`."""
+
+    def act(self, observations, masks, deterministic):
+        return best(observations, masks), {}
+
+
+def test_the_right_policy_of_a_toy_is_copied_under_masks():
+    policy = PPO(PolicySpec(3, 4), hidden_sizes=(32,))
+    assert imitate(policy, run_dialogues(Best(), Colours, 0, range(300)), seed=0) == {"imitation/accuracy": 1.0}
+    episodes = run_dialogues(policy, Colours, 5, range(50))
+    assert all((one.actions == best(one.observations, one.masks)).all() for one in episodes)
+    assert policy.learner.optimizer.state_dict()["state"] == {}
+
+
+def test_the_handcrafted_policy_of_a_domain_is_copied_and_the_critic_expects_its_returns():
+    domain = small_domain()
+
+    def make():
+        return ActLevel(domain)
+
+    names = make().names
+    policy = PPO(PolicySpec(make().layout.size, len(names)), hidden_sizes=(32,), gamma=1.0)
+    episodes = run_dialogues(Handcrafted(domain), make, 0, range(200))
+    assert imitate(policy, episodes, seed=0)["imitation/accuracy"] > 0.85
+    first = np.stack([one.observations[0] for one in episodes])
+    masks = np.stack([one.masks[0] for one in episodes])
+    expected = policy.act(first, masks, deterministic=True)[1]["values"].mean()
+    assert abs(expected - np.mean([one.total_reward for one in episodes])) < 2.0

@@ -11,7 +11,7 @@ from toy_environments import Colours, Counted
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 

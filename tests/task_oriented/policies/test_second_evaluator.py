@@ -10,8 +10,7 @@ from strange_domains import STRANGE, strange
 
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel

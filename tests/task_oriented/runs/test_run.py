@@ -1,5 +1,10 @@
-"""Runs of policies: what they leave, how they go on after a kill or a failure, and what they refuse."""
+"""The display of a policy's run: lines of the log, and on a terminal a live line.
 
+Rewards as people give them.
+
+Runs of policies: what they leave, how they go on after a kill or a failure, and what they refuse."""
+
+import io
 import json
 import os
 import signal
@@ -8,15 +13,90 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import own_environments  # noqa: F401 - it registers them
 import pytest
 from policy_runs import PPO_ARGS, domain_file, numbers, policy_run
 from processes import ROOT
+from rich.console import Console
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.runs.services.trackers import Trackers
+from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
+from rlhf_dialog.task_oriented.runs import run as policy_run_module
+from rlhf_dialog.task_oriented.runs.run import PolicyConsole, with_reward_noise
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+
+ITERATION = {"iteration": 3, "dialogues": 41, "success": 0.75, "reward": 6.5, "turns": 8.25, "FPS": 812.4}
+EVALUATION = {"eval/success": 0.5, "eval/reward": 1.25}
+RULES = {"eval/handcrafted_success": 0.875, "eval/handcrafted_reward": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "lines"),
+    [
+        (ITERATION, ["iteration 3  dialogues 41  success 0.750  reward 6.50  turns 8.2  812 turns a second"]),
+        (EVALUATION, ["evaluation of iteration 3: success 0.500, reward 1.25"]),
+        (EVALUATION | RULES, ["evaluation of iteration 3: success 0.500, reward 1.25 (handcrafted: 0.875, 9.00)"]),
+        ({"time/sample": 1.0}, []),
+    ],
+)
+def test_lines_where_nobody_watches(metrics, lines, caplog):
+    console = PolicyConsole(live=True)  # there is no terminal
+    with caplog.at_level("INFO", logger="rlhf_dialog"):
+        console.log(3, metrics)
+        console.advance(0.5)
+    with console.pause():
+        console.close()
+    assert [record.getMessage() for record in caplog.records] == lines
+
+
+def test_a_live_line_on_a_terminal(monkeypatch, caplog):
+    shown = io.StringIO()
+    monkeypatch.setattr(
+        policy_run_module, "Console", lambda stderr: Console(file=shown, force_terminal=True, width=150, stderr=False)
+    )
+    console = PolicyConsole(live=True)
+    with caplog.at_level("INFO", logger="rlhf_dialog"):
+        console.log(3, ITERATION)
+    console.advance(0.25)
+    console.close()
+    assert "iteration 3  dialogues 41  success 0.750" in shown.getvalue()
+    assert "25%" in shown.getvalue()
+    assert not caplog.records
+
+
+def episode(dialogue=0, success=True, terminated=True):
+    """Two turns of a dialogue of `ActLevel`."""
+    rewards = np.array([-1.0, 19.0 if success and terminated else -1.0], dtype=np.float32)
+    zeros = np.zeros((2, 3), dtype=np.float32)
+    columns = (zeros, zeros > 0, np.zeros(2, dtype=np.int64), zeros[:, 0], rewards, zeros[:, 0])
+    return Episode(*columns, terminated, False, zeros[0], dialogue, success=success, total_reward=float(rewards.sum()))
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_a_wrong_judgement_pays_for_the_opposite(success):
+    right = episode(success=success)
+    wrong = with_reward_noise(right, 1.0, seed=0)
+    assert wrong.rewards.tolist() == [-1.0, -1.0 if success else 19.0]
+    assert (wrong.success, wrong.total_reward) == (success, right.total_reward)
+    assert right.rewards.tolist()[1] == (19.0 if success else -1.0)
+
+
+def test_a_piece_that_is_not_the_end_and_a_share_of_0_change_nothing():
+    piece = episode(terminated=False)
+    assert with_reward_noise(piece, 1.0, seed=0) is piece
+    assert with_reward_noise(episode(), 0.0, seed=0).rewards.tolist() == [-1.0, 19.0]
+
+
+def test_the_share_and_which_dialogues_follow_from_the_seed():
+    def wrong(seed):
+        return [with_reward_noise(episode(number), 0.2, seed).rewards[1] < 0 for number in range(2000)]
+
+    assert np.mean(wrong(0)) == pytest.approx(0.2, abs=0.03)
+    assert wrong(0) == wrong(0)
+    assert wrong(0) != wrong(1)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.training_world import environment_factory, open_person_world, open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel

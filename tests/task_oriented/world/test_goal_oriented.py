@@ -17,8 +17,7 @@ from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
-from rlhf_dialog.task_oriented.world.summary import summarise
-from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
+from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import system_words, user_words

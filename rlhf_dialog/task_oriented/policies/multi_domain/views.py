@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Features, PolicySpec
 from rlhf_dialog.task_oriented.policies.replay import Replay
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 
 Rows = NDArray[np.int64]
 OF_EPISODE = ("logprobs", "values")

@@ -7,9 +7,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, PolicySpec, choose
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
-from rlhf_dialog.task_oriented.world.observations import Layout
-from rlhf_dialog.task_oriented.world.summary import summarise
-from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
+from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.words import system_words
 

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, choose, stream
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvAnswer, Make, VectorEnv
 
 logger = logging.getLogger(__name__)
-DAMAGED = "the checkpoint's trainer.json is damaged: sampler.dialogues are not those of this run"
-WAY_BACK = "; resume from another checkpoint, or begin again"
 
 
 def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
@@ -33,13 +30,8 @@ def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s:
     from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 
     processes = Processes(make, seed, num_envs, process_num, timeout_s)
-    logger.info(
-        "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
-        "those of process_num: 0",
-        num_envs,
-        processes.process_num,
-        process_num,
-    )
+    text = "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
+    logger.info(text + "those of process_num: 0", num_envs, processes.process_num, process_num)
     return processes
 
 
@@ -65,9 +57,8 @@ class _Place:
         """Note one turn; `turn` is what followed."""
         self.actions.append(action)
         self.total_reward += turn.reward
-        self.rows.append(
-            {"at": (self.now.observation, self.now.mask), "action": action, "reward": turn.reward, "extras": extras}
-        )
+        at = (self.now.observation, self.now.mask)
+        self.rows.append({"at": at, "action": action, "reward": turn.reward, "extras": extras})
         self.now = turn
 
     def episode(self, following: int) -> Episode | None:
@@ -140,17 +131,10 @@ class Sampler:
         return {"dialogues": [[place.dialogue, list(place.actions)] for place in self.places]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Open the dialogues, and make their actions again; no policy is asked. Raises UserError for what cannot be one."""
-        dialogues: Any = state.get("dialogues")
-        is_list = isinstance(dialogues, list) and len(dialogues) == self.num_envs
-        if not is_list or not all(map(_is_dialogue, dialogues)):
-            raise UserError(f"{DAMAGED} (each is a number and a list of actions, {self.num_envs} in all){WAY_BACK}")
+        """Open the dialogues, and make their actions again; no policy is asked."""
         self.places = [_Place(dialogue) for dialogue, _ in state["dialogues"]]
         todo = [deque(actions) for _, actions in state["dialogues"]]
         self._open_all()
-        for place, actions in zip(self.places, todo, strict=True):
-            if place.now.mask is not None and not all(0 <= action < len(place.now.mask) for action in actions):
-                raise UserError(f"{DAMAGED} (dialogue {place.dialogue} has an action that there is not){WAY_BACK}")
         while any(todo):
             orders = [(actions.popleft() if actions else NOTHING, NOTHING) for actions in todo]
             for place, (action, _), turn in zip(self.places, orders, self.host.step(orders), strict=True):
@@ -207,9 +191,3 @@ def run_dialogues(
                     if then != NOTHING:
                         waiting[id(place)].popleft()
         return [episodes[number] for number in numbers]
-
-
-def _is_dialogue(value: Any) -> bool:
-    """Whether this is the number of a dialogue and the list of its actions."""
-    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)
-    return is_pair and all(type(number) is int and 0 <= number < 2**53 for number in [value[0], *value[1]])

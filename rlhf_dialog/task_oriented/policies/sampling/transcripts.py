@@ -7,7 +7,7 @@ from rlhf_dialog.task_oriented.domains import DONTCARE, AnyDomain, Domain, Multi
 from rlhf_dialog.task_oriented.policies.base import Episode, Features
 from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
-from rlhf_dialog.task_oriented.world.observations import Layout
+from rlhf_dialog.task_oriented.world.summary import Layout
 
 
 def _wish(wish: dict[str, Any]) -> str:

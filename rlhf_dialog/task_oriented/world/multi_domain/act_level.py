@@ -7,9 +7,8 @@ from typing import Any
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld, Observation
-from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, draw_goal, parse_goal
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
 from rlhf_dialog.task_oriented.world.multi_domain.user import MultiAgendaUser

@@ -1,4 +1,4 @@
-"""What a system knows of a dialogue about several domains: a function of the acts of both sides, and of the tables; and its bookings."""
+"""What a system knows of a dialogue about several domains: a function of both sides' acts and of the tables; and its bookings."""
 
 import string
 from collections.abc import Mapping, Sequence
@@ -123,7 +123,8 @@ class DialogueState:
             for slot in values:
                 state.asked.pop(slot, None)
             if state.service.key in values and state.service.entities:
-                state.offered = next((n for n in state.matches if _fits(state.service, n, values)), None)
+                rows = ((n, state.service.entities[n]) for n in state.matches)
+                state.offered = next((n for n, row in rows if all(row.get(s, v) == v for s, v in values.items())), None)
             if any(act.intent == "nobook" for act in acts):
                 state.refused = True
             elif state.service.made_from or REFERENCE in values:
@@ -138,11 +139,6 @@ def _note(state: DomainState, slot: str, value: str) -> None:
     else:
         state.booking[slot.removeprefix(BOOK)] = value
         state.refused = state.declined = False
-
-
-def _fits(service: DomainService, number: int, values: dict[str, str]) -> bool:
-    entity = service.entities[number]
-    return all(entity[slot] == value for slot, value in values.items() if slot in entity)
 
 
 NUM_CHARACTERS, NUM_DIGITS = 8, 10

@@ -1,18 +1,67 @@
 """The agenda-based user: a goal, and a stack of what to say next, with goodbye at the bottom."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.users.goal_agreement import (
-    SystemTurn,
-    contradicts_goal,
-    find_unconfirmed,
-    read_system_turn,
-)
 from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, read_ranges
+
+NOTHING = "none"  # the name in `inform name=none`: nothing fits
+
+
+@dataclass
+class SystemTurn:
+    """The system's turn: its first intent, slots and values without `except`, and what it says of venues.
+
+    offer: the venue of `inform name=X`, or empty; empty: nothing fits; choices: the only venues that there are
+    """
+
+    intent: str
+    pairs: list[tuple[str, str]]
+    slots: set[str]
+    offer: str = ""
+    empty: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def read_system_turn(acts: list[Act]) -> SystemTurn:
+    """Read the system's acts."""
+    intent = acts[0].intent if acts else "null"
+    pairs = [(act.slot, act.value) for act in acts if act.slot and act.intent != "except"]
+    choices = tuple(act.value for act in acts if act.intent == "except")
+    name = next((value for slot, value in pairs if slot == NAME), "") if intent == "inform" else ""
+    offer, empty = "" if name == NOTHING else name, name == NOTHING and not choices
+    return SystemTurn(intent, pairs, {slot for slot, _ in pairs}, offer, empty, choices)
+
+
+def contradicts_goal(goal: Goal, domain: Domain, turn: SystemTurn, slot: str) -> bool:
+    """Whether what the system said of the slot contradicts the goal, so that the user corrects it."""
+    nothing = turn.empty or bool(turn.choices)
+    if slot == NAME:
+        return not nothing and _wrong_venue(goal, domain, turn)
+    goal_value = goal.constraints.get(slot)
+    if goal_value is None or goal_value == DONTCARE:
+        return False
+    return any(value != goal_value for s, value in turn.pairs if s == slot)
+
+
+def _wrong_venue(goal: Goal, domain: Domain, turn: SystemTurn) -> bool:
+    """A venue that the user refused; or answers about another venue than the one that the user settled on."""
+    if turn.offer in goal.other_than or (goal.wanted_name and turn.offer != goal.wanted_name):
+        return True
+    constraint_slots = {*domain.constraints, NAME}
+    about_venue = any(slot in domain.requestable and slot not in constraint_slots for slot in turn.slots)
+    return bool(goal.name) and about_venue and turn.offer != goal.name
+
+
+def find_unconfirmed(goal: Goal, turn: SystemTurn) -> list[tuple[str, str]]:
+    """The constraints that the system did not repeat; the user may ask about one of them."""
+    spoken = set(turn.pairs)
+    return [pair for pair in goal.constraints.items() if pair[1] != DONTCARE and pair not in spoken]
+
 
 Pair = tuple[str, str]
 Plan = tuple[str, list[Pair]]  # one thing to say: an intent, and slots with values (empty for a request)
@@ -69,12 +118,10 @@ class AgendaUser:
     def _open_requests(self) -> list[str]:
         return [slot for slot, value in self.goal.requests.items() if value is None]
 
-    def _done(self) -> bool:
-        return not self.goal.constraints or self.nothing_fits or not self._open_requests()
-
     def _receive(self, turn: SystemTurn) -> None:
         """Change goal and agenda by what the system said."""
-        if not self.agenda and turn.intent != "reqmore" and self._done() and self.rng.random() < LEAVES_WHEN_DONE:
+        done = not self.goal.constraints or self.nothing_fits or not self._open_requests()
+        if not self.agenda and turn.intent != "reqmore" and done and self.rng.random() < LEAVES_WHEN_DONE:
             self._leave()
         elif turn.intent in HANDLERS:
             HANDLERS[turn.intent](self, turn)
@@ -178,13 +225,10 @@ class AgendaUser:
                 return True
             if chance < wants + self.chances["changes_mind"] and self._relax(turn):
                 return True
-        self._settle_on(turn.offer)
-        return False
-
-    def _settle_on(self, name: str) -> None:
-        goal = self.goal
+        goal, name = self.goal, turn.offer
         if name and not goal.name and name not in goal.other_than:
             goal.name, goal.other_than = name, []
+        return False
 
     def _refuse(self, name: str) -> None:
         goal = self.goal

@@ -66,9 +66,7 @@ class LMUser:
     ):
         if max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more")
-        self.goals, self.openings = (
-            _texts(name, source) for name, source in (("goals", goals), ("openings", openings))
-        )
+        self.goals, self.openings = _texts("goals", goals), _texts("openings", openings)
         if not (persona or self.goals or self.openings):
             raise UserError("language_model_user: there is no persona, goal or opening; give one of them")
         self.persona, self.max_turns = persona, max_turns
@@ -184,13 +182,13 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
     """
     from pydantic import ValidationError
 
-    from rlhf_dialog.data.hub import check_folder
+    from rlhf_dialog.data import hub
 
-    check_folder(model, "language_model_user: model")
+    hub.check_folder(model, "language_model_user: model")
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 
     try:
-        folder = Path(_folder(model))
+        folder = Path(hub.model_folder(model, "--agent", False))
         settings = read_settings(folder, _default_settings(folder))
         values = settings.model_dump() | dict(sampling)
         return ChatAgent.load(folder, device=device, settings=AgentSettings(**values))
@@ -199,12 +197,6 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
         raise UserError(f"language_model_user: {wrong}; correct it") from None
     except UserError as error:
         raise error.with_location("model", "--agent").with_location("language_model_user") from error
-
-
-def _folder(model: str) -> str:
-    from rlhf_dialog.data import hub
-
-    return str(hub.model_folder(model, "--agent", False))
 
 
 def _default_settings(folder: Path) -> Any:
@@ -280,9 +272,8 @@ class LMWords:
         for _ in range(self.tries):
             open_rows = [row for row in range(len(turns)) if row not in accepted]
             texts = self._generate([turns[row] for row in open_rows], [rngs[row] for row in open_rows])
-            accepted |= {
-                row: text for row, text in zip(open_rows, texts, strict=True) if self.carries(text, turns[row])
-            }
+            pairs = zip(open_rows, texts, strict=True)
+            accepted |= {row: text for row, text in pairs if self.carries(text, turns[row])}
         self.num_turns += len(turns)
         self.num_fallbacks += len(turns) - len(accepted)
         return [

@@ -16,7 +16,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
     write_abstraction,
 )
 from rlhf_dialog.task_oriented.policies.multi_domain.views import Views
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 
 EVEN = Chances({"a": 1, "b": 1})
 

@@ -11,12 +11,12 @@ from small_world import small_world
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 
 NAMES = MultiLayout(TWO).names
 NORTH = "inform(hotel-area=north)"

@@ -8,11 +8,10 @@ from small_domain import small_domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
-from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}
 MIXED = {

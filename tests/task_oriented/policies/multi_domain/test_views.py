@@ -7,7 +7,7 @@ from small_world import small_world
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views
-from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 
 WORLD = small_world()
 HOTEL = [

@@ -13,7 +13,7 @@ from toy_environments import Broken
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed

@@ -6,8 +6,7 @@ from small_domain import small_domain
 from toy_environments import Counted
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 

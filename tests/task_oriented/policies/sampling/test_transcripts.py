@@ -2,9 +2,7 @@ from small_domain import small_domain
 from small_world import small_world
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel

@@ -10,7 +10,7 @@ from small_world import REAL, needs_multiwoz, small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import open_domain
-from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 
