@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50519,
-    "lines of the pipeline": 32549,
-    "lines of tests": 64237,
+    "lines of the package": 50550,
+    "lines of the pipeline": 32580,
+    "lines of tests": 64299,
     "words of documents": 31512,
     "functions with more than six parameters": 1,
     "class names used twice": 0,

@@ -70,6 +70,11 @@ class TemplateEncoder:
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
 
+    def count_end_ids(self, turn: str) -> int:
+        """How many of the last ids of `encode_reply(turn)` are the end-of-turn token and the white space before it."""
+        before = reversed(self.encode_reply(turn)[:-1])
+        return 1 + sum(1 for _ in takewhile(lambda i: not str(self.tokenizer.decode([i])).strip(), before))
+
     def encode_target(self, turn: str) -> list[int]:
         """The same as `encode_reply`: nothing is learned after the end-of-turn token."""
         return self.encode_reply(turn)
@@ -107,6 +112,12 @@ class TemplateEncoder:
 
 
 TurnEncoder = PromptEncoder | TemplateEncoder
+
+
+def encode_without_end(encoder: TurnEncoder, turn: str) -> list[int]:
+    """The ids of a reply without those of its end; of a reply that is nothing else, all."""
+    ids = encoder.encode_reply(turn)
+    return ids[: len(ids) - encoder.count_end_ids(turn)] or ids
 
 
 def prompt_encoder(

@@ -13,7 +13,15 @@ from itertools import takewhile
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, cut_at_separator, fit_turns, remove_marks, render_target
+from rlhf_dialog.data.dialogue import (
+    CHAT_TEMPLATE,
+    Dialogue,
+    cut_at_separator,
+    fit_turns,
+    remove_marks,
+    render_reply,
+    render_target,
+)
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
@@ -213,6 +221,17 @@ class PromptEncoder:
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply and the separator."""
         return self._encode(render_target(self.spoken(turn), self.separator))
+
+    def count_end_ids(self, turn: str) -> int:
+        """How many of the last ids of `encode_reply(turn)` are the separator and the space before it; all for a blank turn.
+
+        A token that holds the end of the text and the beginning of the separator counts, too.
+        """
+        turn = self.spoken(turn)
+        ids, text_ids = self._encode(render_target(turn, self.separator)), self._encode(render_reply(turn))
+        if not turn.strip():
+            return len(ids)
+        return len(ids) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, text_ids, strict=False)))
 
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
         """The ids between the policy's reply and its next one: a separator if the reply has none, then the user's turn."""

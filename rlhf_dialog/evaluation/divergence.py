@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from rlhf_dialog.data.chat_template import encode_without_end
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import Replies, batches
@@ -16,14 +17,14 @@ def kl_by_token(
 ) -> Array:
     """The exact KL divergence of the agent from its start in nats, before each token of the agent's replies, (B, T).
 
-    NaN behind the end of a reply. The sum of a row estimates the KL of a whole reply with less variance than the difference of
-    log-probabilities does; unbiased for replies sampled at `temperature` without filters. Both agents have the same tokenizer.
+    NaN behind the end of a reply; a truncated one has no separator or end token. The sum of a row estimates the KL of a whole
+    reply with less variance than the difference of log-probabilities does; unbiased for replies sampled at `temperature` without
+    filters. Both agents have the same tokenizer.
     """
     encoder = agent.encoder
 
     def reply_ids(reply: Dialogue) -> list[int]:
-        ids = encoder.encode_reply(reply.response)
-        return (ids[:-1] or ids) if reply.truncated else ids
+        return encode_without_end(encoder, reply.response) if reply.truncated else encoder.encode_reply(reply.response)
 
     longest = max(len(reply_ids(reply)) for reply in replies.dialogues)
     table = np.full((len(replies.dialogues), longest), np.nan)

@@ -22,8 +22,8 @@ class LikelihoodPrice(BaseReward):
 
     `floor`: what the model finds of people's replies, so that nobody is paid for being more likely; null gives m itself, for a
     judge. `model`: the folder of a causal LM or of an agent; `system_prompt`: that of a chat model's template; `tokens`: how many
-    of the first tokens count, without the end token of a response that is not empty. Raises UserError for arguments that cannot
-    work.
+    of the first tokens count, without the separator or end token of a response that is not empty. Raises UserError for arguments
+    that cannot work.
     """
 
     uses_device = True
@@ -61,12 +61,12 @@ class LikelihoodPrice(BaseReward):
     def _means(self, dialogues: list[Dialogue]) -> list[float]:
         import torch
 
+        from rlhf_dialog.data.chat_template import encode_without_end
         from rlhf_dialog.models.policy import teacher_forced
         from rlhf_dialog.models.token_batch import group_equal
 
         encoder, policy = self.speaker.encoder, self.speaker.policy
-        replies = [encoder.encode_reply(dialogue.response) for dialogue in dialogues]
-        counted = [(ids[:-1] or ids)[: self.tokens] for ids in replies]
+        counted = [encode_without_end(encoder, dialogue.response)[: self.tokens] for dialogue in dialogues]
         size = self.speaker.settings.context_size
         prompts = [encoder.encode_prompt(dialogue.turns_before[-size:]) for dialogue in dialogues]
         tokens = self.speaker.batch(prompts, group_equal(map(tuple, prompts))).with_replies(counted)

@@ -14,6 +14,7 @@ from torch import nn
 
 from rlhf_dialog.data.chat_template import (
     TemplateEncoder,
+    encode_without_end,
     end_token_id,
     prompt_encoder,
     warn_about_cut,
@@ -166,6 +167,13 @@ def test_a_system_prompt_that_cannot_be_had_is_an_error(template, length, words)
 )
 def test_end_of_turn_is_the_first_special_token_behind_the_words(template, end):
     assert end_token_id(chat_tokenizer(template)) == end
+
+
+@pytest.mark.parametrize(("template", "count"), [(CHATML, 1), (LLAMA2, 2), (THINKING, 1), (UNMARKED, 2)])
+def test_the_end_of_a_reply_is_its_token_and_the_white_space_before_it(template, count):
+    encoder = TemplateEncoder(chat_tokenizer(template), 99)
+    assert encoder.count_end_ids("Yes.") == count
+    assert encode_without_end(encoder, "Yes.")[-4:] == spell("Yes.")
 
 
 def test_an_end_of_turn_token_that_is_not_special_is_found():

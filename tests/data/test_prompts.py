@@ -147,6 +147,19 @@ def test_the_ids_of_a_separator_are_those_that_prompts_hold():
     assert separator_ids(added, "###") == {259, 260}  # with and without its space
 
 
+@pytest.mark.parametrize(
+    ("separator", "count"),
+    [("<EOU>", 6), ("###", 1), ("|", 1), ("##", 2), ("\n", 2)],  # "Ġ###" and "Ġ|" are one token
+)
+def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
+    tokenizer = merging_tokenizer()
+    encoder = PromptEncoder(tokenizer, separator, 99)
+    for reply in ("Yes.", "Yes #", f"No{separator}no"):
+        assert encoder.count_end_ids(reply) == count
+        assert tokenizer.decode(encoder.encode_reply(reply)[:-count]) == " " + reply.replace(separator, " ")
+    assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
+
+
 def test_the_text_of_a_reply_ends_at_the_separator_with_its_space():
     encoder = PromptEncoder(merging_tokenizer(), "###", 64)
     assert encoder.reply_text([*encoder.encode_reply("a"), *encoder.encode_reply("b")]) == "a"

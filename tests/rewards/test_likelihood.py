@@ -53,6 +53,27 @@ def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     assert reward([]) == []
 
 
+def logits_after(lm, ids):
+    with torch.no_grad():
+        return lm(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1)
+
+
+def test_a_separator_of_six_tokens_is_no_text(tmp_path):
+    tokenizer = byte_tokenizer(separator_token=False)
+    save_agent(tmp_path / "lm", Policy(gpt2()).eval(), tokenizer, AgentSettings(max_prompt_length=99))
+    reward = LikelihoodPrice(str(tmp_path / "lm"), floor=None, tokens=12)
+    assert len(tokenizer(" <EOU>").input_ids) == 6
+    lm, prompt, means = reward.speaker.policy.lm, tokenizer("Hello . <EOU>").input_ids, []
+    for text in (" Yes.", " No , thank you .", "  <EOU>"):  # of an empty reply, all
+        ids, logprobs = list(prompt), []
+        for token in tokenizer(text).input_ids[:12]:
+            logprobs.append(logits_after(lm, ids)[token].item())
+            ids.append(token)
+        means.append(sum(logprobs) / len(logprobs))
+    replies = [Dialogue(["Hello ."], response=text) for text in ("Yes.", "No , thank you .", "")]
+    assert reward.means(replies) == pytest.approx(means, abs=1e-5)
+
+
 def test_without_a_floor_it_is_the_mean_itself(folder):
     judge, price = LikelihoodPrice(str(folder), floor=None), LikelihoodPrice(str(folder))
     assert judge(DIALOGUES) == pytest.approx([by_hand(judge.speaker, one, 12) for one in DIALOGUES], abs=1e-5)
