@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50550,
+    "lines of the package": 50329,
     "lines of the pipeline": 32580,
-    "lines of tests": 64299,
+    "lines of tests": 64242,
     "words of documents": 31512,
     "functions with more than six parameters": 1,
     "class names used twice": 0,
