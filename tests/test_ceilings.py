@@ -17,10 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50329,
-    "lines of the pipeline": 32580,
-    "lines of tests": 64242,
-    "words of documents": 31512,
+    "lines of the package": 50330,
+    "lines of the pipeline": 32581,
+    "lines of tests": 64250,
+    "words of documents": 31553,
     "functions with more than six parameters": 1,
     "class names used twice": 0,
     "variables whose name says nothing": 0,

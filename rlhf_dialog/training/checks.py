@@ -257,6 +257,7 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
 def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:
     """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target.
 
+    A coefficient that stays fixed (`kl_rate: 0`) has no target.
     `iteration` is the number of the iteration whose `kl` the controller took in last.
     """
     if iteration == 1 and kl > 1.0:
@@ -266,7 +267,7 @@ def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> Non
             kl,
         )
     num_above, is_new = controller.num_above, controller.num_below == 0
-    if not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
+    if not controller.kl_rate or not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
         return
     if controller.at_its_bound or controller.growth >= 1.5:
         bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""

@@ -362,6 +362,14 @@ def test_a_coefficient_at_its_bound_is_reported_although_it_cannot_grow(caplog):
     assert "grew 1.0-fold, now 5, which is its bound kl_coef_max: lower lr" in caplog.text
 
 
+def test_a_fixed_coefficient_has_no_target_to_miss(caplog):
+    trainer = make_trainer(kl_coef=5.0, kl_target=1e-9, kl_rate=0.0, kl_coef_max=5.0)
+    for iteration in range(2, 70):
+        trainer.kl.update(0.5)
+        watch_kl(trainer.kl, 0.5, iteration)
+    assert not caplog.records
+
+
 def test_a_start_far_from_the_reference_is_reported(caplog):
     trainer = make_trainer()
     for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
