@@ -29,7 +29,7 @@ _HOME = {
     "RewardFactory": "config.registry",
     "Rollout": "training.rollout",
     "UserError": "errors",
-    "VecInfo": "metrics.base",
+    "VecInfo": "metrics.nlp",
     "VecInfoFactory": "config.registry",
     "load_config": "config.loading",
     "main": "commands.train",

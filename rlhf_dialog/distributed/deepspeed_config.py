@@ -88,16 +88,8 @@ def engine_settings(config: Config) -> EngineSettings:
         key = "precision" if config.use_amp is None else "use_amp"
         notes.append(f"{key} has no effect, because the engine computes in {precision}")
     sizes = {key: document.pop(key) for key in OURS if key in document}
-    return EngineSettings(
-        source,
-        document,
-        int(stage),
-        precision,
-        _device(zero, "offload_optimizer") == "cpu",
-        _device(zero, "offload_param") == "cpu",
-        sizes,
-        tuple(notes),
-    )
+    optimizer, param = (_device(zero, f"offload_{what}") == "cpu" for what in ("optimizer", "param"))
+    return EngineSettings(source, document, int(stage), precision, optimizer, param, sizes, tuple(notes))
 
 
 def _offload(zero: dict[str, Any], stage: int, use_offload: bool, source: str) -> None:
@@ -111,9 +103,8 @@ def _offload(zero: dict[str, Any], stage: int, use_offload: bool, source: str) -
     for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = _device(zero, key)
         if device == "nvme":
-            raise UserError(
-                f"{source}: {key} to nvme is not supported, because checkpoints would not contain it; use cpu"
-            )
+            why = "because checkpoints would not contain it; use cpu"
+            raise UserError(f"{source}: {key} to nvme is not supported, {why}")
         if device == "cpu" and stage < least:
             raise UserError(f"{source}: {key} needs ZeRO stage {least}{' to 3' if least < 3 else ''}, not {stage}")
 
@@ -276,9 +267,6 @@ def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, w
     given = settings.document | settings.sizes
     replaced = [f"{key} {given[key]} -> {value}" for key, value in ours.items() if given.get(key, value) != value]
     if replaced:
-        logger.info(
-            "%s: replaced, because batch sizes are counted in responses and set by the YAML: %s",
-            settings.source,
-            ", ".join(replaced),
-        )
+        why = "because batch sizes are counted in responses and set by the YAML"
+        logger.info("%s: replaced, %s: %s", settings.source, why, ", ".join(replaced))
     return {**settings.document, **ours, "zero_force_ds_cpu_optimizer": False}

@@ -124,9 +124,8 @@ class DeepSpeedEngine(Engine):
         self.engine.step()
         self.norm = None
         if not self.engine.was_step_applied():
-            raise RunStopped(
-                "DeepSpeed skipped an optimizer step although loss and gradient were finite; the last checkpoint is kept"
-            )
+            why = "although loss and gradient were finite; the last checkpoint is kept"
+            raise RunStopped(f"DeepSpeed skipped an optimizer step {why}")
 
     def zero_grad(self) -> None:
         """Discard a gradient for which no step was made, in the way that DeepSpeed discards one that overflowed."""
@@ -180,11 +179,9 @@ class DeepSpeedEngine(Engine):
         if self.settings.half and parameter.requires_grad:
             whole = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
             whole = None if whole is None else whole.detach()
-            return (
-                whole.float().cpu().clone().view(whole_shape(parameter))
-                if whole is not None and self.world.is_main
-                else None
-            )
+            if whole is None or not self.world.is_main:
+                return None
+            return whole.float().cpu().clone().view(whole_shape(parameter))
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().float().cpu().clone() if self.world.is_main else None
 
@@ -211,10 +208,8 @@ class DeepSpeedEngine(Engine):
 
     def describe_partitions(self) -> dict[str, Any]:
         scaler = vars(self.optimizer.loss_scaler)
-        return {
-            "precision": self.settings.precision,
-            "scaler": {key: x for key, x in scaler.items() if isinstance(x, int | float)},
-        }
+        numbers = {key: x for key, x in scaler.items() if isinstance(x, int | float)}
+        return {"precision": self.settings.precision, "scaler": numbers}
 
     def partitions(self) -> dict[str, Tensor]:
         inner = self.optimizer.optimizer.state
@@ -250,15 +245,10 @@ class FrozenEngine:
 
     def __init__(self, module: nn.Module, world: World, zero: dict[str, Any]):
         deepspeed = load_deepspeed(world.device)
-        document = {
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "train_batch_size": world.size,
-        }
+        document: dict[str, Any] = {"zero_optimization": copy.deepcopy(zero), "train_batch_size": world.size}
+        document |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
         self.module = module
-        self.engine, *_ = deepspeed.initialize(
-            model=module, config=document | {"zero_optimization": copy.deepcopy(zero)}, dist_init_required=False
-        )
+        self.engine, *_ = deepspeed.initialize(model=module, config=document, dist_init_required=False)
         module.eval()
 
 

@@ -35,9 +35,8 @@ def take_gpu(local_rank: int = -1) -> torch.device:
     rank, visible = int(os.environ.get("LOCAL_RANK", local_rank)), torch.cuda.device_count()
     number = max(rank, 0) % visible
     torch.cuda.set_device(number)
-    _say_once(
-        f"on cuda:{number}, {'the first' if rank < 0 else f'that of local rank {rank}'} of {visible} visible GPUs"
-    )
+    which = "the first" if rank < 0 else f"that of local rank {rank}"
+    _say_once(f"on cuda:{number}, {which} of {visible} visible GPUs")
     return torch.device("cuda", number)
 
 

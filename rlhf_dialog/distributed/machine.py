@@ -63,7 +63,8 @@ class Machine:
 
 def measure(folder: Path) -> Machine:
     """Measure this machine, and the disk of `folder`, in a few seconds: two kinds of products, on the processor and each GPU."""
-    load, cpu = _load(), torch.device("cpu")
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    cpu = torch.device("cpu")
     name, flags = processor()
     return Machine(
         processor=name,
@@ -130,10 +131,5 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, set[str]]:
     text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
     name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     flags = re.search(r"^flags\s*: (.+)$", text, re.MULTILINE)
-    return name[1].strip() if name else platform.processor() or platform.machine(), set(
-        flags[1].split() if flags else ()
-    )
-
-
-def _load() -> float | None:
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    title = name[1].strip() if name else platform.processor() or platform.machine()
+    return title, set(flags[1].split() if flags else ())

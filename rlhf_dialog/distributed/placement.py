@@ -61,9 +61,8 @@ def check_placement(config: Config, device: torch.device) -> None:
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
     """The AdamW optimizer of one engine, for the trained parameters of `module`."""
-    return torch.optim.AdamW(
-        trainable_parameters(module).values(), lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True
-    )
+    values, decay = trainable_parameters(module).values(), config.weight_decay
+    return torch.optim.AdamW(values, lr=lr, eps=config.opti_eps, weight_decay=decay, fused=True)
 
 
 class Placement:

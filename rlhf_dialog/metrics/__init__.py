@@ -9,7 +9,6 @@
   resample it.
 """
 
-from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.metrics.nlp import NLPVecInfo
+from rlhf_dialog.metrics.nlp import NLPVecInfo, VecInfo
 
 __all__ = ["NLPVecInfo", "VecInfo"]

@@ -31,11 +31,8 @@ class CompositeReward(BaseReward):
         """What its parts, and theirs, reach out to."""
         parts = args.get("parts")
         usable = [] if not isinstance(parts, list) or any(map(_problems, parts)) else parts
-        return {
-            f"args.parts[{i}].{key}": why
-            for i, part in enumerate(usable)
-            for key, why in reaches_out(*_id_and_args(part)).items()
-        }
+        reasons = {f"args.parts[{i}]": reaches_out(*_id_and_args(part)) for i, part in enumerate(usable)}
+        return {f"{place}.{key}": why for place, inner in reasons.items() for key, why in inner.items()}
 
     def __init__(self, parts: list[dict[str, Any]]):
         if not isinstance(parts, list) or not parts:
@@ -161,6 +158,5 @@ def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
         return build_reward(*_id_and_args(part))
     except UserError as error:
         is_inside = "reward_class.args" in str(error)
-        raise (
-            error.with_location(f"{place}.args", "reward_class.args") if is_inside else error.with_location(place)
-        ) from error
+        where = (f"{place}.args", "reward_class.args") if is_inside else (place,)
+        raise error.with_location(*where) from error

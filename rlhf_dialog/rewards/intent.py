@@ -194,9 +194,8 @@ def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> Non
     if (found := model.config.num_labels) != len(ACTS):
         raise UserError(f"{KEY}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})")
     if missing:
-        raise UserError(
-            f"{KEY}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was not trained as a classifier"
-        )
+        names = ", ".join(sorted(missing)[:4])
+        raise UserError(f"{KEY}: '{path}' has no weights for {names}: it was not trained as a classifier")
     from rlhf_dialog.models.pretrained import num_ids
 
     if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
@@ -205,6 +204,5 @@ def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> Non
             "rows: the tokenizer belongs to another model"
         )
     if tokenizer.pad_token is None:
-        raise UserError(
-            f"{KEY}: the tokenizer of '{path}' has no pad token, which is needed to batch responses; set one in its folder"
-        )
+        what = "has no pad token, which is needed to batch responses; set one in its folder"
+        raise UserError(f"{KEY}: the tokenizer of '{path}' {what}")

@@ -24,9 +24,7 @@ class Meteor(BaseReward):
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):
         self.wordnet = load_wordnet(meteor_wordnet)
-        logger.info(
-            "METEOR %s WordNet (%s)", "without" if self.wordnet is None else "with", meteor_variant(self.wordnet)
-        )
+        logger.info("METEOR %s WordNet (%s)", "without" if self.wordnet is None else "with", self.name)
 
     @property
     def name(self) -> str:

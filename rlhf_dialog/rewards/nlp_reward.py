@@ -47,9 +47,8 @@ class NLPReward(CompositeReward):
                 raise UserError(f"reward_class.args.{key}: {value!r} must be a finite number")
         intent_coef, meteor_coef = float(intent_coef), float(meteor_coef)
         if intent_coef == meteor_coef == 0:
-            raise UserError(
-                "reward_class.args: intent_coef and meteor_coef are both 0, so there is nothing to reward; set one above 0"
-            )
+            what = "intent_coef and meteor_coef are both 0, so there is nothing to reward; set one above 0"
+            raise UserError(f"reward_class.args: {what}")
         if intent_coef and not intent_model:
             raise UserError(
                 "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "
@@ -59,14 +58,8 @@ class NLPReward(CompositeReward):
             raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
-            parts.append(
-                Part(
-                    intent_coef,
-                    Intent(
-                        str(intent_model), intent_input, allow_pickle_weights=allow_pickle_weights, precision=precision
-                    ),
-                )
-            )  # type: ignore[arg-type]
+            options: dict[str, Any] = {"allow_pickle_weights": allow_pickle_weights, "precision": precision}
+            parts.append(Part(intent_coef, Intent(str(intent_model), intent_input, **options)))
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
         self._set_parts(parts)

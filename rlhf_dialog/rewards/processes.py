@@ -53,11 +53,8 @@ class RewardProcesses:
         """Start the processes if METEOR took `seconds` of an iteration of `of_iteration` seconds, and that is much."""
         if self.limit < 2 or self._greeting is not None or seconds <= SHARE * of_iteration:
             return
-        logger.info(
-            "METEOR took %.0f %% of the iteration: %d processes share it from now on",
-            100 * seconds / of_iteration,
-            self.limit,
-        )
+        text = "METEOR took %.0f %% of the iteration: %d processes share it from now on"
+        logger.info(text, 100 * seconds / of_iteration, self.limit)
         self._workers = [Worker(_Scorer, runs_script=False, settings=WITHOUT_DEVICE) for _ in range(self.limit)]
         self._greeting = BackgroundCall(self._greet)
 
@@ -83,12 +80,8 @@ class RewardProcesses:
             with self._in_use:
                 return self._divide(count, reward, dialogues)
         except Exception as error:
-            logger.warning(
-                "reward '%s': the processes that share it are not used any more, because of %s: %s",
-                reward.name,
-                type(error).__name__,
-                error,
-            )
+            text = "reward '%s': the processes that share it are not used any more, because of %s: %s"
+            logger.warning(text, reward.name, type(error).__name__, error)
             self.close()
             return None
         except BaseException:

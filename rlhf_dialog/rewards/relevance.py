@@ -47,9 +47,8 @@ class RelevanceReward(BaseReward):
         if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
             raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
         if ceiling is not None and not (is_number(ceiling) and ceiling > 0):
-            raise UserError(
-                f"reward_class.args.ceiling: {ceiling!r} must be a number above 0: nats, such as 1; or null for none"
-            )
+            what = f"{ceiling!r} must be a number above 0: nats, such as 1; or null for none"
+            raise UserError(f"reward_class.args.ceiling: {what}")
         self.model = load_relevance(str(model), KEY)
         self.floor = -math.inf if floor is None else float(floor)
         self.ceiling = math.inf if ceiling is None else float(ceiling)
@@ -67,12 +66,10 @@ class RelevanceReward(BaseReward):
         rows, others = torch.arange(len(contexts)).unsqueeze(1), torch.arange(len(self.bank)) + len(contexts)
         candidates = torch.cat([rows, others.expand(len(contexts), -1)], dim=1)
         with self.at_work():
-            scores = self.model.scores(
-                [*contexts, *self.bank], [dialogue.response for dialogue in dialogues], candidates
-            )
-        same = torch.tensor(
-            [[turns[-size:] == other[-size:] for other in self.bank] for turns in contexts], dtype=torch.bool
-        )
+            replies = [dialogue.response for dialogue in dialogues]
+            scores = self.model.scores([*contexts, *self.bank], replies, candidates)
+        equal = [[turns[-size:] == other[-size:] for other in self.bank] for turns in contexts]
+        same = torch.tensor(equal, dtype=torch.bool)
         return margins(scores, same.reshape(len(contexts), len(self.bank))).tolist()
 
     def frozen_models(self) -> dict[str, Any]:

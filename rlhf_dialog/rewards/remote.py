@@ -220,9 +220,8 @@ def _read_scores(body: bytes, count: int) -> Scores:
     for i, score in enumerate(scores):
         if score is not None and not _is_number(score):
             kind = "not finite" if isinstance(score, float) else f"a {type(score).__name__}"
-            raise Failed(
-                f"answered with a score (number {i} of {count}) that is {kind}, not a number or null", again=False
-            )
+            what = f"a score (number {i} of {count}) that is {kind}, not a number or null"
+            raise Failed(f"answered with {what}", again=False)
     return [None if score is None else float(score) for score in scores]
 
 
@@ -262,16 +261,13 @@ def _secret_headers(token_env: str | None, headers_env: dict[str, str]) -> dict[
 
 def _secret(key: str, variable: Any) -> str:
     """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
-    label = (
-        repr(variable) if isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable) else "given"
-    )
+    is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
+    place = f"{KEY}.{key}: the environment variable {repr(variable) if is_name else 'given'}"
     value = os.environ.get(variable) if isinstance(variable, str) else None
     if not value:
-        raise UserError(
-            f"{KEY}.{key}: the environment variable {label} is not set; give the name of one, not the secret"
-        )
+        raise UserError(f"{place} is not set; give the name of one, not the secret")
     if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
-        raise UserError(f"{KEY}.{key}: the environment variable {label} must hold one line of ASCII text")
+        raise UserError(f"{place} must hold one line of ASCII text")
     return value
 
 
@@ -287,7 +283,6 @@ def _seconds(key: str, value: Any, zero: bool = False) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not (number > 0 or (zero and number == 0)) or number > 86400:
-        raise UserError(
-            f"{KEY}.{key}: {value!r} must be a number of seconds{', above 0' if not zero else ''}, at most a day"
-        )
+        bound = "" if zero else ", above 0"
+        raise UserError(f"{KEY}.{key}: {value!r} must be a number of seconds{bound}, at most a day")
     return number

@@ -101,9 +101,8 @@ class RewardModel(BaseReward):
         columns = [member(dialogues) for member in self.members]
         rows = list(zip(*columns, strict=True))
         means = [math.fsum(row) / len(row) for row in rows]
-        variances = [
-            math.fsum((score - mean) ** 2 for score in row) / len(row) for row, mean in zip(rows, means, strict=True)
-        ]
+        pairs = zip(rows, means, strict=True)
+        variances = [math.fsum((score - mean) ** 2 for score in row) / len(row) for row, mean in pairs]
         self._deviation = math.fsum(map(math.sqrt, variances)) / max(len(rows), 1)
         if self.combine == "mean":
             return means

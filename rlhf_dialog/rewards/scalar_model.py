@@ -62,9 +62,8 @@ class ScalarModel:
             choices = (options.turn_separator, getattr(config, "rlhf_dialog_separator", None), SEPARATORS[form])
             separator = str(next(choice for choice in choices if choice is not None))
             if not separator and form not in (TEXT, PAIR):
-                raise UserError(
-                    f"{ARGS}.turn_separator: '' leaves nothing between turns, which is for input_form: text or pair"
-                )
+                what = "'' leaves nothing between turns, which is for input_form: text or pair"
+                raise UserError(f"{ARGS}.turn_separator: {what}")
             limit = max_input_length(self.tokenizer, self.model)
             limit = min(limit, options.max_length or limit)
             # models of other programs leave thinking to the template
@@ -113,9 +112,8 @@ class ScalarModel:
         if normalize is False or (normalize is None and stored == [None, None]):
             return 0.0, 1.0
         if stored == [None, None]:
-            raise UserError(
-                f"{ARGS}.normalize: true, but the config.json of '{self.path}' has no mean and std; leave normalize out"
-            )
+            what = f"the config.json of '{self.path}' has no mean and std; leave normalize out"
+            raise UserError(f"{ARGS}.normalize: true, but {what}")
         mean, std = (x if isinstance(x, int | float) and math.isfinite(x) else math.nan for x in stored)
         if not (math.isfinite(mean) and std > 0):
             raise UserError(
@@ -138,9 +136,8 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
     tokenizer = read_tokenizer(path, key)
     options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
     if is_openrlhf(config) and tokenizer.eos_token_id is None:
-        raise UserError(
-            f"{key}: the tokenizer of '{path}' has no end-of-text token (eos_token), which ends its texts; set one"
-        )
+        what = "has no end-of-text token (eos_token), which ends its texts; set one"
+        raise UserError(f"{key}: the tokenizer of '{path}' {what}")
     if (head := str(getattr(config, HEAD, "score"))) != "score":
         options["key_mapping"] = {rf"^{re.escape(head)}\.": "score."}
     model, report = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
@@ -182,9 +179,8 @@ def machine_memory() -> int | None:
 def check_model(path: str, key: str, tokenizer: PreTrainedTokenizerBase, model: nn.Module, missing: Any) -> None:
     """Raises UserError when weights are missing, or the tokenizer belongs to another model."""
     if missing:
-        raise UserError(
-            f"{key}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was not trained as a reward model"
-        )
+        names = ", ".join(sorted(missing)[:4])
+        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as a reward model")
     rows: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if num_ids(tokenizer) > rows:
         raise UserError(
@@ -199,9 +195,8 @@ def padding_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> in
     known = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
     pad_id = next((i for i in known if i is not None), None)
     if pad_id is None:
-        raise UserError(
-            "neither its config.json nor its tokenizer has a pad token, which marks the end of a text; set one"
-        )
+        what = "has a pad token, which marks the end of a text; set one"
+        raise UserError(f"neither its config.json nor its tokenizer {what}")
     config.pad_token_id = pad_id
     return int(pad_id)
 

@@ -20,11 +20,14 @@ from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
 from rlhf_dialog.runs.lock import lock_folder
-from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
-from rlhf_dialog.runs.services.build import build_services
+from rlhf_dialog.runs.services.guard import RunGuard
+from rlhf_dialog.runs.services.interrupts import Interrupts
+from rlhf_dialog.runs.services.ledger import LedgerService
+from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
+from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
 from rlhf_dialog.runs.shared_disk import check_shared
 from rlhf_dialog.runs.stage_times import StageTimes
@@ -146,8 +149,26 @@ class PPOAgent:
             yield
 
     def build_services(self, parts: Parts) -> tuple[Service, ...]:
-        """What accompanies the run, in the order in which an iteration calls it."""
-        return build_services(self.config, self.run_folder, self.world, parts.validation, bool(self.start.resume))
+        """What accompanies the run, in the order in which an iteration calls it; the services end in the opposite order.
+
+        All ranks call it, under the lock of the run folder, since wandb opens here.
+        """
+        config, validation = self.config, parts.validation
+        trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
+        if validation:
+            validation.pause = trackers.pause
+        return (
+            LedgerService(config, trackers.show_table),  # before anything can raise: a saved iteration has its rows
+            *((validation,) if validation else ()),
+            *(
+                (RunGuard(config, config.guard, validation),) if validation and config.guard else ()
+            ),  # reads the validation
+            trackers,  # write the line with the metrics of all services above
+            ReportService(config.report),  # reads that line
+            Interrupts(
+                config.grace_seconds, self.world.is_main, self.run_folder
+            ),  # the first to end, before what takes long
+        )
 
     def loop(self, trainer: PPOTrainer) -> dict[str, float]:
         """Train from the start, or from a checkpoint, to the end; returns the last metrics. All ranks decide the same."""
@@ -176,9 +197,8 @@ class PPOAgent:
         with self.times.measure("checkpoint"):
             self.save(self.run_folder / "agent")
         if not (self.run_folder / "config.yaml").exists():
-            raise UserError(
-                f"{self.run_folder}: was removed or moved before the run had ended; only its agent is there"
-            )
+            fault = "was removed or moved before the run had ended; only its agent is there"
+            raise UserError(f"{self.run_folder}: {fault}")
 
     def save(self, folder: str | Path) -> None:
         """Write the trained agent, as `agent/` of the run folder holds it. Raises UserError before any training."""

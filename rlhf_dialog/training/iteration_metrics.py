@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of

@@ -13,7 +13,7 @@ from trainers import change_predictions, make_trainer, numbers_of, settings
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.precision import autocast_of

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.lora import add_adapters, lora_layers, select_adapter, target_names, trainable_parameters

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import Models, build_trained
 from rlhf_dialog.models.packing import ATTENTION, Decoding
 from rlhf_dialog.models.policy import DisabledAdapter

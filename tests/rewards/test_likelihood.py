@@ -1,4 +1,4 @@
-"""The price on unlikely replies: by a loop over tokens, what counts, and what cannot work."""
+"""The price on unlikely replies by a loop over tokens, and mutual information by two log-probabilities."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice
+from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice, MutualInformation, others
 
 TURNS = ["Hello .", "Where is it ?"]
 DIALOGUES = [
@@ -121,3 +121,26 @@ def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):
 def test_arguments_that_cannot_work(folder, args, words):
     with pytest.raises(UserError, match=words):
         LikelihoodPrice(**{"model": str(folder), **args})
+
+
+FIRST, SECOND = ["Hello .", "Where is it ?"], ["Are you cold ?"]
+
+
+def test_it_is_the_difference_between_two_prompts(folder):
+    dialogues = [Dialogue(FIRST, "Inside , please ."), Dialogue(SECOND, "A little .")]
+    swapped = [Dialogue(SECOND, "Inside , please ."), Dialogue(FIRST, "A little .")]
+    behind = LikelihoodPrice(folder, floor=None)
+    wanted = [ours - theirs for ours, theirs in zip(behind(dialogues), behind(swapped), strict=True)]
+    judge = MutualInformation(folder)
+    assert judge(dialogues) == pytest.approx(wanted, abs=1e-6)
+    assert max(map(abs, wanted)) > 1e-4  # the prompt matters
+    assert list(judge.frozen_models()) == list(behind.frozen_models())
+    assert MutualInformation.model_paths({"model": folder}) == LikelihoodPrice.model_paths({"model": folder})
+
+
+def test_the_other_prompt_has_another_last_turn():
+    a, b, c = (Dialogue([text], "x") for text in ("A ?", "B ?", "C ?"))
+    assert others([a, b]) == [1, 0]
+    assert others([a, a, b, b]) == [2, 3, 0, 1]
+    assert others([a, a, a, c]) == [3, 3, 3, 1]
+    assert others([a]) == [None]

@@ -16,7 +16,7 @@ from transformers import GPT2LMHeadModel
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models import loading
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import checks, rollout

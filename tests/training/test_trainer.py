@@ -12,7 +12,7 @@ from trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, pa
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import Responses, StopRule, respond
 from rlhf_dialog.rewards import Meteor, processes
 from rlhf_dialog.rewards.base import BaseReward

@@ -19,7 +19,7 @@ from trainers import (
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 

@@ -15,7 +15,7 @@ from trainers import PROMPTS, Places, numbers_of, settings
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import Models, load_models
 from rlhf_dialog.training import rollout as rollout_module
 from rlhf_dialog.training.episodes import EpisodeInputs

@@ -168,13 +168,9 @@ def _trained_items(name: str, sizes: Sizes, weights: int, setting: MemorySetting
     state = (12 if stage or setting.precision == "half" else 8) * trained // (world if stage else 1)
     away = setting.offload_optimizer and stage >= 2
     gradients = (4 if away else width) * trained // (world if stage >= 2 else 1)
+    kept = width * held // (world if stage == 3 else 1)
     items = [
-        Item(
-            f"weights of the {name}",
-            width * held // (world if stage == 3 else 1),
-            (),
-            setting.offload_param and stage == 3,
-        ),
+        Item(f"weights of the {name}", kept, (), setting.offload_param and stage == 3),
         Item(f"Adam's state of the {name}", state, TRAINING, setting.offload_optimizer and stage > 0),
         Item(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
     ]
@@ -292,13 +288,10 @@ def report_forecast(config: Config, device: torch.device, setting: MemorySetting
     forecast_of_run = forecast(*sizes, setting)
     processes = processes_here()
     on_host = forecast_of_run.host_total if setting.on_cuda else forecast_of_run.total + forecast_of_run.host_total
+    machine = "this machine" + (f" for {processes} processes" if processes > 1 else "")
     places = (
         (forecast_of_run.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
-        (
-            on_host * processes,
-            free_on_host(),
-            "this machine" + (f" for {processes} processes" if processes > 1 else ""),
-        ),
+        (on_host * processes, free_on_host(), machine),
     )
     tight = any(free is not None and needed > free for needed, free, _ in places)
     logger.log(logging.INFO if tight else logging.DEBUG, "%s", forecast_of_run.table())
@@ -356,9 +349,8 @@ def _read_judges(config: Config) -> dict[str, Sizes]:
         try:
             judges[name] = _read(path, AutoModelForSequenceClassification)
         except Exception as error:  # of any kind, see above; or no classifier of transformers
-            logger.info(
-                "the memory forecast does not include the reward's %s: its sizes cannot be read from '%s'", name, path
-            )
+            text = "the memory forecast does not include the reward's %s: its sizes cannot be read from '%s'"
+            logger.info(text, name, path)
             logger.debug("%s: %s", path, error)
     return judges
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, check_installed
 from rlhf_dialog.evaluation.dialogues import transcript
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, Run, Service
@@ -360,3 +360,11 @@ class TrackerService(Service):
         elif self.wandb:
             with suppress(Exception):
                 self.wandb.close()
+
+
+def check_packages(config: Config) -> None:
+    """Raises UserError when a tracker that the configuration asks for is not installed, before anything is loaded."""
+    if config.use_wandb and not config.disable_wandb:
+        check_installed("wandb", "use_wandb")
+    if config.use_tensorboard:
+        check_installed("tensorboard", "use_tensorboard")

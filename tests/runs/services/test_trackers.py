@@ -1,10 +1,11 @@
-"""metrics.jsonl, the console and TensorBoard."""
+"""metrics.jsonl, the console and TensorBoard; a missing package is an error before anything is loaded."""
 
 import io
 import json
 import math
 import shutil
 import subprocess
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,17 @@ import pytest
 import torch
 from processes import HANGING, environment, start_python
 from rich.console import Console
+from yaml_files import settings
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.rewards import PartScore, Scores
+from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers
+from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
+from rlhf_dialog.runs.smoke import smoke
 
 METRICS = {
     "iteration": 3,
@@ -493,3 +497,38 @@ def test_wandb_is_continued_by_the_id_in_the_run_folder(tmp_path, wandb):
         Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path, resume)).close()
     assert len({asked["id"] for asked in wandb.asked}) == 1
     assert (tmp_path / "wandb_run_id").read_text() == wandb.asked[0]["id"]
+
+
+TRACKERS = [("wandb", "use_wandb"), ("tensorboard", "use_tensorboard")]
+
+
+@pytest.mark.parametrize(("package", "key"), TRACKERS)
+def test_a_tracker_that_is_not_installed(package, key, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    check_packages(settings())
+    with pytest.raises(UserError, match=rf"{key}: the package {package} is not installed; .*pip install {package}"):
+        check_packages(settings(**{key: True}))
+
+
+def test_a_tracker_that_is_switched_off_again(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    check_packages(settings(use_wandb=True, disable_wandb=True))
+
+
+@pytest.mark.parametrize(("package", "key"), TRACKERS)
+@pytest.mark.parametrize("start", [PPOAgent.train, smoke], ids=["train", "smoke"])
+def test_nothing_is_loaded_before(package, key, start, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    for place in ("agent.load_models", "agent.read_source", "data_source.build_reward"):
+        monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
+    agent = PPOAgent(settings(experiment_name="x", **{key: True}))
+    with pytest.raises(UserError, match=f"pip install {package}"):
+        start(agent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_home_folder_in_run_dir(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert PPOAgent(settings(experiment_name="x", run_dir="~/runs")).run_folder == tmp_path / "runs" / "x"
+    assert PPOAgent(settings(experiment_name="~", run_dir="runs")).run_folder.parts == ("runs", "~")
