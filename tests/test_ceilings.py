@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50330,
-    "lines of the pipeline": 32581,
-    "lines of tests": 64250,
+    "lines of the package": 50223,
+    "lines of the pipeline": 32474,
+    "lines of tests": 64224,
     "words of documents": 31553,
     "functions with more than six parameters": 1,
     "class names used twice": 0,
