@@ -18,7 +18,7 @@ from rlhf_dialog.errors import UserError
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Fill a folder under a temporary name: it is renamed when the block ends, and removed when the block fails.
 
-    During the swap, an existing folder of that name is moved to `.name.old`; after a kill, `mend_swaps` moves it back.
+    During the swap, an existing folder of that name is moved to `.name.old`; after a kill, `repair_swaps` moves it back.
     Raises UserError when the folder cannot be written.
     """
     temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")

@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50223,
-    "lines of the pipeline": 32474,
+    "lines of the package": 50172,
+    "lines of the pipeline": 32423,
     "lines of tests": 64224,
     "words of documents": 31553,
     "functions with more than six parameters": 1,

@@ -115,7 +115,8 @@ def run(options: AuditOptions) -> int:
     from rlhf_dialog.evaluation.audit.search import Budget
 
     config = read_config(options)
-    task = build_task(options, config)
+    keys, data_path = config.config, options.data_path or config.data_path()
+    task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
     prompts = held_out(task, options)
     training = Training(task.prompts("train", task.drop_overlap))
     scorer = build_scorer(config, options.device)
@@ -127,7 +128,7 @@ def run(options: AuditOptions) -> int:
         options.search_rounds,
         options.search_candidates,
     )
-    plan = AuditPlan(budget, config.config.turn_separator or "", config.config.max_new_tokens, options.seed)
+    plan = AuditPlan(budget, keys.turn_separator or "", keys.max_new_tokens, options.seed)
     result = audit(prompts, training, scorer, judges, plan)
     result["settings"] = record_settings(options, config, task, plan, len(prompts)) | {
         "seconds": round(time.monotonic() - begun, 1),
@@ -147,14 +148,6 @@ def read_config(options: AuditOptions) -> RunConfig:
         raise
     assert config is not None
     return config
-
-
-def build_task(options: AuditOptions, config: RunConfig) -> Task:
-    """The data, as the training reads it. Raises UserError without any."""
-    settings = config.config
-    data_path = options.data_path or config.data_path()
-    sizes = (settings.context_size, settings.min_context_size)
-    return Task(data_path, sizes[0], sizes[1], settings.turn_separator, settings.drop_overlap, config)
 
 
 def held_out(task: Task, options: AuditOptions) -> "list[Dialogue]":

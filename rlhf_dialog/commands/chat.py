@@ -117,7 +117,7 @@ def run(options: ChatOptions) -> None:
     with ExitStack() as stack:
         partner: ChatPartner = wings.for_chat("partner")(name, options)
         stack.enter_context(partner)
-        screen = Screen(_write, _show if is_terminal() else None, forget_lines)
+        screen = Screen(partial(_show, end="\n"), _show if is_terminal() else None, forget_lines)
         for line in partner.introduction():
             screen.write(line)
         stack.enter_context(line_editing())
@@ -142,12 +142,8 @@ def _check(options: ChatOptions) -> None:
         check_folder(options.agent, "--agent")
 
 
-def _write(text: str) -> None:
-    print(visible(text), flush=True)
-
-
-def _show(text: str) -> None:
-    print(visible(text), end="", flush=True)
+def _show(text: str, end: str = "") -> None:
+    print(visible(text), end=end, flush=True)
 
 
 def read_text(prompt: str) -> str:

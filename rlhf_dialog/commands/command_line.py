@@ -218,12 +218,16 @@ class KeyRow:
 
 def key_rows(schema: type[BaseModel]) -> Iterator[KeyRow]:
     """Every described key of `schema`, grouped by the class that defines it (its docstring); `schema` itself first."""
-    described = [(key, field) for key, field in walk(schema) if field.description and not _is_group(field)]
+    fields = [(key, field, field.annotation) for key, field in walk(schema) if field.description]
+    described = [
+        (key, field) for key, field, kind in fields if not (isinstance(kind, type) and issubclass(kind, BaseModel))
+    ]
     for cls in schema.__mro__:
         own = inspect.get_annotations(cls)
         for key, field in described:
             if key.split(".")[0] in own:
-                yield KeyRow(_title(cls), key, _kind(field), _default(schema, key, field), field.description)
+                title = (inspect.getdoc(cls) or cls.__name__).splitlines()[0].rstrip(".")
+                yield KeyRow(title, key, _kind(field), _default(schema, key, field), field.description)
 
 
 def show_help(schema: type[BaseModel], usage: str) -> None:
@@ -244,10 +248,6 @@ def show_help(schema: type[BaseModel], usage: str) -> None:
             if row.group == group:
                 table.add_row(f"  --{row.key}", row.kind, row.default, row.meaning)
         console.print(table)
-
-
-def _title(cls: type) -> str:
-    return (inspect.getdoc(cls) or cls.__name__).splitlines()[0].rstrip(".")
 
 
 def _kind(field: Any) -> str:
@@ -273,10 +273,6 @@ def _type_name(annotation: Any) -> str:
         return f"list of {_type_name(get_args(annotation)[0])}"
     name = getattr(annotation, "__name__", "")
     return {"str": "text", "bool": "true | false", "dict": "mapping", "ClassConfig": "mapping"}.get(name, name)
-
-
-def _is_group(field: Any) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def _default(schema: type[BaseModel], key: str, field: Any) -> str:

@@ -14,7 +14,7 @@ import rlhf_dialog
 from rlhf_dialog.commands.options import Options, option, run_command
 
 if TYPE_CHECKING:
-    from rlhf_dialog.distributed.machine import Gpu, Machine
+    from rlhf_dialog.distributed.machine import Machine
     from rlhf_dialog.distributed.memory.common_runs import CommonRun
 
 WIDTH = 100
@@ -100,15 +100,12 @@ def machine_lines(machine: "Machine") -> Iterator[str]:
     limit = "" if machine.memory_limit is None else f"; limit of the control group {_gib(machine.memory_limit)}"
     yield from _row("memory", f"{_gib(machine.memory_total)}, {_gib(machine.memory_available)} available{limit}")
     for gpu in machine.gpus:
-        yield from _row("GPU", _describe_gpu(gpu))
+        bfloat16 = f"bfloat16 {gpu.bfloat16:,.0f} GFLOP/s" if gpu.has_bfloat16 else "no bfloat16"
+        memory = f"{_gib(gpu.free)} of {_gib(gpu.total)} free"
+        yield from _row("GPU", f"{gpu.name}, {memory}; float32 {gpu.float32:,.0f} GFLOP/s, {bfloat16}")
     if not machine.gpus:
         yield from _row("GPU", "none that torch can use")
     yield from _row("disk", f"{_gib(machine.disk_free)} free in {machine.folder}")
-
-
-def _describe_gpu(gpu: "Gpu") -> str:
-    bfloat16 = f"bfloat16 {gpu.bfloat16:,.0f} GFLOP/s" if gpu.has_bfloat16 else "no bfloat16"
-    return f"{gpu.name}, {_gib(gpu.free)} of {_gib(gpu.total)} free; float32 {gpu.float32:,.0f} GFLOP/s, {bfloat16}"
 
 
 def package_lines(packages: list[Package]) -> Iterator[str]:

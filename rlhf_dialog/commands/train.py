@@ -67,7 +67,10 @@ def run(options: TrainOptions) -> None:
     num_shown = None if options.show_prompts is None else _number(options.show_prompts)
     config = options.settings
     if num_shown is not None:
-        _print_prompts(config, num_shown)
+        from rlhf_dialog.runs.prompt_preview import shown_prompts
+
+        if os.environ.get("RANK", "0") == "0":  # of several processes the first alone
+            print(*shown_prompts(config, num_shown), sep="\n")
         return
     from rlhf_dialog.distributed import process_group
     from rlhf_dialog.runs import folder as run_folder
@@ -93,15 +96,6 @@ def _number(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 10**6):
         raise UserError(f"--show_prompts: found '{text}'; give the number of prompts to print, 1 to 1000000")
     return int(text)
-
-
-def _print_prompts(config: Config, count: int) -> None:
-    """Print what --show_prompts asks for; of several processes the first alone."""
-    from rlhf_dialog.runs.prompt_preview import shown_prompts
-
-    if os.environ.get("RANK", "0") == "0":
-        for line in shown_prompts(config, count):
-            print(line)
 
 
 def _check_places(config: Config) -> None:

@@ -11,10 +11,6 @@ Offers = dict[str, Callable[[], Any]]  # name -> what loads its class
 OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init__.py` fills it
 
 
-def _nothing(args: dict[str, Any]) -> dict[str, str]:
-    return {}
-
-
 @dataclass(frozen=True)
 class AccessDeclaration:
     """What the arguments of a class may reach. files: those that name a file, which must lie in the folder that was found;
@@ -22,7 +18,7 @@ class AccessDeclaration:
     """
 
     files: tuple[str, ...] = ()
-    other: Callable[[dict[str, Any]], dict[str, str]] = _nothing
+    other: Callable[[dict[str, Any]], dict[str, str]] = lambda args: {}
 
 
 def leads_out(path: str, folder: Path) -> str:
@@ -47,7 +43,7 @@ class Registry:
     def register(self, name: str, cls: Any = None, reach: AccessDeclaration | None = None) -> Any:
         """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one.
 
-        `reach` says which of its arguments lead out of a folder that was found (`Reach`); without it, all may.
+        `reach` says which of its arguments lead out of a folder that was found (`AccessDeclaration`); without it, all may.
         """
         if cls is None:
             return lambda decorated: self.register(name, decorated, reach)

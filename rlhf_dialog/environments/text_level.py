@@ -2,7 +2,6 @@
 
 import inspect
 import string
-from collections.abc import Iterable
 from typing import Any
 
 import gymnasium
@@ -38,14 +37,6 @@ class Utterance(gymnasium.Space[str]):
     def contains(self, x: Any) -> bool:
         """Whether `x` is a str."""
         return isinstance(x, str)
-
-    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
-        """The texts are JSON as they are."""
-        return list(sample_n)
-
-    def from_jsonable(self, sample_n: list[Any]) -> list[str]:
-        """The texts as they are."""
-        return list(sample_n)
 
     def __repr__(self) -> str:
         return "Utterance()"

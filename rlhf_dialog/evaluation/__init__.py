@@ -13,5 +13,5 @@
   act 1 without a classifier.
 - **`meteor_shuffled` and `random_reference` walk one random cycle of prompts in opposite directions.** With the same
   neighbour, a random reference would be compared with itself.
-- **A configuration that was found is data** (`found_config`): docs/SECURITY.md has the rule.
+- **A configuration that was found is data** (`untrusted`): docs/SECURITY.md has the rule.
 """

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.learned_half import LearnedHalf, are_apart, learned_half
+from rlhf_dialog.data.learned_half import are_apart, learned_half
 from rlhf_dialog.evaluation.intervals import FEW, NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
@@ -46,6 +46,7 @@ def notes(
             lines.append(f"The relevance model of {name}_r1 {NOT_KNOWN}")
     if not have_acts(prompts):
         return lines
+    reward_halves = [*(x.learned_half for x in reward_classifiers(judges)), *map(learned_half, reward_paths)]
     if judges.judge and judge_path and is_the_rewards(judges, judge_path, reward_paths):
         lines.append(
             f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "
@@ -53,7 +54,7 @@ def notes(
         )
     elif judges.judge and judges.intent and same_weights(judges.judge.model, judges.intent.model):
         lines.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
-    elif judges.judge and not _is_apart(judges.judge.learned_half, judges, reward_paths):
+    elif judges.judge and not all(are_apart(judges.judge.learned_half, half) for half in reward_halves):
         lines.append(f"The judge {judge_path} {NOT_KNOWN}")
     elif not judges.judge and judges.intent in reward_classifiers(judges):
         lines.append(
@@ -82,12 +83,6 @@ def reward_classifiers(judges: Judges) -> list[Intent]:
 
 def _rewards(judges: Judges, cls: type[R]) -> list[R]:
     return [one for one in walk(judges.scorer.reward) if isinstance(one, cls)] if judges.scorer else []
-
-
-def _is_apart(half: LearnedHalf | None, judges: Judges, reward_paths: Iterable[str]) -> bool:
-    """Whether a judge of acts is known to have learned from other dialogues than all act classifiers of the reward."""
-    theirs = [*(one.learned_half for one in reward_classifiers(judges)), *map(learned_half, reward_paths)]
-    return all(are_apart(half, one) for one in theirs)
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:

@@ -285,7 +285,8 @@ def recalls(
     The 99 others are drawn by `seed` from the prompts of other dialogues (`groups`: the dialogue of each), all of them where
     there are fewer; NaN where there are none. A prompt that scores like the own one ranks above it.
     """
-    scores = candidate_scores(model, dialogues, draw_candidates(dialogues, groups, seed))
+    contexts, replies = [d.turns_before for d in dialogues], [d.response for d in dialogues]
+    scores = model.scores(contexts, replies, draw_candidates(dialogues, groups, seed)).mean(dim=0)
     ranks = (scores[:, 1:] >= scores[:, :1]).sum(dim=1).numpy()
     alone = scores.shape[1] == 1
     return {f"r{k}": np.full(len(ranks), np.nan) if alone else (ranks < k).astype(np.float64) for k in KS}
@@ -301,9 +302,3 @@ def draw_candidates(dialogues: Sequence[Dialogue], groups: Sequence[int], seed: 
         others = np.flatnonzero(numbers != group)
         rows.append([row, *generator.choice(others, most, replace=False)])
     return torch.tensor(np.asarray(rows, dtype=np.int64)).reshape(len(rows), most + 1)
-
-
-def candidate_scores(model: RelevanceModel, dialogues: Sequence[Dialogue], candidates: Tensor) -> Tensor:
-    """The mean score of the members, (B, C)."""
-    contexts = [dialogue.turns_before for dialogue in dialogues]
-    return model.scores(contexts, [dialogue.response for dialogue in dialogues], candidates).mean(dim=0)

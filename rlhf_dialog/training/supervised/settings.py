@@ -10,8 +10,8 @@ from rlhf_dialog.data.learned_half import Half
 HalfKey = Annotated[
     Half,
     Field(
-        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
-        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half"
+        description="training dialogues to use: all of them, the half for the reward, or the half for the judge; no dialogue "
+        "of one half nearly repeats a dialogue of the other"
     ),
 ]
 
@@ -22,17 +22,17 @@ class SupervisedKeys(Settings):
     epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
     max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
     learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
-    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps used for the warm-up")
     weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
     batch_size: int = Field(32, ge=1, description="examples per optimizer step")
-    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    seed: int = Field(0, ge=0, lt=2**32, description="random seed of weights, order of the data and dropout")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if it is available")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     checkpoint_minutes: float = Field(
-        5.0, gt=0, description="minutes between two checkpoints, from which a killed training goes on exactly"
+        5.0, gt=0, description="minutes between checkpoints, from which an interrupted training resumes exactly"
     )
     resume: Literal["auto", "never"] = Field(
-        "auto", description="auto: go on with a killed training of the same settings and data; never: begin again"
+        "auto", description="auto: resume an interrupted training with the same settings and data; never: start again"
     )
     use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
@@ -52,10 +52,11 @@ class SFTConfig(SupervisedKeys, DataKeys):
     )
     vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
     tokenizer_texts: Literal["replies", "dialogues"] = Field(
-        "replies", description="from scratch: what the new tokenizer is learned from; dialogues: prompts, too"
+        "replies",
+        description="from scratch: texts that the new tokenizer is trained on; dialogues: prompts and replies",
     )
     architecture: Literal["gpt2", "llama"] = Field(
-        "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
+        "gpt2", description="from scratch: GPT-2 or Llama; Llama learns more from little data"
     )
     n_layer: int = Field(4, ge=1, description="from scratch: layers")
     n_head: int = Field(4, ge=1, description="from scratch: attention heads")
@@ -109,8 +110,8 @@ class RankingKeys(SupervisedKeys):
 
     rank_with: str | None = Field(
         None,
-        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
-        "its column replies, or else two replies sampled from model_path",
+        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: the columns chosen and "
+        "rejected, the column replies, or else two replies sampled from model_path",
     )
     register_file: str | None = Field(
         None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
@@ -148,8 +149,8 @@ class PreferenceConfig(RankingKeys):
         200,
         ge=0,
         le=10**6,
-        description="replies that model_path, if it is a causal LM, gives to held-out prompts, whose scores set the stored mean "
-        "and deviation; 0: those of the held-out pairs",
+        description="replies that model_path, if it is a causal LM, generates for held-out prompts; their scores give the "
+        "stored mean and deviation; 0: use the held-out pairs",
     )
     learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
 
@@ -176,33 +177,34 @@ class RelevanceConfig(SupervisedKeys):
     )
     context_size: int = Field(5, ge=1, le=1000, description="turns before the reply that the model reads")
     min_context_size: int = Field(
-        1, ge=1, description="shortest prompts to learn from and to put into the bank; best that of the PPO run"
+        1, ge=1, description="fewest turns of a prompt to learn from and to put into the bank; use that of the PPO run"
     )
-    bank_size: int = Field(512, ge=1, description="training prompts that the reward compares the own prompt with")
+    bank_size: int = Field(512, ge=1, description="training prompts that the reward compares a reply's own prompt with")
     copy_weight: float = Field(
         30.0,
         ge=1,
-        description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
-        "reply",
+        description="weight of a repeated turn as a wrong reply: the last turn, the one before it, and an older one",
     )
     salad_weight: float = Field(
         0.0,
         ge=0,
-        description="how often word salad counts as a wrong reply: the true reply shuffled, and one of its words exchanged, a "
-        "mixture of the last two turns, the context's rarest words; 0: none. A bag is blind to the order of words",
+        description="weight of word salad as a wrong reply: the true reply shuffled, and a second text (words exchanged, the "
+        "last two turns mixed, or the rarest words of the context); 0: none. The bag ignores the order of words",
     )
     model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
     sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
     max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")
     vocab_size: int = Field(8000, ge=200, description="tokens of the new lower-case tokenizer")
     hidden_size: int = Field(128, ge=8, description="width; for a cross_encoder a multiple of num_heads")
-    dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations that are dropped during training")
+    dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations dropped during training")
     word_dropout: float = Field(0.2, ge=0, lt=1, description="share of the words that are dropped during training")
     num_layers: int = Field(2, ge=1, description="cross_encoder: layers of the BERT")
     num_heads: int = Field(2, ge=1, description="cross_encoder: attention heads")
     max_length: int = Field(128, ge=16, description="cross_encoder: tokens; of a longer context the start is cut off")
     num_negatives: int = Field(2, ge=1, description="cross_encoder: other replies, and other contexts, for each pair")
-    batch_size: int = Field(128, ge=2, description="pairs per optimizer step; each is a wrong one for the others")
+    batch_size: int = Field(
+        128, ge=2, description="pairs per optimizer step; each reply is a wrong one for the other prompts"
+    )
     learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
     epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")
     evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
