@@ -4,7 +4,7 @@ The switch of transformers (`activation_checkpointing_enable`) works only in tra
 mode, because dropout is off; therefore the layers are wrapped here, with all keywords that they are called with.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,13 +34,7 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if adapted := lora_layers(layer):
-        options["context_fn"] = partial(_contexts, layer, selection(adapted[0]))
+    if adapted := lora_layers(layer):  # recomputed with the adapter that is selected now
+        adapter = selection(adapted[0])
+        options["context_fn"] = lambda: (nullcontext(), select_adapter(layer, adapter))
     return checkpoint(forward, *args, **options, **kwargs)
-
-
-def _contexts(
-    layer: nn.Module, adapter: str | None
-) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of forward and recomputation: the layer is recomputed with the adapter that was selected in its forward."""
-    return nullcontext(), select_adapter(layer, adapter)

@@ -120,7 +120,7 @@ class ChatAgent(Responder):
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
         folder = hub.model_folder(str(folder), "--agent", trust_remote_code)
-        lm = load_causal_lm(folder, "--agent", trust_remote_code, trust_config=trust_config)
+        lm = load_causal_lm(folder, "--agent", trust_remote_code, trusted_classes=None if trust_config else ())
         settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or folder, "--agent", trust_remote_code)
         if num_ids(words) > (rows := num_embeddings(lm)):

@@ -42,9 +42,8 @@ class OneDNN(torch.autograd.Function):
 
 def fits(x: Tensor) -> bool:
     """Whether oneDNN is used for `x`: float32 on a CPU, not empty, and no autocast that would convert it to bfloat16."""
-    return (
-        x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
-    )
+    is_float32 = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
+    return is_float32 and not torch.is_autocast_enabled("cpu")
 
 
 class OneDNNLinear(nn.Linear):

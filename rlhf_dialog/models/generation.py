@@ -69,11 +69,9 @@ class Sampling:
 
 def at_temperature(temperature: float | None, sampling: Sampling) -> Sampling:
     """The sampling at another temperature: greedy at 0, unchanged for None."""
-    if temperature is None:
-        return sampling
-    return (
-        replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature, greedy=False)
-    )
+    if temperature == 0:
+        return replace(sampling, greedy=True)
+    return sampling if temperature is None else replace(sampling, temperature=temperature, greedy=False)
 
 
 @dataclass(frozen=True)
@@ -156,12 +154,8 @@ class StopRule:
         """All tokens that can complete the separator: they hold it, or begin with an end of it, or are parts of a letter."""
         texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))], skip_special_tokens=False)
         ends = tuple(self.separator[start:] for start in range(1, len(self.separator)))
-        parts = "" if self.separator.isascii() else "\ufffd"
-        return [
-            i
-            for i, text in enumerate(texts)
-            if self.separator in text or text.startswith(ends) or (parts and parts in text)
-        ]
+        marks = (self.separator,) if self.separator.isascii() else (self.separator, "\ufffd")
+        return [i for i, x in enumerate(texts) if x.startswith(ends) or any(mark in x for mark in marks)]
 
     def _hold(self, ids: list[list[int]]) -> list[bool]:
         """Whether the text of each row holds the separator."""
@@ -349,16 +343,9 @@ class PaddedDecoder:
         raise NotImplementedError("the cache belongs to the model")
 
     def _run(self, tokens: Tensor) -> None:
-        options = supported_options(self.policy.lm, position_ids=self.positions)
-        output, hidden = self.policy.with_hidden_states(
-            lambda lm: lm(
-                input_ids=tokens,
-                attention_mask=self.mask.long(),
-                past_key_values=self.cache,
-                use_cache=True,
-                **options,
-            )
-        )
+        options: dict[str, Any] = {"attention_mask": self.mask.long(), "past_key_values": self.cache, "use_cache": True}
+        options |= supported_options(self.policy.lm, position_ids=self.positions)
+        output, hidden = self.policy.with_hidden_states(lambda lm: lm(input_ids=tokens, **options))
         self.features, self.cache = output.logits[:, -1], output.past_key_values
         self.values = None if hidden is None else self.policy.values(hidden[:, -1])
 
@@ -478,12 +465,6 @@ def join_rows(parts: list[Tensor], empty: int) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     widest = [max(sizes) for sizes in zip(*(x.shape for x in parts), strict=True)]
-    return torch.cat([pad(x, _padding(x.shape, widest), value=empty) for x in parts])
-
-
-def _padding(shape: Sequence[int], widest: Sequence[int]) -> list[int]:
-    """The argument of `pad` that fills `shape` up to `widest` in all dimensions but the first; the last dimension comes first."""
-    padding: list[int] = []
-    for size, largest in list(zip(shape, widest, strict=True))[:0:-1]:
-        padding += [0, largest - size]
-    return padding
+    sizes = [list(zip(x.shape, widest, strict=True))[:0:-1] for x in parts]  # `pad` begins with the last dimension
+    paddings = [[n for size, largest in pairs for n in (0, largest - size)] for pairs in sizes]
+    return torch.cat([pad(x, padding, value=empty) for x, padding in zip(parts, paddings, strict=True)])

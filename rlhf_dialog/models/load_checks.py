@@ -129,10 +129,9 @@ def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) ->
 
 def in_batch(rows: Sequence[Tensor], side: str = "right") -> tuple[Tensor, Tensor]:
     """Ids and mask (R, L)."""
-    ids = pad_sequence(list(rows), batch_first=True, padding_side=side)
-    return ids, pad_sequence(
-        [torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True, padding_side=side
-    )
+    masks = [torch.ones_like(row, dtype=torch.bool) for row in rows]
+    ids, mask = (pad_sequence(x, batch_first=True, padding_side=side) for x in (list(rows), masks))
+    return ids, mask
 
 
 def largest(first: Tensor, second: Tensor) -> float:
@@ -146,11 +145,11 @@ def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positi
 
     Without a tokenizer the ids are drawn, always the same, among the `num_tokens` of the vocabulary.
     """
-    texts = (
-        [_ids(tokenizer, text) for text in TEXTS]
-        if tokenizer
-        else [_drawn(num_tokens, number) for number in range(NUM_ROWS)]
-    )
+    if tokenizer:
+        texts = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in TEXTS]
+    else:
+        streams = [torch.Generator().manual_seed(number) for number in range(NUM_ROWS)]
+        texts = [torch.randint(num_tokens, (LONGEST,), generator=stream).tolist() for stream in streams]
     longest = min(LONGEST, positions or LONGEST)
     rows: list[Tensor] = []
     while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
@@ -163,25 +162,10 @@ def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positi
     return rows
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _drawn(num_tokens: int, seed: int) -> list[int]:
-    return torch.randint(num_tokens, (LONGEST,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
-DROPOUTS: set[Any] = {
-    functional.dropout,
-    functional.dropout1d,
-    functional.dropout2d,
-    functional.dropout3d,
-    functional.alpha_dropout,
-    functional.feature_alpha_dropout,
-    torch.dropout,
-}
+DROPOUT_NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+DROPOUTS: set[Any] = {torch.dropout, *(getattr(functional, name) for name in DROPOUT_NAMES)}
 REMEDIES = {
     "dropout": "Call eval() on the model, and let what draws random numbers act only where self.training is true",
     "dtype": "Let precision in the YAML set the type of both, and take casts and autocast out of the model",
@@ -272,9 +256,7 @@ def check_left_padding(lm: PreTrainedModel, alone: SingleRowPredictions, path: s
     limit = alone.limit
     if not difference <= limit:
         by = f"by {difference:.2g} nats when a prompt is padded on the left (rounding explains {limit:.2g})"
-        cause = try_fault(
-            lm, alone, lambda fresh: fresh.difference(left_padded_logprobs(fresh.policy, fresh.ids)) <= fresh.limit
-        )
+        cause = try_fault(lm, alone, lambda x: x.difference(left_padded_logprobs(x.policy, x.ids)) <= x.limit)
         raise UserError(
             f"{key}: '{path}' ({name}) changes its predictions {by}, so batches of prompts would be wrong. "
             f"{cause or padding_fault(alone, is_own)}"
@@ -283,9 +265,7 @@ def check_left_padding(lm: PreTrainedModel, alone: SingleRowPredictions, path: s
     if not one_by_one <= limit:
         by = f"by {one_by_one:.2g} nats when tokens come one by one (rounding explains {limit:.2g})"
         conclusion = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
-        cause = try_fault(
-            lm, alone, lambda fresh: decoding_error(padded_decoder(fresh), fresh.policy, fresh) <= fresh.limit
-        )
+        cause = try_fault(lm, alone, lambda x: decoding_error(padded_decoder(x), x.policy, x) <= x.limit)
         raise UserError(
             f"{key}: the predictions of {name} differ {by}"
             f"{f'. {found}' if (found := cause or _shift(lm, alone)) else f'; its past_key_values {conclusion}'}"
@@ -304,7 +284,8 @@ def _shift(lm: PreTrainedModel, alone: SingleRowPredictions) -> str:
         decoder = padded_decoder(alone)
         with shift_positions(lm, by, last and last - 1):
             if decoding_error(decoder, alone.policy, alone) <= alone.limit:
-                return positions_fault(by)
+                size = "large" if by < 0 else "small"
+                return f"Positions are one too {size} where tokens come one by one. {REMEDIES['positions']}"
     return ""
 
 
@@ -348,13 +329,6 @@ def padding_fault(alone: SingleRowPredictions, is_own: bool) -> str:
         return f"The model sees the tokens that pad a prompt. {remedy}"
     remedy = "Let forward take position_ids" if is_own else "Use a model that takes position_ids"
     return f"The model does not see the padding, but counts its positions. {remedy}"
-
-
-def positions_fault(by: int) -> str:
-    """`Cause. Remedy` of a model that passes when the positions of tokens that come one by one change `by` this."""
-    return (
-        f"Positions are one too {'large' if by < 0 else 'small'} where tokens come one by one. {REMEDIES['positions']}"
-    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import copy
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,32 +52,23 @@ def load_causal_lm(
     trust_remote_code: bool = False,
     allow_pickle_weights: bool = False,
     packing: bool = True,
-    trust_config: bool = False,
-    own_classes: Sequence[ClassConfig | None] = (),
+    trusted_classes: Sequence[ClassConfig | None] | None = (),
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
 
     The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
-    or with `trust_config`, or where id and args are among the user's `own_classes`. Raises UserError when the model cannot be
+    or where id and args are among the `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be
     loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
     """
     if (spec := network.spec_in(path)) is not None:
-        if not trust_config and spec not in own_classes:
+        if trusted_classes is not None and spec not in trusted_classes:
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key)
-        check_finite(lm, path, key)
-        return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
-    lm = load_pretrained(
-        AutoModelForCausalLM,
-        path,
-        key,
-        dtype=torch.float32,
-        trust_remote_code=trust_remote_code,
-        use_safetensors=None if allow_pickle_weights else True,
-    )
-    lm.eval()
+    else:
+        options = {"trust_remote_code": trust_remote_code, "use_safetensors": None if allow_pickle_weights else True}
+        lm = load_pretrained(AutoModelForCausalLM, path, key, dtype=torch.float32, **options).eval()
     check_finite(lm, path, key)
-    with readable(path, key, "a causal LM"):
+    with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
 
 
@@ -145,13 +137,8 @@ def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
                 "ids; correct it"
             )
         if end is not None and not 0 <= end < num_embeddings(lm):
-            logger.warning(
-                "%s: eos_token_id %d of '%s' is outside its vocabulary of %d tokens, so it ends no response",
-                key,
-                end,
-                path,
-                num_embeddings(lm),
-            )
+            text = "%s: eos_token_id %d of '%s' is outside its vocabulary of %d tokens, so it ends no response"
+            logger.warning(text, key, end, path, num_embeddings(lm))
 
 
 def fuse_gelu(lm: PreTrainedModel) -> None:
@@ -257,7 +244,7 @@ def load_models(config: Config, device: torch.device) -> Models:
             {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
         )
     options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
-    options["own_classes"] = [config.model_class]
+    options["trusted_classes"] = [config.model_class]
     lm = load_policy_lm(config)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)

@@ -56,9 +56,8 @@ def emulates_bf16(device: torch.device) -> bool:
 
 def cost_of_bf16(rows: int = 128) -> float:
     """How many times as long as in float32 a matrix product takes in bfloat16 on this processor; some milliseconds."""
-    return _seconds_of_product(torch.ones(rows, rows, dtype=torch.bfloat16)) / _seconds_of_product(
-        torch.ones(rows, rows)
-    )
+    square = torch.ones(rows, rows)
+    return _seconds_of_product(square.bfloat16()) / _seconds_of_product(square)
 
 
 def _seconds_of_product(square: torch.Tensor) -> float:

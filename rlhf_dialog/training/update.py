@@ -51,13 +51,7 @@ class PPOUpdate:
         self.noise = Noise()
 
     def __call__(
-        self,
-        rollout: Rollout,
-        iteration: int,
-        lr_scale: float,
-        kl_coef: float,
-        clock: Clock,
-        noise: Noise,
+        self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock, noise: Noise
     ) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
 

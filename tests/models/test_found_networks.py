@@ -44,9 +44,9 @@ def test_a_network_is_not_built_with_a_strangers_arguments(agent, monkeypatch):
 
 
 def test_the_network_of_the_users_own_configuration_is_trusted_with_the_same_arguments(agent):
-    load_causal_lm(str(agent), "ref_model", own_classes=[None, ClassConfig(**SPEC)])
+    load_causal_lm(str(agent), "ref_model", trusted_classes=[None, ClassConfig(**SPEC)])
     with pytest.raises(UserError, match=r"model_class\.id: Mean does not say"):
-        load_causal_lm(str(agent), "ref_model", own_classes=[ClassConfig(id="Mean", args={"size": 260})])
+        load_causal_lm(str(agent), "ref_model", trusted_classes=[ClassConfig(id="Mean", args={"size": 260})])
 
 
 def test_a_class_that_says_what_it_reaches_is_built(agent, monkeypatch):

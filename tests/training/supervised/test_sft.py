@@ -63,13 +63,13 @@ def test_merged_rows_have_the_same_loss():
 
 def fine_tuned(config, tokenizer, rows, held_out):
     """The stage after tiny's GPT-2 was trained on `rows`, and measured on `held_out`."""
-    stage = sft.SFT(config, Path("unused"), print)
+    stage = sft.SFT(config, Path(config.output), print)
     stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.HeldOutLoss(held_out, config)
     stage.fine_tune(rows)
     return stage
 
 
-def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch):
+def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch, tmp_path):
     """GPT-2's tokenizer has no pad token: the end token must still be learnt, and padding never."""
     tokenizer, batches = tiny.byte_tokenizer(), []
     tokenizer.pad_token = tokenizer.eos_token
@@ -82,7 +82,7 @@ def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch):
         return compute_loss(self, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(SFTTrainer, "compute_loss", spy)
-    config = sft.SFTConfig(data_path="unused", output="unused", max_steps=1, batch_size=3, device="cpu")
+    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), max_steps=1, batch_size=3, device="cpu")
     fine_tuned(config, tokenizer, rows, [])
     seen = sorted(
         (ids[mask.bool()].tolist(), labels[mask.bool()].tolist(), labels[~mask.bool()].tolist())
@@ -111,11 +111,17 @@ def test_token_loss_is_the_mean_over_labelled_tokens_one_row_at_a_time():
     assert lm.training
 
 
-def test_patience_stops_and_keeps_the_best_weights(caplog):
+def test_patience_stops_and_keeps_the_best_weights(caplog, tmp_path):
     caplog.set_level("INFO", logger="rlhf_dialog")
     tokenizer = tiny.byte_tokenizer()
     config = sft.SFTConfig(
-        data_path="unused", output="unused", max_steps=8, evals=8, patience=2, learning_rate=5.0, device="cpu"
+        data_path="unused",
+        output=str(tmp_path / "sft"),
+        max_steps=8,
+        evals=8,
+        patience=2,
+        learning_rate=5.0,
+        device="cpu",
     )
     encoder = PromptEncoder(tokenizer, "<EOU>", 128)
     rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(5)]
