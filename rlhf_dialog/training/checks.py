@@ -12,8 +12,7 @@ are further from that than rounding, as between the two ways alone, explains.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,14 +36,12 @@ COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as
 LEAST_IN_16_BITS = (
     5e-4,
     0.015,
-)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
+)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_32_BITS = 1e-6, 1e-6
 LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
-MEAN_IN_32_BITS = (
-    0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
-)
+MEAN_IN_32_BITS = 0.1  # of the largest, at least: kernels for few rows, as in sampling, round every token differently
 
 
 @dataclass
@@ -82,26 +79,14 @@ def measure_rounding(reference: Policy, tokens: TokenBatch, temperature: float) 
     tokens = replace(tokens.rows(slice(0, ROWS)), prompt_groups=None)
     if not len(tokens):
         return torch.empty(0, device=tokens.device)
-    with no_draws(f"{DRAWS}. {REMEDIES['dropout']}"):
-        together = _predict(reference, tokens, temperature)
-        alone, longer = (
-            torch.cat(
-                [_predict(reference, tokens.rows(slice(i, i + 1)), temperature, more) for i in range(len(tokens))]
-            )
-            for more in (0, 1)
-        )
+    before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(len(tokens))]
+    together = _predict(reference, tokens, temperature)
+    alone, longer = (torch.cat([_predict(reference, row, temperature, more) for row in rows]) for more in (0, 1))
+    if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
+        raise RunStopped(f"{DRAWS}. {REMEDIES['dropout']}")
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
     _check_leak(reference, together - alone, torch.maximum((alone - longer).abs(), rounding))
     return torch.maximum((together - longer).abs(), rounding)
-
-
-@contextmanager
-def no_draws(refusal: str) -> Iterator[None]:
-    """Raise RunStopped with the `refusal` when the block draws from torch's generators of the CPU or of the GPU."""
-    before = _generators()
-    yield
-    if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
-        raise RunStopped(refusal)
 
 
 def _generators() -> list[Tensor]:
@@ -242,12 +227,8 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
         f"measured ({noise.mean:.3g} and {noise.largest:.3g})"
     )
     if not times <= STOP:
-        finer = (
-            ". With precision: fp32 the check is finer: if that run passes, report the model"
-            if noise.num_bits == 16
-            else ""
-        )
-        raise RunStopped(f"{text}; up to {STOP} times are allowed{finer}.")
+        finer = ". With precision: fp32 the check is finer: if that run passes, report the model"
+        raise RunStopped(f"{text}; up to {STOP} times are allowed{finer if noise.num_bits == 16 else ''}.")
     if not noise.warned:
         noise.warned = True
         remedy = ". Run it once with precision: fp32" if noise.num_bits == 16 else ""

@@ -31,9 +31,8 @@ from rlhf_dialog.training.checks import WARN, Noise, times_the_noise
 from rlhf_dialog.training.rollout import Rollout
 
 ROWS, COLUMNS = 8, 64  # responses of each process, and tokens of each
-Suspects = tuple[
-    Rollout, Tensor
-]  # a rollout in segments, and rows of it on the host, those with the largest difference first
+# a rollout in segments, and rows of it on the host, those with the largest difference first
+Suspects = tuple[Rollout, Tensor]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ behaves as if its tokens were deleted. Masked values may be inf or nan, so they 
 
 Departures from the papers: advantages are whitened once over the whole rollout, and by default every estimator carries the KL
 penalty in the token rewards (GRPO puts a k3 estimate into the loss; `kl_in: loss` puts the exact KL there). GRPO and RLOO
-compare the responses of a group by what they are paid; each token carries its own penalty-to-go, not that of the whole response.
+compare the total rewards of a group's responses; each token adds its own penalty-to-go, not that of the whole response.
 
 Where a formula takes `total`, the episodes may be divided among several processes: `total` sums a tensor over all processes,
 and the result is that of all episodes together.
@@ -33,10 +33,7 @@ def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
 
 
 def score_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | None = None) -> Tensor:
-    """Rewards (B, T) without any penalty: the score (B,) on the last response token.
-
-    `turn_rewards` (B, T), the rewards of an environment on the last token of each turn, are added.
-    """
+    """Per-token rewards (B, T) before the KL penalty: the score (B,) on the last response token, plus `turn_rewards` (B, T)."""
     positions = torch.arange(response_mask.shape[1], device=response_mask.device)
     is_last = positions == last_token(response_mask).unsqueeze(1)
     paid = torch.where(is_last, scores.unsqueeze(1), 0.0)
@@ -46,7 +43,7 @@ def score_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | 
 def kl_penalties(
     logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float, kl_estimator: str = "k1"
 ) -> Tensor:
-    """Rewards (B, T) of staying near the reference: -kl_coef * an estimate of the KL divergence on every response token.
+    """Per-token KL penalties (B, T): -kl_coef * an estimate of the policy's KL divergence from the reference.
 
     With r = reference's / policy's probability of the sampled token: `k1` is -log r (Ziegler et al. 2019, arXiv 1909.08593), `k3`
     is r - 1 - log r (Schulman 2020, joschu.net/blog/kl-approx.html), which has the same mean and is never negative.
@@ -92,7 +89,7 @@ def turn_gae(
     begins = response_mask & ~before
     number = begins.cumsum(dim=1) - 1  # -1 before the first turn
     turns = torch.arange(response_mask.shape[1], device=values.device)
-    place = torch.where(number < 0, turns[-1], number)  # rewards before the first turn are nobody's
+    place = torch.where(number < 0, turns[-1], number)  # rewards before the first turn are left out
     paid = torch.where((number >= 0) & (response_mask | rewards.isfinite()), rewards, torch.zeros_like(rewards))
     of_turns = torch.zeros_like(values).scatter_add(1, place, paid)
     values_of_turns = torch.zeros_like(values).scatter_add(1, place, apply_mask(values, begins))
@@ -109,7 +106,7 @@ def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> 
 
 @dataclass(frozen=True)
 class Credit:
-    """The settings of an estimator: its horizon, the size of the groups that it compares, and what `gae` takes as a step."""
+    """The settings of an advantage estimator: discount, lambda, group size, and whether a step is a token or a turn."""
 
     gamma: float
     gae_lambda: float = 1.0
@@ -137,11 +134,11 @@ def reinforce_pp_advantages(
 def grpo_advantages(
     rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
-    """GRPO (Shao et al. 2024, arXiv 2402.03300): distance from the group's mean, divided by the group's deviation.
+    """GRPO (Shao et al. 2024, arXiv 2402.03300): total reward minus the group's mean, divided by the group's deviation.
 
-    A group is the responses to one prompt. What an episode is paid (B, T) is summed, and all of its tokens have the same share
-    of it: gamma has no effect. The distance of each token's penalty-to-go from the group's mean is added, undivided, so that a
-    group without spread has no advantage but its penalties. Advantages and discounted returns, each (B, T).
+    A group is the responses to one prompt. All tokens of an episode share its advantage: gamma has no effect. Each token's
+    penalty-to-go minus the group's mean is added, undivided, so that a group with equal rewards has the advantages of its KL
+    penalties alone. Returns advantages and discounted returns, each (B, T).
     """
     distance, deviation = _distances(_totals(rewards, response_mask, credit))
     distance = distance / (deviation + 1e-4)
@@ -153,9 +150,9 @@ def grpo_advantages(
 def rloo_advantages(
     rewards: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
-    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): what an episode is paid minus the mean of the others of its group.
+    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): total reward minus the mean of the other responses in the group.
 
-    The same holds for each token's penalty-to-go. Groups, sums and result as in `grpo_advantages`.
+    Each token's penalty-to-go is treated alike. Groups and result as in `grpo_advantages`.
     """
     n = credit.num_responses_per_prompt
     of_episodes, of_tokens = (
@@ -166,14 +163,14 @@ def rloo_advantages(
 
 
 def flat_groups(rewards: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
-    """The number of groups, a scalar, whose episodes are all paid the same, so that they teach nothing."""
+    """The number of groups, a scalar, whose episodes all have the same total reward, so that they give no learning signal."""
     totals = _totals(rewards, response_mask, credit)
     totals = totals.to(rewards.dtype)  # what differs by rounding alone is the same
     return (totals == totals[:, :1]).all(dim=1).sum()
 
 
 def _totals(rewards: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
-    """What each episode is paid in all (B / n, n, 1), in float64."""
+    """The total reward of each episode (B / n, n, 1), in float64."""
     return (
         apply_mask(rewards, response_mask).sum(dim=1, dtype=torch.float64).view(-1, credit.num_responses_per_prompt, 1)
     )

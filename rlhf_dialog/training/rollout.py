@@ -23,23 +23,14 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import compare_unfiltered
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores, begin_scoring
-from rlhf_dialog.training.checks import (
-    KEPT_CHECKPOINT,
-    Noise,
-    check_numbers,
-    check_type,
-    combine_rounding,
-    measure_rounding,
-)
+from rlhf_dialog.training import checks
+from rlhf_dialog.training.checks import Noise
 from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, newest_turns, run_episodes
 from rlhf_dialog.training.segments import Segments
 
 
 class Clock:
-    """Adds up seconds by name; GPU work is counted in the block that started it.
-
-    On a GPU a block leaves two events among its work, and the host does not wait for them before `seconds` is read.
-    """
+    """Adds up seconds by name. On a GPU a block is timed by two CUDA events, for which only reading `seconds` waits."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -51,9 +42,11 @@ class Clock:
     def measure(self, name: str) -> Iterator[None]:
         """Count the time of the block as `name`."""
         if self.device.type == "cuda":
-            start = self._event()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
             yield
-            self._open.append((name, start, self._event()))
+            end.record()
+            self._open.append((name, start, end))
         else:
             start_time = time.perf_counter()
             yield
@@ -74,15 +67,10 @@ class Clock:
         """The seconds since the clock was made."""
         return time.perf_counter() - self.started
 
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
 
 @dataclass
 class Rollout:
-    """The episodes collected with one policy: text, tokens, and the results of the models and rewards.
+    """The episodes sampled from one policy: text, tokens, the models' predictions, and the rewards.
 
     >>> rollout.logprobs.shape == rollout.values.shape == rollout.response_mask.shape  # (B, T)
     True
@@ -95,8 +83,7 @@ class Rollout:
     ref_logprobs: Tensor  # (B, T)
     entropy: Tensor  # (B, T)
     values: Tensor  # (B, T), as the critic gives them; 0 without a critic
-    # every part's raw and weighted values and its time; no parts where the caller gave the scores
-    reward_scores: Scores
+    reward_scores: Scores  # raw and weighted values and time of each part; no parts for the caller's scores
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
@@ -105,11 +92,9 @@ class Rollout:
     ref_support_mass: Tensor | None = None  # (B, T), only for a filtered rollout
     ref_features: Tensor | None = None  # (B, T, .), for the reference's logits; only under `kl_in: loss`
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
-    # with the episodes that were left out, if there are any, but without support and features
-    whole: "Rollout | None" = None
+    whole: "Rollout | None" = None  # with the dropped episodes, if there are any; without support and features
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
-    # (B, T), set by the trainer; under whiten_rewards whitened
-    rewards: Tensor = field(default_factory=lambda: torch.empty(0))
+    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
@@ -128,30 +113,29 @@ class Rollout:
 
     @property
     def num_replies(self) -> int:
-        """The runs of response tokens: one for each turn of the policy."""
+        """The number of replies: unbroken runs of response tokens."""
         mask = self.tokens.response_mask
         return int(mask[:, :1].sum() + (mask[:, 1:] & ~mask[:, :-1]).sum())
 
     @property
     def paid(self) -> Tensor:
-        """What each episode is paid in all (B,): the score, and the rewards of the environment."""
+        """The total reward of each episode (B,): its score plus the environment's rewards, without the KL penalty."""
         return self.scores if self.turn_rewards is None else self.scores + self.turn_rewards.sum(dim=1)
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """All tensors (B, ...) but the tokens, by the names of the fields."""
+        """All tensors (B, ...) except the tokens, by field name."""
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
         return {name: x for name, x in columns.items() if isinstance(x, Tensor) and len(x) == len(self)}
 
     def in_segments(self) -> "Rollout":
-        """Each segment as an episode of its own, for what reads the tokens in their contexts; without segments the rollout."""
+        """The rollout with each segment as a row, for models that read tokens in context; else the rollout itself."""
         if self.segments is None:
             return self
         rows = self.segments.rows
         at = send(torch.tensor(rows, dtype=torch.long), self.tokens.device)
-        columns: dict[str, Any] = {
-            name: self.segments.split(x) if x.dim() > 1 else x[at] for name, x in self.columns.items()
-        }
+        parts = self.segments
+        columns: dict[str, Any] = {n: parts.split(x) if x.dim() > 1 else x[at] for n, x in self.columns.items()}
         return replace(
             self,
             dialogues=[self.dialogues[row] for row in rows],
@@ -162,7 +146,7 @@ class Rollout:
         )
 
     def select(self, rows: list[int]) -> "Rollout":
-        """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
+        """The rollout with only these episodes; `num_generated` and `num_dropped` still count the others."""
         on_host = torch.tensor(rows, dtype=torch.long)
         at = send(on_host, self.tokens.device)
         columns: dict[str, Any] = {name: x[at] for name, x in self.columns.items()}
@@ -191,11 +175,11 @@ def drop_unscored(rollout: Rollout, group_size: int) -> Rollout:
 def collect_rollout(
     inputs: EpisodeInputs, speaker: Responder, scorer: Scorer, models: Models, keep_features: bool = False
 ) -> Rollout:
-    """Run an episode of each environment, score the dialogues, and compute critic and reference on the responses.
+    """Run one episode per environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the rollout holds `ref_features`. Under `rules.skip_unscored` the score of an episode may be NaN. Raises
-    RewardError (a UserError) when the reward fails, RewardTimeout when it takes too long, UserError when an environment returns
-    something wrong, and RunStopped when the policy's predictions are not finite.
+    With `keep_features` the rollout holds `ref_features`. Under `rules.skip_unscored` a score may be NaN. Raises RewardError (a
+    UserError) when the reward fails, RewardTimeout when it takes too long, UserError when an environment returns something wrong,
+    and RunStopped when the policy's predictions are not finite.
     """
     clock = Clock(models.policy.lm.device)
     with clock.measure("rollout"):
@@ -241,7 +225,7 @@ def new_rollout(
 
 @torch.no_grad()
 def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
-    """What critic and reference say of the responses: `values` and `ref_logprobs` (B, T).
+    """Predictions of critic and reference for the responses: `values` and `ref_logprobs` (B, T).
 
     For a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features` `ref_features` (B, T, .).
     """
@@ -258,12 +242,9 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
         if models.critic is not None:
             columns["values"] = models.critic(packed)
         if packed.support is not None and features is not None:
-            columns["kl_full"], columns["ref_support_mass"] = compare_unfiltered(
-                (models.policy, packed.gather(features[index])),
-                (models.ref_policy, ref_features),
-                temperature,
-                packed.support,
-            )
+            policy, reference = (models.policy, packed.gather(features[index])), (models.ref_policy, ref_features)
+            kl_full, mass = compare_unfiltered(policy, reference, temperature, packed.support)
+            columns |= {"kl_full": kl_full, "ref_support_mass": mass}
         return columns
 
     columns = tokens.map_microbatches(speaker.limits.prompts_at_once, predict)
@@ -275,10 +256,7 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
 
 
 class Collector:
-    """Collects rollouts with the policy as it is.
-
-    `noise` is what rounding does to log-probabilities, measured with the first rollout.
-    """
+    """Collects rollouts with the current policy; `noise` is the rounding noise of log-probabilities, of the first one."""
 
     def __init__(
         self, config: Config, models: Models, speaker: Responder, scorer: Scorer, placement: Placement, world: World
@@ -291,9 +269,9 @@ class Collector:
         self.is_first = True
 
     def collect(self, inputs: EpisodeInputs, iteration: int) -> Rollout:
-        """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
+        """A checked rollout; under `on_reward_error: skip` without the episodes that have no score.
 
-        Raises RunStopped when no episode is left, or when a model's numbers are not finite; RewardError when the reward fails.
+        Raises RunStopped when no episode is left, or when predictions are not finite; RewardError when the reward fails.
         """
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", iteration)
@@ -308,30 +286,31 @@ class Collector:
             groups = " or their groups" if self.config.estimator.needs_groups else ""
             raise RunStopped(
                 f"iteration {iteration}: all {dropped:.0f} episodes are dropped, because the reward "
-                f"'{self.scorer.reward.name}' gave them{groups} no score; {KEPT_CHECKPOINT}"
+                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
             )
         return rollout
 
     def on_every_rank(self, make_rollout: Callable[[], Rollout], iteration: int) -> Rollout:
-        """This rank's part of a rollout, checked; the first one measures the noise of the arithmetic.
+        """This rank's part of a rollout, checked; the first call measures the rounding noise. If one rank fails, all raise.
 
-        When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
+        `seconds["wait"]` is how long this rank waited for the others.
         """
         reference, temperature = self.models.ref_policy, self.config.temperature
         num_bits = 16 if self.placement.reduced_precision else 32
         if not self.is_measured:
-            check_type(reference, num_bits)
+            checks.check_type(reference, num_bits)
         with self.world.fail_together(), self.placement.rollout():
             rollout = make_rollout()
             predictions = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
-            check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
+            checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
             rollout = drop_unscored(rollout, self.group_size)
             rounding = None
             if not self.is_measured:
-                rounding = measure_rounding(reference, rollout.in_segments().tokens, temperature)
+                rounding = checks.measure_rounding(reference, rollout.in_segments().tokens, temperature)
             collected = time.perf_counter()
         if rounding is not None:
-            self.noise, self.is_measured = combine_rounding(rounding, self.world, temperature, num_bits), True
+            self.noise = checks.combine_rounding(rounding, self.world, temperature, num_bits)
+            self.is_measured = True
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
         return rollout

@@ -1,4 +1,4 @@
-"""PPO on dialogue prompts: `step` is the algorithm, `train` asks when to log, save and stop."""
+"""The PPO loop: `PPOTrainer.step` makes one iteration, `train` repeats it until the run's length is reached."""
 
 import logging
 import math
@@ -50,12 +50,11 @@ NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # 
 
 
 class PPOTrainer:
-    """Trains `models.policy` (and its critic) on the prompts, or on dialogues with environments, with the reward.
+    """Trains `models.policy` (and its critic) with the reward, on prompts or on dialogues with environments.
 
-    `step()` runs one iteration and returns its metrics, `step_on()` one on responses and scores that the caller brings; `rollout`
-    is the newest rollout. All state that a checkpoint needs is in `state_dict()`, the modules and the optimizers. With several
-    ranks, every rank has a trainer and a part of each rollout; all of them make the same steps, and every metric except times
-    covers the episodes of all ranks.
+    `step()` runs one iteration and returns its metrics, `step_on()` one on the caller's responses and scores; `rollout` is the
+    newest rollout. A checkpoint needs `state_dict()`, the modules and the optimizers. With several ranks, each has a trainer and
+    a part of each rollout; all make the same steps, and every metric except times covers the episodes of all ranks.
     """
 
     def __init__(
@@ -79,7 +78,8 @@ class PPOTrainer:
             GenerationLimits(config.per_device_rollout_size, config.per_device_microbatch_size),
             config.context_size,
         )
-        processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
+        on_cpu = models.policy.lm.device.type == "cpu"
+        processes = RewardProcesses(free_cores(torch.get_num_threads() if on_cpu else 1, self.world.size_here))
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
@@ -101,17 +101,11 @@ class PPOTrainer:
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return whole_optimizers(self.engines)
 
-    @property
-    def _busy_threads(self) -> int:
-        """The threads of this process that compute during a rollout; for a GPU, the one that gives it work."""
-        return torch.get_num_threads() if self.models.policy.lm.device.type == "cpu" else 1
-
     def step(self, external: ExternalEpisodes | None = None) -> Metrics:
         """One iteration of PPO (Schulman et al. 2017, arXiv 1707.06347): returns its metrics.
 
-        `external` are the episodes of this rank, in place of responses to the next prompts. Raises RunStopped when one of the
-        checks of every run fails, or when `max_skipped_steps` optimizer steps in a row are skipped because a number was not
-        finite; RewardError when the reward fails.
+        `external` are this rank's episodes, in place of responses to the next prompts. Raises RunStopped when a check of the run
+        fails, or after `max_skipped_steps` skipped optimizer steps in a row; RewardError when the reward fails.
         """
         config, iteration, clock = self.config, self.iteration + 1, Clock(self.models.policy.lm.device)
         if external is None:
@@ -205,14 +199,14 @@ class PPOTrainer:
             raise self.diagnosis.explain(error, self.models.ref_policy, noise, suspects) from error.__cause__
 
     def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-        """What the critic learns (B, T): the returns, normalised where `use_valuenorm` is set."""
+        """The critic's regression targets (B, T): the returns, normalised under `use_valuenorm`."""
         if self.value_norm is None or not self.config.estimator.needs_critic:
             return returns
         self.value_norm.update(returns, response_mask, self.world.sum)
         return self.value_norm.normalize(returns)
 
     def count(self, rollout: Rollout) -> int:
-        """Count an iteration with this rollout; returns the number of its generated tokens, of all ranks."""
+        """Advance the counters by this rollout; returns the number of tokens that all ranks generated."""
         made = [rollout.num_generated, len(rollout) + rollout.num_dropped]
         num_generated, num_episodes = map(int, self.world.sum_numbers(made))
         self.iteration += 1
@@ -221,7 +215,7 @@ class PPOTrainer:
         return num_generated
 
     def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics, clock: Clock) -> Metrics:
-        """Count the iteration; returns its line of metrics.jsonl: what the update returned, and what the rollout shows."""
+        """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
         num_generated = self.count(rollout)
         metrics: Metrics = {
             "iteration": self.iteration,
@@ -269,12 +263,8 @@ class PPOTrainer:
                 "use_valuenorm: the checkpoint was saved with the other setting; resume with the setting of the checkpoint"
             )
         if (before := state.get("precision", self.placement.precision)) != self.placement.precision:
-            logger.warning(
-                "the run has computed in %s and goes on in %s: its numbers differ from here on; to keep them, set precision: %s",
-                before,
-                self.placement.precision,
-                before,
-            )
+            text = "the run has computed in %s and goes on in %s: its numbers differ from here on; to keep them, set precision: "
+            logger.warning(text + "%s", before, self.placement.precision, before)
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)

@@ -28,7 +28,7 @@ NORMS = {"policy": "ppo/grad_norm", "critic": "ppo/critic_grad_norm"}
 
 
 class Microbatch(NamedTuple):
-    """Some rows of a rollout: their tokens, without needless padding, and where they are in its columns (B, T, ...)."""
+    """Rows of a rollout: their tokens, with no more padding than needed, and their `place` in its columns (B, T, ...)."""
 
     rollout: Rollout
     place: Index
@@ -36,9 +36,9 @@ class Microbatch(NamedTuple):
 
 
 class PPOUpdate:
-    """Makes the optimizer steps of a rollout; every rank of a run has one, and all make the same steps.
+    """Makes the optimizer steps of a rollout, the same on every rank.
 
-    `skipped_in_a_row` counts the optimizer steps skipped in a row, across rollouts, and is part of a checkpoint.
+    `skipped_in_a_row` is the number of consecutive skipped optimizer steps, across rollouts; it is part of a checkpoint.
     """
 
     def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int, diagnosis: Diagnosis):
@@ -53,18 +53,18 @@ class PPOUpdate:
     def __call__(
         self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock, noise: Noise
     ) -> Metrics:
-        """Make ppo_epoch passes over the rollout in minibatches of responses.
+        """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
 
-        The responses to one prompt stay together, as far as the sizes of the minibatches allow. Returns the mean of each
-        statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
-        its own order, to each minibatch. A token weighs the same in every minibatch: each loss is a sum over tokens, divided by
-        the mean number of tokens in a minibatch of the rollout. `iteration` is the number for messages, `clock` measures the
-        time, and `noise` is that of the arithmetic, for the check of the first ratios. Raises RunStopped as `optimizer_step`
-        does.
+        Each rank shuffles its own episodes and adds its share to every minibatch; the responses to one prompt stay together where
+        the minibatch sizes allow it. Each loss is a sum over tokens divided by the mean number of tokens per minibatch, so all
+        tokens have equal weight. `noise` is the rounding noise for the check of the first ratios. Raises RunStopped as
+        `optimizer_step` does.
         """
         self.iteration, self.clock, self.noise, self.overflows = iteration, clock, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
-        self._set_learning_rates(lr_scale, is_warming=iteration <= self.config.critic_warmup)
+        policy_lr = 0.0 if iteration <= self.config.critic_warmup else self.config.lr
+        for name, engine in self.engines.items():
+            engine.set_lr((policy_lr if name == "policy" else self.config.critic_lr) * lr_scale)
         self.warm_up_ddp(rollout)
         counts = self.world.gather(len(rollout))
         num_minibatches = min(self.num_minibatches, sum(counts))
@@ -82,11 +82,6 @@ class PPOUpdate:
         overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
         return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
 
-    def _set_learning_rates(self, scale: float, is_warming: bool) -> None:
-        for name, lr in (("policy", 0.0 if is_warming else self.config.lr), ("critic", self.config.critic_lr)):
-            if name in self.engines:
-                self.engines[name].set_lr(lr * scale)
-
     def warm_up_ddp(self, rollout: Rollout) -> None:
         """Run, once per process with several ranks, a first microbatch that changes nothing (see `Engine`)."""
         if self.world.size > 1 and not self.is_warm:
@@ -102,14 +97,14 @@ class PPOUpdate:
     def optimizer_step(
         self, rollout: Rollout, rows: Tensor, is_first: bool, num_tokens: Tensor | None = None
     ) -> Metrics:
-        """Make the step of one minibatch; the gradient does not depend on the sizes of the microbatches or on their ranks.
+        """Make the optimizer step of one minibatch; the gradient does not depend on how microbatches and ranks divide it.
 
-        `rows` (N,) is on the host. `num_tokens`, a scalar, divides the sums over tokens; by default the number of tokens in the
-        minibatch. The host waits for the device once, for the statistics of all microbatches and the norms together.
+        `rows` (N,) is on the host. Sums over tokens are divided by `num_tokens`, a scalar; default: the minibatch's tokens. The
+        host waits for the device once, for all statistics and gradient norms together.
 
-        The step is skipped when one of the returned statistics is not finite. A skipped step counts for `max_skipped_steps`,
-        unless only the scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps`
-        were skipped in a row, and, on the first minibatch of a rollout, when the ratio is not 1.
+        The step is skipped when a returned statistic is not finite. A skipped step counts towards `max_skipped_steps`, unless
+        fp16's loss scale was too large, as it is at the start. Raises RunStopped after `max_skipped_steps` in a row, and on the
+        first minibatch of a rollout when the probability ratio is not 1.
         """
         if num_tokens is None:
             num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
@@ -135,9 +130,8 @@ class PPOUpdate:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
             bad = [microbatch for microbatch, x in zip(microbatches, numbers, strict=True) if not all_finite(x)]
-            suspects = [
-                row for microbatch in bad if microbatch.rollout is rollout for row in microbatch.place[0].tolist()
-            ]
+            real = [microbatch for microbatch in bad if microbatch.rollout is rollout]  # not blank
+            suspects = [row for microbatch in real for row in microbatch.place[0].tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
@@ -195,16 +189,10 @@ class PPOUpdate:
         """Report a skipped step with the prompts of those microbatches, on any rank, that have the bad number."""
         of_ranks = self.world.gather(([rollout.dialogues[i] for i in suspects], [rollout.dialogues[i] for i in rows]))
         guilty = [dialogue for own, _ in of_ranks for dialogue in own]
-        whole_minibatch = [dialogue for _, own in of_ranks for dialogue in own]
+        dialogues = guilty or [dialogue for _, own in of_ranks for dialogue in own]
         self.skipped_in_a_row += 1
-        report_skipped(
-            totals,
-            guilty or whole_minibatch,
-            bool(guilty),
-            self.iteration,
-            self.skipped_in_a_row,
-            self.config.max_skipped_steps,
-        )
+        limit = self.config.max_skipped_steps
+        report_skipped(totals, dialogues, bool(guilty), self.iteration, self.skipped_in_a_row, limit)
 
     def losses(
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
@@ -246,7 +234,7 @@ class PPOUpdate:
         return losses, statistics
 
     def predict(self, microbatch: Microbatch) -> Predictions:
-        """What the models that are trained predict of the tokens, (B, T) each."""
+        """The predictions of policy and critic for the microbatch's tokens, each (B, T)."""
         rollout, place, tokens = microbatch
         packed = tokens.pack()
         reference = None
@@ -267,8 +255,7 @@ class PPOUpdate:
 def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:
     """The number of responses of each rank in each minibatch: one list per rank.
 
-    The responses of all ranks are dealt out one by one, so that the sizes of the minibatches, and those of each rank's shares,
-    differ by at most one response. For a single rank these are the sizes of `Tensor.tensor_split`.
+    Minibatch sizes differ by at most one response, and so do each rank's shares. For one rank: as in `Tensor.tensor_split`.
 
     >>> minibatch_sizes([3, 2], 4)
     [[1, 1, 1, 0], [1, 0, 0, 1]]

@@ -173,15 +173,15 @@ def test_a_fault_in_the_reference_stops_the_run(kind, monkeypatch):
 
 
 def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
-    calls = []
+    calls, measure = [], checks.measure_rounding
 
     def watched(*args):
         before = torch.get_rng_state()
-        calls.append(checks.measure_rounding(*args))
+        calls.append(measure(*args))
         assert torch.equal(torch.get_rng_state(), before)
         return calls[-1]
 
-    monkeypatch.setattr(rollout, "measure_rounding", watched)
+    monkeypatch.setattr(checks, "measure_rounding", watched)
     for use_amp in (False, True):
         calls.clear()
         trainer = make_trainer(use_amp=use_amp, top_k=5)
