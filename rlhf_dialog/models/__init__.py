@@ -8,19 +8,16 @@
   (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`device_copies.send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
 - **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
-  then; what they write is masked at the end, so no token depends on it. Whether all is finite is read at the same time.
-  How wide the supports are is known only then, so a filter's choice is kept as a mask until the look.
+  then; what they write is masked at the end, so no token depends on it.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
   is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
-- **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`): when it is
-  read for sampling, after which its keys and values are copied to each row, and in each forward pass of reference, update and
-  critic, where the responses' attention gathers its keys and values by index. Models that do not pack compute it each time.
+- **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`), in sampling and in each forward
+  pass of reference, update and critic. Models that do not pack compute it each time.
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
   `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
   predictions.
 - **A network of the user's is a causal LM like any other** (`network`, whose docstring is the contract): a wrapper gives
-  a plain module what transformers' models have. It takes the plain path, after probes of padding, order and state. It is
-  saved under its own names, with its id and args in rlhf_dialog.json, and built from the run's seed, the same on all ranks.
+  a plain module what transformers' models have. It is saved under its own names, with its id and args in rlhf_dialog.json.
 - **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
   change.
 - **The value head** reads the input of the output embedding through a hook, so it works for any causal LM, and only
@@ -28,7 +25,7 @@
 - **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry).
   Without the keyword `packing` it is the library's own, so other code can use the same model. No architecture is
   named anywhere.
-- **A model is tried, not trusted** (`tries`): packed rows must give the predictions of each row alone.
+- **A model is tested when it is loaded** (`load_checks`): packed rows must give the predictions of each row alone.
   A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
 - **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
@@ -40,16 +37,10 @@
   The processor's maker decides, not a timing: a run must compute the same after `--resume`.
 - **Every quick path has a slow twin in the tests**: float64 at 1e-9, masks with holes, filters, both critics, five
   architectures.
-- **LoRA** (`lora`): peft's layers are injected, and the model stays a `PreTrainedModel`. The reference is the policy
-  without its adapter; B starts at zero, so the KL starts at 0. A separate critic is a second adapter and a head.
-  Adapters have no dropout. Every linear layer of the trunk gets one, which works for any architecture; the output
-  embedding never does: the critic has none, and it is often tied to the input. Their random halves come from the seed
-  alone, the same on all ranks. `trained` says which parameters are a module's own: optimizer, norm, checkpoint and
-  DDP see only those. `selected` restores requires_grad, which peft's `set_adapter` removes: autograd would drop a
-  later gradient silently. `merged_state` merges while it writes `agent/`: adding to the model and subtracting again
-  would change bits.
-- **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`,
-  because not only the folder but also an index or a config.json can name a pickle.
-- **Activation checkpointing is ours**: the library's works in training mode only, where some models drop out. On the
-  way back a layer selects the adapter that it had on its way forward.
+- **LoRA** (`lora`): the reference is the policy without its adapter. A separate critic is a second adapter and a head.
+  Every linear layer of the trunk gets an adapter, but never the output embedding: the critic has none, and it is often
+  tied to the input. `trainable_parameters` are a module's own: optimizer, norm, checkpoint and DDP see only those.
+  `merged_state` merges while it writes `agent/`: adding to the model and subtracting again would change bits.
+- **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`.
+- **Activation checkpointing is ours**: the library's works in training mode only, where some models drop out.
 """

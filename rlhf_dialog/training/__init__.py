@@ -15,16 +15,13 @@
 - **Values are normalised once a rollout** (OpenRL: once a minibatch), before the critic learns from that rollout. The
   old values stay in the units in which they were predicted.
 - **Every run checks itself** (`checks`): the ratio is 1 on the first minibatch of every iteration, and the KL of a
-  fresh run that starts from its reference is 0. Otherwise the run stops with exit code 3. The ratio check found a bug
-  of ours the first time it ran. It uses the first minibatch whose log-probabilities are finite.
-- **The yardstick of rounding is measured** (`checks.measure_rounding`): in each process of a run once, on its first rollout,
+  fresh run that starts from its reference is 0. Otherwise the run stops with exit code 3.
+- **The rounding noise is measured** (`checks.measure_rounding`): in each process of a run once, on its first rollout,
   because it depends on model and device. It is not part of a checkpoint and changes no number.
-- **An optimizer step without finite numbers is not made** (`PPOUpdate.optimizer_step`): no optimizer moves, the log
-  names the prompts, the means leave the step out. `max_skipped_steps` in a row, also across iterations and a resume,
-  stop the run. NaN in the weights stops it at once: when no token can be drawn, or before the update.
-- **fp16** (`amp_dtype`): the losses are scaled, by one `GradScaler` for each engine, whose state is in the
-  checkpoint. Gradients are unscaled before their norm is taken. A step whose losses are finite and whose gradients
-  are not halves the scale of the losses. It counts in `ppo/skipped_steps` and `ppo/overflow_steps`, but in
+- **An optimizer step without finite numbers is skipped** (`PPOUpdate.optimizer_step`): the log names the prompts.
+  `max_skipped_steps` in a row, also across iterations and a resume, stop the run. NaN in the weights stops it at once.
+- **fp16** (`amp_dtype`): one `GradScaler` for each engine scales the losses; its state is in the checkpoint. A step with
+  finite losses but other gradients halves the scale. It counts in `ppo/skipped_steps` and `ppo/overflow_steps`, but in
   `max_skipped_steps` only once the scale has reached 1, because then the cause is another one.
 - **Episodes are dropped in one place** (`rollout.drop_unscored`): under `on_reward_error: skip` those without a
   score, under an estimator that needs groups the whole group. Their tokens still count in `time_steps`, which counts
@@ -32,20 +29,19 @@
 - **Nothing is computed twice**: old log-probabilities, entropies and values are those of the sampling. The reference,
   and a separate critic, read each response once. What top-k hides (`objective/kl_full`) comes from stored hidden
   states.
-- **The host waits for a GPU once a minibatch**, when it reads the statistics of all microbatches and the gradient norms
-  together (`iteration_metrics.read`), and about twenty times in the rest of an iteration. Microbatches are planned from the
-  masks on the host (`TokenBatch`), and the clock reads its events at the end. A pretended GPU in the tests counts.
+- **The host waits for a GPU once per minibatch**, when it reads the statistics of all microbatches and the gradient norms
+  together (`iteration_metrics.read`). Microbatches are planned from the masks on the host (`TokenBatch`).
 - **Every rank makes the same microbatches** (`update.minibatch_sizes`). The responses are dealt out to the minibatches one by
   one over all ranks. A rank with fewer rows adds a blank episode, whose loss and gradient are 0. Each rank permutes
   its own rows.
 - **The first microbatch of several ranks changes nothing** (`PPOUpdate.warm_up_ddp`): DDP rebuilds its buckets after
   its first backward pass. With three ranks or more another layout rounds differently, and a resumed run would differ.
 - **A reply is trained in the context that it saw** (`segments`): where oldest turns had to leave, a dialogue becomes several
-  rows for what reads tokens (critic, reference, update), and stays one row for what is paid and for GAE.
+  rows for what reads tokens (critic, reference, update), and stays one row for its rewards and for GAE.
 - **Dialogue n of a run has random streams of its own** (`simulated`), for its user and for the policy, so that neither the
   number of dialogues side by side, nor that of ranks, nor a resume changes it.
-- **Nothing is divided by a dialogue's own length or turns**: the constant that divides the losses is that of the iteration, so
-  that ending early or late is paid by the rewards alone.
+- **No loss is divided by the length of its dialogue**: the divisor is that of the iteration, so that only the rewards decide
+  whether it is better to end early or late.
 - **`episodes` is here, `environments` below**: an environment speaks text, and this module turns its turns into
   tokens.
 """

@@ -121,9 +121,8 @@ class Checkpoints(TrainerCallback):
         usable = [(int(mark["step"]), path, mark) for path, mark in marked if mark.get("identity") == self.identity]
         if not usable:
             if any(mark for _, mark in marked):
-                logger.warning(
-                    "%s: is of a training with other settings, data or versions, and is not gone on from", self.folder
-                )
+                text = "%s: is of a training with other settings, data or versions, and is not gone on from"
+                logger.warning(text, self.folder)
             return None
         step, path, mark = max(usable, key=lambda one: one[0])
         if self.watch:

@@ -113,9 +113,8 @@ class IntentClassifier(StageOfHalves):
         config = self.config
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
         if config.model_path is None:
-            tokenizer = new_pair_tokenizer(
-                [pair.response for pair in self.training], config.vocab_size, config.max_length
-            )
+            texts = [pair.response for pair in self.training]
+            tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
             sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
             model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
         else:

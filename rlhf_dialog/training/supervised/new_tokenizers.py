@@ -25,9 +25,8 @@ def new_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
 
-    `with_prompts`: the last turns of the prompts are learned from, too.
-
-    The separator takes the space before it, so that `" <EOU>"` and `"<EOU>"` are the same token.
+    `with_prompts`: the last turns of the prompts are learned from, too. The separator takes the space before it, so that
+    `" <EOU>"` and `"<EOU>"` are the same token.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

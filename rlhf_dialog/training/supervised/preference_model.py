@@ -50,9 +50,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
         from trl import RewardConfig, RewardTrainer
 
         rows = [encode_pair(pair, self.inputs) for pair in self.training]
-        self.run_trainer(
-            rows, RewardTrainer, RewardConfig, max_length=None
-        )  # it would leave out long pairs; ours are cut
+        self.run_trainer(rows, RewardTrainer, RewardConfig, max_length=None)  # with it, trl leaves out long pairs
         if not is_finite(self.model):
             rate = self.config.learning_rate
             raise UserError(f"learning_rate: {rate} made the weights of the model NaN or inf; lower it")
@@ -91,9 +89,8 @@ def read_pairs(
     known = {pair.prompt for pair in held_out}
     apart = [pair for pair in training if pair.prompt not in known]
     if not apart or not held_out:
-        raise UserError(
-            f"data_path: '{config.data_path}' has no training pair whose prompt is not in the validation split"
-        )
+        path = config.data_path
+        raise UserError(f"data_path: '{path}' has no training pair whose prompt is not in the validation split")
     if len(apart) < len(training):
         report(f"train: {len(training) - len(apart)} pairs left out, because their prompts are in the validation split")
     kept = drawn(apart, config.max_train_pairs, config.seed)
@@ -149,15 +146,13 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
     with quieter("transformers", logging.ERROR):  # it would report that the head is new
-        model, loading = load_pretrained(
-            AutoModelForSequenceClassification,
-            config.model_path,
-            KEY,
-            output_loading_info=True,
-            num_labels=1,
-            ignore_mismatched_sizes=True,
-            dtype=torch.float32,
-        )
+        options = {
+            "output_loading_info": True,
+            "num_labels": 1,
+            "ignore_mismatched_sizes": True,
+            "dtype": torch.float32,
+        }
+        model, loading = load_pretrained(AutoModelForSequenceClassification, config.model_path, KEY, **options)
     model.config.problem_type = None  # of a classifier of several labels: with it, the saved model could not be loaded
     if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(

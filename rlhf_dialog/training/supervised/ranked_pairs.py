@@ -53,7 +53,8 @@ def _candidates(
     keys: RankingKeys, config: Config, data_path: str, split: str, model_path: str
 ) -> Iterator[list[Dialogue]]:
     """The replies to each prompt, two or more."""
-    rows = load_rows(data_path, split) if _has_rows(data_path) else []
+    is_daily_dialog = any(Path(os.path.expanduser(data_path)).glob("**/dialogues_*.txt"))  # without columns
+    rows = [] if is_daily_dialog else load_rows(data_path, split)
     if rows and all(side in rows[0][1] for side in SIDES):
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
         return
@@ -67,11 +68,6 @@ def _candidates(
         return
     twice = sample_replies(keys, [prompt for prompt in prompts for _ in range(2)], model_path, config.turn_separator)
     yield from (twice[i : i + 2] for i in range(0, len(twice), 2))
-
-
-def _has_rows(data_path: str) -> bool:
-    """Whether it is a file or a folder of files with columns; the original DailyDialog layout has none."""
-    return not any(Path(os.path.expanduser(data_path)).glob("**/dialogues_*.txt"))
 
 
 def _given(prompt: Dialogue, where: str) -> list[Dialogue]:

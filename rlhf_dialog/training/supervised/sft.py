@@ -27,14 +27,8 @@ IGNORED = -100  # the label of a token without loss
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    loaded = load_prompts(
-        config.data_path,
-        split,
-        config.context_size,
-        config.min_context_size,
-        config.drop_overlap,
-        config.turn_separator,
-    )
+    sizes = config.context_size, config.min_context_size
+    loaded = load_prompts(config.data_path, split, *sizes, config.drop_overlap, config.turn_separator)
     prompts = [dialogue for dialogue in loaded if dialogue.reference]
     if not prompts:
         raise UserError(
@@ -120,13 +114,8 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
             "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
         )
     else:
-        tokenizer = new_tokenizer(
-            train,
-            config.vocab_size,
-            config.turn_separator,
-            config.n_positions,
-            with_prompts=config.tokenizer_texts == "dialogues",
-        )
+        with_prompts, length = config.tokenizer_texts == "dialogues", config.n_positions
+        tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, length, with_prompts)
     if config.model_path:
         lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
@@ -228,9 +217,8 @@ class HeldOutLoss(TrainerCallback):
         interval = math.ceil(state.max_steps / self.config.evals)
         due = state.global_step % interval == 0 or state.global_step == state.max_steps
         if due and self.measure(model, state.global_step):
-            logger.info(
-                "stopped: the validation loss has not fallen in %d validations (patience)", self.config.patience
-            )
+            text = "stopped: the validation loss has not fallen in %d validations (patience)"
+            logger.info(text, self.config.patience)
             control.should_training_stop = True
 
 

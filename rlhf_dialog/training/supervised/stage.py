@@ -86,18 +86,10 @@ class SupervisedStage(ABC, Generic[Keys]):
         identity = identity_of(self.config, rows)
         with checkpoint_folder(self.config) as folder, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            trainer_args = for_one_gpu(arguments)(
-                **trainer_arguments(self.config, str(folder), len(rows)), **of_its_own
-            )
-            train_quietly(
-                trainer(
-                    model=self.model,
-                    args=trainer_args,
-                    train_dataset=Dataset.from_list(rows).select(order),
-                    processing_class=self.tokenizer,
-                ),
-                Checkpoints(self.config, folder, identity, watch),
-            )
+            options = trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
+            args, dataset = for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
+            made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
+            train_quietly(made, Checkpoints(self.config, folder, identity, watch))
         self.model.eval()
 
     def save(self) -> None:

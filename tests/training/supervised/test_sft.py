@@ -114,15 +114,8 @@ def test_token_loss_is_the_mean_over_labelled_tokens_one_row_at_a_time():
 def test_patience_stops_and_keeps_the_best_weights(caplog, tmp_path):
     caplog.set_level("INFO", logger="rlhf_dialog")
     tokenizer = tiny.byte_tokenizer()
-    config = sft.SFTConfig(
-        data_path="unused",
-        output=str(tmp_path / "sft"),
-        max_steps=8,
-        evals=8,
-        patience=2,
-        learning_rate=5.0,
-        device="cpu",
-    )
+    keys = {"max_steps": 8, "evals": 8, "patience": 2, "learning_rate": 5.0, "device": "cpu"}
+    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), **keys)
     encoder = PromptEncoder(tokenizer, "<EOU>", 128)
     rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(5)]
     stage = fine_tuned(config, tokenizer, rows, rows)

@@ -48,9 +48,8 @@ class MembersCheckpoint:
             return RelevanceProgress()
         saved = torch.load(self.path, map_location="cpu", weights_only=True)
         if saved["identity"] != self.identity:
-            logger.warning(
-                "%s: is of a training with other settings, data or versions, and is not gone on from", self.path
-            )
+            text = "%s: is of a training with other settings, data or versions, and is not gone on from"
+            logger.warning(text, self.path)
             return RelevanceProgress()
         self.model.load_state_dict(saved["model"])
         progress = RelevanceProgress(**saved["progress"])

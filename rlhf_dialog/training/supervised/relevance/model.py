@@ -5,7 +5,6 @@ B pairs, R candidate replies, C candidate contexts.
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -136,7 +135,7 @@ def fit(
     for step in range(progress.step + 1, steps + 1):
         rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
         batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
-        with _autocast(device, config.use_amp):
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.use_amp):
             loss = loss_of(config, member, pairs, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -195,9 +194,8 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     other_positions = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
     kinds = KINDS + pairs.salads.shape[1]
     hard = positions + count * torch.arange(1, kinds)
-    of_model = (
-        torch.randint(kinds * count, num_replies, (count, 1)) if num_replies > kinds * count else positions[:, :0]
-    )
+    has_model = num_replies > kinds * count
+    of_model = torch.randint(kinds * count, num_replies, (count, 1)) if has_model else positions[:, :0]
     replies = torch.cat([positions, other_positions, hard, of_model], dim=1)
     contexts = torch.cat([other_positions, hard[:, : KINDS - 1]], dim=1)
     weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
@@ -210,7 +208,3 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     scores[wanted.to(scores.device)] = found
     logits = scores.reshape(count, width) + weights.to(scores.device)
     return functional.cross_entropy(logits, torch.zeros(count, dtype=torch.long, device=scores.device))
-
-
-def _autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)

@@ -98,9 +98,8 @@ def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: in
     counts = torch.zeros(table.sizes.vocab_size)
     for some in words:
         counts[list(set(some))] += 1
-    vectors = torch.randn(len(counts), SKETCH, generator=generator) * (
-        len(words) / counts.clamp(min=1)
-    ).log().unsqueeze(1)
+    rarity = (len(words) / counts.clamp(min=1)).log().unsqueeze(1)
+    vectors = torch.randn(len(counts), SKETCH, generator=generator) * rarity
     sketches = functional.normalize(torch.stack([vectors[some].sum(dim=0) for some in words]), dim=-1)
     order = torch.randperm(len(words), generator=generator)
     num_blocks = max(1, round(len(words) / BLOCK))
@@ -124,9 +123,8 @@ def batch_of(
     """
     contexts, own_replies = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
-    sampled_rows = torch.randint(
-        max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,)
-    )
+    num_model_pool = len(pairs.model_replies)
+    sampled_rows = torch.randint(max(num_model_pool, 1), (num_model_replies if num_model_pool else 0,))
     before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own_replies)
     older, said_long_ago = _older(contexts, own_replies)
     salads_of_rows = pairs.salads[rows].T.flatten()
@@ -166,9 +164,8 @@ def _reply_weights(
     weights = torch.cat([weights, _of_own(count, salad_weight, width), torch.zeros(count, len(sampled_rows))], dim=1)
     own = pairs.replies[rows].unsqueeze(1)
     may_be_right = (replies == own) | (replies == 0)
-    may_be_right[:, (KINDS + width) * count :] |= pairs.model_dialogues[sampled_rows] == pairs.dialogues[
-        rows
-    ].unsqueeze(1)
+    of_model = may_be_right[:, (KINDS + width) * count :]
+    of_model |= pairs.model_dialogues[sampled_rows] == pairs.dialogues[rows].unsqueeze(1)
     return _exclude(weights, may_be_right)
 
 
