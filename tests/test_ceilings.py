@@ -17,15 +17,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50172,
-    "lines of the pipeline": 32423,
-    "lines of tests": 64224,
+    "lines of the package": 49961,
+    "lines of the pipeline": 32212,
+    "lines of tests": 64223,
     "words of documents": 31553,
-    "functions with more than six parameters": 1,
+    "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,
     "functions named by a participle or preposition": 0,
-    "functions with of in their name": 54,
+    "functions with of in their name": 53,
 }
 WINGS = ("task_oriented", "feedback")  # the pipeline is the package without them
 MANY_PARAMETERS = {  # formulas, the signature of transformers, keys of the YAML
