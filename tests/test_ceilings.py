@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49961,
-    "lines of the pipeline": 32212,
-    "lines of tests": 64223,
+    "lines of the package": 49752,
+    "lines of the pipeline": 32228,
+    "lines of tests": 64211,
     "words of documents": 31553,
     "functions with more than six parameters": 0,
     "class names used twice": 0,

@@ -65,8 +65,14 @@ def load_causal_lm(
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key)
     else:
-        options = {"trust_remote_code": trust_remote_code, "use_safetensors": None if allow_pickle_weights else True}
-        lm = load_pretrained(AutoModelForCausalLM, path, key, dtype=torch.float32, **options).eval()
+        lm = load_pretrained(
+            AutoModelForCausalLM,
+            path,
+            key,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=None if allow_pickle_weights else True,
+        ).eval()
     check_finite(lm, path, key)
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))

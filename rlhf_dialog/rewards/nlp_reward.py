@@ -58,8 +58,10 @@ class NLPReward(CompositeReward):
             raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
-            options: dict[str, Any] = {"allow_pickle_weights": allow_pickle_weights, "precision": precision}
-            parts.append(Part(intent_coef, Intent(str(intent_model), intent_input, **options)))
+            intent = Intent(
+                str(intent_model), intent_input, allow_pickle_weights=allow_pickle_weights, precision=precision
+            )
+            parts.append(Part(intent_coef, intent))
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
         self._set_parts(parts)

@@ -30,7 +30,7 @@ ATTACKED = {
     "train-preference-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "train-relevance-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "train-intent-classifier": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
-    "feedback init": "tests/feedback/store/test_agent_copy.py::test_links_that_leave_an_agents_folder_are_not_copied",
+    "feedback init": "tests/feedback/store/test_bot.py::test_links_that_leave_an_agents_folder_are_not_copied",
     "feedback learn": f"{FOLDERS}::test_a_bots_own_settings_do_not_ask_the_hub",
     "feedback serve": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
 }

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,9 @@ def run_forget(options: ForgetOptions) -> None:
 def run_status(options: BotOptions) -> None:
     """Draw the lineage, and count the feedback."""
     bot = Bot(options.run)
-    store = bot.store()
-    try:
+    with closing(bot.store()) as store:
         store.check()
         examples, people = read_examples(store), store.people() - {SAMPLES}
-    finally:
-        store.close()
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=140)

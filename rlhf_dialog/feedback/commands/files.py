@@ -1,6 +1,7 @@
 """`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
 
 import logging
+from contextlib import closing
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import check_output, new_folder
@@ -39,11 +40,8 @@ def run_export(options: FeedbackExportOptions) -> None:
         )
     if is_file:
         check_output("FILE", path, str(path))
-    store = Bot(options.run).store()
-    try:
+    with closing(Bot(options.run).store()) as store:
         rows = exports.export_rows(store, options.format, options.messages)
-    finally:
-        store.close()
     if is_file:
         exports.write_jsonl(path, rows)
     else:
@@ -64,20 +62,11 @@ class ImportOptions(BotOptions):
 
 def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
-    store = Bot(options.run).store()
-    try:
+    with closing(Bot(options.run).store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
         added = import_file(store, options.file, options.name, ignored)
-    finally:
-        store.close()
-    logger.info(
-        "%s (%s): %d dialogues and %d events added; %d were there already",
-        options.file,
-        added.format,
-        added.dialogues,
-        added.events,
-        added.num_known,
-    )
+    message = "%s (%s): %d dialogues and %d events added; %d were there already"
+    logger.info(message, options.file, added.format, added.dialogues, added.events, added.num_known)
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)
 
@@ -89,13 +78,10 @@ class BackupOptions(BotOptions):
 def run_backup(options: BackupOptions) -> None:
     """Copy the store while others write to it."""
     check_output("FILE", options.file, str(options.file))
-    store = Bot(options.run).store()
-    try:
+    with closing(Bot(options.run).store()) as store:
         if options.file.exists() and options.file.samefile(store.path):
             raise UserError(f"FILE: '{options.file}' is the store itself; name another file")
         store.backup(options.file)
-    finally:
-        store.close()
     logger.info("%s copied to %s", store.path, options.file)
 
 

@@ -11,6 +11,7 @@ of fewer it draws dialogues, and is an interval "of these n people". No torch he
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -226,13 +227,10 @@ def power_line(bot: Bot) -> str:
 
     Raises UserError when settings or store cannot be read.
     """
-    settings, store = read_settings(bot.settings_path), bot.store()
-    try:
+    settings = read_settings(bot.settings_path)
+    with closing(bot.store()) as store:
         examples = read_examples(store)
-    finally:
-        store.close()
-    heldout = heldout_set(examples, settings)
-    return describe_power(heldout, len(examples), settings, last_gate(bot))
+    return describe_power(heldout_set(examples, settings), len(examples), settings, last_gate(bot))
 
 
 def describe_power(

@@ -80,10 +80,9 @@ def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply])
     ]
     if not rows:
         return math.nan
-    ratios = compute_logprobs_in_batches(
-        learner.policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE
-    ) - compute_logprobs_in_batches(learner.reference_policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE)
-    return ratios.sum().item() / sum(len(row.response) for row in rows)
+    policies, pad_id = (learner.policy, learner.reference_policy), learner.encoder.encoder.pad_id
+    own, first = (compute_logprobs_in_batches(policy, rows, pad_id, BATCH_SIZE) for policy in policies)
+    return (own - first).sum().item() / sum(len(row.response) for row in rows)
 
 
 def _distinct_ratio(ours: Sequence[Reply], theirs: Sequence[Reply]) -> float:

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.distributed.random_states import (
     random_states,
@@ -35,13 +36,14 @@ from rlhf_dialog.feedback.learning.losses import (
 from rlhf_dialog.feedback.learning.tokenized_examples import (
     ExampleEncoder,
     ReferenceLogprobs,
+    SFTExamples,
     TokenizedExample,
     compute_logprobs,
     compute_logprobs_in_batches,
     row_names,
 )
-from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import TrainingSet
+from rlhf_dialog.feedback.store.bot import NIGHT, Bot
+from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -149,12 +151,8 @@ class Learner:
     def state_hash(self) -> str:
         """SHA-256 of weights, moments, schedule, random states and consumed events."""
         digest = hashlib.sha256()
-        slots = split_state(self.optimizer.state_dict())[0]
-        named = {
-            **trainable_parameters(self.policy),
-            **{f"optimizer.{name}": x for name, x in slots.items()},
-            **self.random[0],
-        }
+        slots = {f"optimizer.{name}": x for name, x in split_state(self.optimizer.state_dict())[0].items()}
+        named = {**trainable_parameters(self.policy), **slots, **self.random[0]}
         for name in sorted(named):
             digest.update(name.encode())
             digest.update(named[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -256,19 +254,10 @@ class Batches:
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
             log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
-            desirable_weight, undesirable_weight = self.weights
-            losses = kto_losses(
-                log_ratios,
-                liked,
-                torch.tensor(self.baseline),
-                self.settings.beta,
-                desirable_weight,
-                undesirable_weight,
-            )
-            yield "kto", losses, 1.0
+            baseline = torch.tensor(self.baseline)
+            yield "kto", kto_losses(log_ratios, liked, baseline, self.settings.beta, *self.weights), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
-            some = [self.pairs[i] for i in part]
-            chosen, rejected = self._log_ratios([(n, r) for n, r in some], 0, 1).chunk(2)
+            chosen, rejected = self._log_ratios([self.pairs[i] for i in part], 0, 1).chunk(2)
             yield "dpo", dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight
         for part in _cut(step["sft"], size):
             rows = [self.sft[i] for i in part]
@@ -291,12 +280,10 @@ class Batches:
         ]
         if not mixed:
             return 0.0
-        return kl_baseline(
-            compute_logprobs_in_batches(self.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
-            - compute_logprobs_in_batches(
-                self.reference.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size
-            )
-        ).item()
+        size = self.settings.per_device_microbatch_size
+        policies = (self.policy, self.reference.policy)
+        own, first = (compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)
+        return kl_baseline(own - first).item()
 
 
 def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:
@@ -347,3 +334,33 @@ def read_state(folder: Path) -> dict[str, Any]:
             )
         _ = state["files"], state["consumed"], state["random"], state["num_steps"], state["num_nights"]
     return dict(state)
+
+
+@dataclass
+class Snapshot:
+    """What a night sees: the examples up to the event `last_event`, those to train on, and those held out."""
+
+    champion: str
+    last_event: int
+    examples: Examples
+    training: TrainingSet
+    heldout: HeldOut
+    fingerprint: str  # of all that decides what the night makes of the champion
+
+
+@dataclass
+class Night:
+    """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's."""
+
+    bot: Bot
+    settings: BotSettings
+    snapshot: Snapshot
+    learner: Learner
+    sft: SFTExamples
+    state: dict[str, Any]
+
+    def save(self, progress: dict[str, Any]) -> None:
+        """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""
+        self.state |= progress
+        with atomic_folder(self.bot.folder / NIGHT) as folder:
+            self.learner.save(folder, {"night": self.state})

@@ -4,8 +4,8 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import measure_guards
-from rlhf_dialog.feedback.learning.learner import Learner, Watch, load_version, night_sizes, read_state
+from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.learning.report import NightReport
-from rlhf_dialog.feedback.learning.run import Night, Snapshot
 from rlhf_dialog.feedback.learning.tokenized_examples import (
     ExampleEncoder,
     SFTExamples,
@@ -60,9 +59,8 @@ def learn(
         refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
     if dry_run:
         snapshot = take_snapshot(bot, settings)
-        return _report(
-            bot, settings, snapshot, _obstacle(bot, settings, snapshot) or "dry run: nothing was changed", True
-        )
+        why = _obstacle(bot, settings, snapshot) or "dry run: nothing was changed"
+        return _report(bot, settings, snapshot, why, True)
     with _lock_bot(bot), random_states_kept():
         return _learn(bot, settings, watch)
 
@@ -116,12 +114,9 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     champion = bot.champion()
     source = bot.version_folder(champion) / LEARNER
     state: dict[str, Any] = read_state(source) if source.is_dir() else {"consumed": [], "num_nights": 0}
-    store = bot.store()
-    try:
+    with closing(bot.store()) as store:
         last_event = store.last_event() if last_event is None else last_event
         examples = read_examples(store, last_event)
-    finally:
-        store.close()
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = training_set(examples, settings, state["consumed"], draw)
     texts = [[one.event, one.person, *row_names(one), *one.prompt_turns, repr(one)] for one in training.all]
@@ -208,12 +203,8 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
     found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator)
     sft = SFTExamples(learner.encoder, found if settings.sft_share else [])
     if state is None:
-        state = {
-            "start": learner.state_hash(),
-            "done": 0,
-            "sums": {},
-            "plan": learner.plan(snapshot.training, len(sft)),
-        }
+        start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))
+        state = {"start": start, "done": 0, "sums": {}, "plan": plan}
         state |= {"last_event": snapshot.last_event, "fingerprint": snapshot.fingerprint}
     else:
         learner.load(bot.folder / NIGHT)
@@ -224,34 +215,18 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
 
 
 def _rows(encoder: ExampleEncoder, examples: Examples) -> dict[str, Any]:
-    pairs = (
-        (name, row)
-        for one in examples.all
-        for name, row in zip(row_names(one), encoder.encode_example(one), strict=True)
-    )
-    return dict(pairs)
+    rows = ((row_names(example), encoder.encode_example(example)) for example in examples.all)
+    return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
 
 
 def _train(night: Night, watch: Watch) -> dict[str, float]:
     """The steps of the method; returns its metrics, and leaves the trained policy in the learner."""
-    return METHODS[night.settings.method](night, watch)
-
-
-def _train_on_losses(night: Night, watch: Watch) -> dict[str, float]:
-    return night.learner.train(night.snapshot.training, night.sft, night.state["plan"], watch, night.save, night.state)
-
-
-def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
+    if night.settings.method == "kto_dpo":
+        plan = night.state["plan"]
+        return night.learner.train(night.snapshot.training, night.sft, plan, watch, night.save, night.state)
     from rlhf_dialog.feedback.learning import preference_night  # loads the trainer, which other nights do not need
 
     return preference_night.train(night, watch)
-
-
-# `method` of the settings -> how the policy is trained
-METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
-    "kto_dpo": _train_on_losses,
-    "reward_model_ppo": _train_by_ppo,
-}
 
 
 def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit]]:
@@ -339,15 +314,11 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "sft": sft if settings.sft_data_path and training.num_new else 0,
         "steps": steps if training.num_new else 0,
     }
-    return NightReport(
+    folder, champion, last_event, num_heldout = (
         str(bot.folder),
         snapshot.champion,
         snapshot.last_event,
-        used,
-        training.left_out,
         len(snapshot.heldout),
-        power,
-        why,
-        dry_run,
-        people=describe_small_group(settings.person_cap, training),
     )
+    people = describe_small_group(settings.person_cap, training)
+    return NightReport(folder, champion, last_event, used, training.left_out, num_heldout, power, why, dry_run, people)

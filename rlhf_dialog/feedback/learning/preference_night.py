@@ -19,16 +19,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_json, replace_text, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.learning.learner import Learner, Watch
-from rlhf_dialog.feedback.learning.run import Night
+from rlhf_dialog.feedback.learning.learner import Learner, Night, Watch
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Example, RatedAnswer, TrainingSet, training_set
 from rlhf_dialog.json_files import json_or, read_json
@@ -55,9 +54,7 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     night.save({})
     members = [_member(night, folder, number) for number in range(night.settings.reward_members)]
     agent = NightPPO(ppo_config(night, folder, members), night.learner, watch)
-    with quieter(
-        "rlhf_dialog", logging.WARNING
-    ):  # what a run of its own says of its folder and agent concerns nobody here
+    with quieter("rlhf_dialog", logging.WARNING):  # what a run says of its folder and agent concerns nobody here
         agent.train()
     _take_over(night.learner, agent)
     metrics = _metrics(folder, members)
@@ -253,23 +250,10 @@ def _take_over(learner: Learner, agent: PPOAgent) -> None:
     learner.num_steps += int(config.max_iterations or 0) * config.num_mini_batch
 
 
-class PreferenceAccuracy(BaseModel):
-    """How often a preference model was right."""
-
-    mean: float
-
-
-class PreferenceReport(BaseModel):
-    """What the night reads of the report of a preference model."""
-
-    num_train_pairs: int
-    accuracy: PreferenceAccuracy
-
-
 def _metrics(folder: Path, members: Sequence[Path]) -> dict[str, float]:
     """The mean accuracy of the preference models on the pairs that they held out, and score and KL of PPO's rollouts."""
     again = f"; remove {folder} and start the night again"
-    reports = [read_json(one / "report.json", end=again, shape=PreferenceReport) for one in members]
+    reports = [read_json(one / "report.json", end=again, shape=dict[str, Any]) for one in members]
     rows = read_metrics(folder / "ppo" / "metrics.jsonl")
     accuracy = sum(report["accuracy"]["mean"] for report in reports) / len(reports)
     found = {"pairs": reports[0]["num_train_pairs"], "accuracy": accuracy}

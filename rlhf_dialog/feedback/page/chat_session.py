@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
-from rlhf_dialog.feedback.store.store import Rating, Store, StoredTurn, TurnOrigin
+from rlhf_dialog.feedback.store.store import Event, Rating, Store, StoredTurn, TurnOrigin
 
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 _SAVING = threading.Lock()  # between looking for what others have added, and adding
@@ -155,16 +155,18 @@ class ChatSession:
         """Take the feedback of one kind (thumb, score, edit, choice, dialogue_score) back."""
         self._rate("withdrawn", None if kind == "dialogue_score" else self._place(turn), text=kind)
 
+    def events(self) -> list[Event]:
+        """This person's feedback on the dialogue that counts, by id."""
+        if self.store is None or self.dialogue is None:
+            return []
+        person = self.store.hash_person(self.person)
+        return [event for event in self.store.feedback_on(self.dialogue) if event.person == person]
+
     def ratings(self) -> dict[int | None, dict[str, float | str | None]]:
         """This person's feedback on the dialogue that counts: of each turn (None: the dialogue), by kind, value or text."""
         of_turns: dict[int | None, dict[str, float | str | None]] = {}
-        if self.store is None or self.dialogue is None:
-            return of_turns
-        person = self.store.hash_person(self.person)
-        for event in self.store.feedback_on(self.dialogue):
-            if event.person == person:
-                value = event.text if event.kind == "edit" else event.value
-                of_turns.setdefault(event.turn, {})[event.kind] = value
+        for event in self.events():
+            of_turns.setdefault(event.turn, {})[event.kind] = event.text if event.kind == "edit" else event.value
         return of_turns
 
     def why(self, turn: int | None = None) -> str:
@@ -322,18 +324,9 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
 
 
 def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
-    return StoredTurn(
-        UNSTORED,
-        "",
-        position,
-        "agent",
-        answer.text,
-        list(answer.token_ids),
-        list(answer.logprobs),
-        answer.sampling,
-        answer.version,
-        time.time(),
-    )
+    ids, logprobs = list(answer.token_ids), list(answer.logprobs)
+    text, sampling, version = answer.text, answer.sampling, answer.version
+    return StoredTurn(UNSTORED, "", position, "agent", text, ids, logprobs, sampling, version, time.time())
 
 
 def _check_score(value: int) -> int:

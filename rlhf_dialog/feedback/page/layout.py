@@ -44,7 +44,8 @@ def build(page: Any) -> gr.Blocks:
                 version = gr.HTML("", elem_id="who")
                 removed = _forget_button()
         view = [chat, place, compare, tools, score, whole, earlier, version, editor.parts, status]
-        on, on_answer = partial(_connect, outputs=view), partial(_connect_answer, outputs=view)
+        on = partial(_connect, outputs=view)
+        on_answer = partial(on, concurrency_limit=MAX_ANSWERING, concurrency_id="answers")
         on_answer(box.submit, page.say, [box, place], outputs=[box, *view])
         on_answer(chat.retry, page.again, place)
         on(chat.like, page.thumb, place)
@@ -64,24 +65,9 @@ def build(page: Any) -> gr.Blocks:
     return demo.queue(max_size=MAX_WAITING, default_concurrency_limit=None, api_open=False)
 
 
-def _connect(
-    event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any, preprocess: bool = True
-) -> None:
+def _connect(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any, **options: Any) -> None:
     """When `event` of a part happens, do this at once, without a sign of progress."""
-    event(do, inputs, outputs, preprocess=preprocess, show_progress="hidden", api_visibility="private")
-
-
-def _connect_answer(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any) -> None:
-    """As `_on`, for what an agent answers: at most MAX_ANSWERING at a time."""
-    event(
-        do,
-        inputs,
-        outputs,
-        show_progress="hidden",
-        api_visibility="private",
-        concurrency_limit=MAX_ANSWERING,
-        concurrency_id="answers",
-    )
+    event(do, inputs, outputs, show_progress="hidden", api_visibility="private", **options)
 
 
 SCORED = (("last answer", "score"), ("dialogue", "whole"))

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.errors import UserError
@@ -18,22 +17,6 @@ from rlhf_dialog.models.network import AGENT_FILE
 logger = logging.getLogger(__name__)
 
 
-class VersionSource(Protocol):
-    """Where versions come from."""
-
-    def champion(self) -> str:
-        """The version that new dialogues should get."""
-
-    def last_good(self) -> list[str]:
-        """The champion, and what to try after it."""
-
-    def first(self) -> str:
-        """The version that all others came from."""
-
-    def load(self, version: str) -> ChatAgent:
-        """Read a version into memory."""
-
-
 class OneAgent:
     """An agent that is not a bot's: the only version."""
 
@@ -41,9 +24,6 @@ class OneAgent:
 
     def __init__(self, agent: ChatAgent):
         self._agent = agent
-
-    def champion(self) -> str:
-        return self.NAME
 
     def last_good(self) -> list[str]:
         return [self.NAME]
@@ -60,7 +40,7 @@ class BotVersions:
 
     def __init__(self, bot: Bot, device: str = "cpu", adjust: Callable[[Sampling], Sampling] | None = None):
         self.bot, self._device, self._adjust = bot, device, adjust
-        self.champion, self.last_good, self.first = bot.champion, bot.last_good, bot.first
+        self.last_good, self.first = bot.last_good, bot.first
 
     def load(self, version: str) -> ChatAgent:
         return load_agent(self.bot.agent_folder(version), device=self._device, adjust=self._adjust)
@@ -89,7 +69,7 @@ class LoadedVersions:
     `problem` says what is wrong with the champion while an earlier version is served in its place, else None.
     """
 
-    def __init__(self, source: VersionSource, max_versions: int = 3):
+    def __init__(self, source: OneAgent | BotVersions, max_versions: int = 3):
         self.source, self.max_versions = source, max_versions
         self.problem: str | None = None
         self._agents: dict[str, ChatAgent] = {}

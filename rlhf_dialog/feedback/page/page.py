@@ -68,17 +68,8 @@ class FeedbackPage:
         closed = dict.fromkeys(
             ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
         )
-        parent = gr.mount_gradio_app(
-            FastAPI(openapi_url=None),
-            self.demo,
-            "/",
-            auth=login,
-            auth_message=CONSENT,
-            footer_links=[],
-            max_file_size=1,
-            **closed,
-            **LOOKS,
-        )
+        options = {**closed, **LOOKS, "auth": login, "auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
+        parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", **options)
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         is_logged_in = (lambda cookies: True) if login is None else self._is_logged_in
@@ -211,10 +202,8 @@ class FeedbackPage:
         """Views of an answer as it grows, below what the person `said`, each with whether there is one; the last is whole."""
         try:
             with self._session(place, request, "messages") as talk:
-                before = [
-                    *gradio_messages(list_messages(talk)),
-                    *([] if question is None else [gradio_message("user", question)]),
-                ]
+                asked = [] if question is None else [gradio_message("user", question)]
+                before = [*gradio_messages(list_messages(talk)), *asked]
                 with closing(begin(talk)) as growing:  # type: ignore[type-var]  # a generator
                     yield [before, *SKIPPED[1:-1], note_html("")], True
                     try:
@@ -266,17 +255,9 @@ class PageServer(uvicorn.Server):
     """uvicorn's server of a page, which tells the open pages when it ends."""
 
     def __init__(self, app: RequestFilter, seconds_to_end: int):
-        super().__init__(
-            uvicorn.Config(
-                app,
-                ws="none",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=seconds_to_end,
-            )
-        )
+        off: dict[str, Any] = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
+        off |= {"ws": "none", "log_level": "warning"}
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=seconds_to_end, **off))
         self._app = app
 
     def handle_exit(self, sig: int, frame: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.chat_session import ChatSession
-from rlhf_dialog.feedback.store.store import Event, Store, StoredTurn
+from rlhf_dialog.feedback.store.store import Store, StoredTurn
 from rlhf_dialog.terminal import visible
 
 CONSENT = (
@@ -38,7 +38,7 @@ class RatedMessage:
 
 def list_messages(talk: ChatSession) -> list[RatedMessage]:
     """The messages of a dialogue, oldest first; of answers to one message the one that it goes on with, or two to compare."""
-    events = read_events(talk)
+    events = talk.events()
     thumbs = {event.turn: event for event in events if event.kind == "thumb"}
     edits = {event.turn: str(event.text) for event in events if event.kind == "edit"}
     pair = find_pair_to_compare(talk)
@@ -61,7 +61,7 @@ def find_pair_to_compare(talk: ChatSession) -> list[StoredTurn]:
     answers = talk.alternatives()
     if len(answers) < 2:
         return []
-    events = read_events(talk)
+    events = talk.events()
     choices = [event for event in events if event.kind == "choice"]
     compared = {number for event in choices for number in (event.turn, event.other)}
     compared |= {event.turn for event in events if event.kind == "edit"}
@@ -70,14 +70,6 @@ def find_pair_to_compare(talk: ChatSession) -> list[StoredTurn]:
         return []
     best = [turn for turn in answers if choices and turn.id == choices[-1].turn]
     return [*best, new[-1]] if best else answers[-2:]
-
-
-def read_events(talk: ChatSession) -> list[Event]:
-    """This person's feedback on the dialogue that counts, by id."""
-    if talk.store is None or talk.dialogue is None:
-        return []
-    person = talk.store.hash_person(talk.person)
-    return [event for event in talk.store.feedback_on(talk.dialogue) if event.person == person]
 
 
 def _turn_at(talk: ChatSession, position: int, edits: dict[int | None, str]) -> StoredTurn:

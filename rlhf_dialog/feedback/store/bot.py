@@ -11,27 +11,61 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_file, replace_json, write_json
+from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.agent_copy import copy_agent
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import lock_folder
 
 logger = logging.getLogger(__name__)
+AGENT_FILE = "rlhf_dialog.json"
 FORMAT = 1
 FIRST = "0001"
 WEIGHTS = (".safetensors", ".bin")
 NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
+
+
+def _own_ground(source: Path) -> Path:
+    """The folder that links of an agent may lead to: its own, or in the Hub's cache that of the whole model."""
+    folder = source.resolve()
+    models = (one for one in folder.parents if one.name.startswith("models--") and (one / "blobs").is_dir())
+    return next((one for one in models if one / "snapshots" in folder.parents), folder)
+
+
+def _left_out(ground: Path, folder: str, names: list[str]) -> set[str]:
+    """The names that are not copied."""
+    hidden = {name for name in names if name.startswith(".")}
+    links = [name for name in names if (Path(folder) / name).is_symlink()]
+    leaving = {name for name in links if not (Path(folder) / name).resolve().is_relative_to(ground)}
+    for name in sorted(leaving - hidden):
+        logger.warning("%s: is a link that leaves the agent's folder, so it is not copied", Path(folder) / name)
+    return hidden | leaving
+
+
+def copy_agent(source: Path, target: Path) -> None:
+    """Copy the files; hidden ones are not an agent's. A link that leaves the folder is left out, with a warning that names it,
+    but for those of the Hub's cache, whose files are links to its own blobs.
+
+    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
+    """
+    try:
+        shutil.copytree(source, target, ignore=partial(_left_out, _own_ground(source)))
+    except shutil.Error as error:
+        raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
+    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
+        write_json(target / AGENT_FILE, settings)
 
 
 def is_bot(folder: str | Path) -> bool:
@@ -149,10 +183,13 @@ class Bot:
             versions = tree["versions"]
             name = f"{int(max(versions)) + 1:04d}"
             entry = _record({"parent": self.champion(), **record})
-            known = self._known_people() if entry["people"] else set()
+            people: set[str] = set()
+            if entry["people"]:
+                with closing(self.store()) as store:
+                    people = store.people()
             parent = versions.get(entry["parent"], {})
-            entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - known)
-            entry["people"] = sorted(set(entry["people"]) & known)
+            entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - people)
+            entry["people"] = sorted(set(entry["people"]) & people)
             with atomic_folder(self.version_folder(name)) as folder:
                 write(folder)
             versions[name] = entry
@@ -225,12 +262,8 @@ class Bot:
                 if records[name]["status"] in CHAMPIONS
                 and isinstance(value := (records[name].get("gate") or {}).get("concordance"), int | float)
             }
-            kept = {
-                *names[max(len(names) - keep_last, 0) :],
-                champion,
-                self.first(),
-                *sorted(rated, key=rated.__getitem__)[-1:],
-            }
+            best = sorted(rated, key=rated.__getitem__)[-1:]
+            kept = {*names[max(len(names) - keep_last, 0) :], champion, self.first(), *best}
             removed = [name for name in names if name not in kept]
             for name in removed:
                 records[name]["status"] = "removed"
@@ -265,18 +298,8 @@ class Bot:
             logger.warning("%s: the night at work removes its texts when it ends (%s)", self.folder, error)
 
     def _rows_removed(self, person_hash: str) -> int:
-        store = self.store()
-        try:
+        with closing(self.store()) as store:
             return store.forget(person_hash)
-        finally:
-            store.close()
-
-    def _known_people(self) -> set[str]:
-        store = self.store()
-        try:
-            return store.people()
-        finally:
-            store.close()
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -319,15 +342,8 @@ def _is_record(name: str, record: Any) -> bool:
 
 def _record(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the lineage with what every version has."""
-    created = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    default: dict[str, Any] = {
-        "created": created,
-        "method": None,
-        "status": "candidate",
-        "last_event": 0,
-        "num_events": {},
-    }
-    return {**default, "people": [], "gate": None, "tainted": False, **entry}
+    default: dict[str, Any] = {"created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "method": None, "status": "candidate"}
+    return {**default, "last_event": 0, "num_events": {}, "people": [], "gate": None, "tainted": False, **entry}
 
 
 def _ancestors(records: dict[str, Any], version: str | None) -> list[str]:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES, Event, Store, StoredDialogue, StoredTurn, counting
@@ -57,7 +57,6 @@ class AnswerPair:
 
 
 Example = RatedAnswer | AnswerPair
-E = TypeVar("E", RatedAnswer, AnswerPair)
 
 
 @dataclass(frozen=True)
@@ -114,29 +113,20 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
 def _read(store: Store, upto: int | None) -> Examples:
     stored = store.feedback(upto=upto, newest=False)
     events, left_out = _labels(counting(stored))
-    changes = _group_by(
-        (example for example in stored if example.kind in ("choice", "edit")), lambda event: event.dialogue
-    )
+    changes = _by_dialogue(event for event in stored if event.kind in ("choice", "edit"))
     dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
-    answers: list[RatedAnswer] = []
-    pairs: list[AnswerPair] = []
-    for dialogue, events_of_dialogue in _group_by(events, lambda event: event.dialogue).items():
+    examples: list[Example] = []
+    for dialogue, events_of_dialogue in _by_dialogue(events).items():
         turns = store.turns(dialogue)
         for event in events_of_dialogue:
             example = _example(event, turns, changes.get(dialogue, []), dialogues[dialogue])
             if not example.prompt_turns:  # of an import
                 left_out["answers to nothing"] += 1
-            elif isinstance(example, RatedAnswer):
-                answers.append(example)
-            elif example.chosen.strip() != example.rejected.strip():
-                pairs.append(example)
-            else:
+            elif isinstance(example, AnswerPair) and example.chosen.strip() == example.rejected.strip():
                 left_out["edits that change nothing"] += 1
-    return Examples(
-        sorted(answers, key=lambda example: example.event),
-        sorted(pairs, key=lambda example: example.event),
-        dict(+left_out),
-    )
+            else:
+                examples.append(example)
+    return Examples(*_split(examples), dict(+left_out))
 
 
 def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
@@ -159,35 +149,20 @@ def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event]
     by_id = {turn.id: turn for turn in turns}
     answer = by_id[event.turn or 0]
     prompt = turns_before(turns, answer, changes)
-    owner = None if dialogue.person == event.person else dialogue.person
+    origin: dict[str, Any] = {"kind": event.kind, "person": event.person, "dialogue": event.dialogue, "event": event.id}
+    origin |= {"heldout": dialogue.heldout, "owner": None if dialogue.person == event.person else dialogue.person}
     if event.kind in ("thumb", "score"):
         liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
-        return RatedAnswer(
-            prompt,
-            answer.text,
-            liked,
-            kind=event.kind,
-            person=event.person,
-            dialogue=event.dialogue,
-            event=event.id,
-            ids=_ids(answer),
-            heldout=dialogue.heldout,
-            owner=owner,
-        )
+        return RatedAnswer(prompt, answer.text, liked, ids=_ids(answer), **origin)
     is_edit = event.kind == "edit"
     other = answer if is_edit else by_id[event.other or 0]
     return AnswerPair(
         prompt,
         chosen=event.text or "" if is_edit else answer.text,
         rejected=other.text,
-        kind=event.kind,
-        person=event.person,
-        dialogue=event.dialogue,
-        event=event.id,
         chosen_ids=None if is_edit else _ids(answer),
         rejected_ids=_ids(other),
-        heldout=dialogue.heldout,
-        owner=owner,
+        **origin,
     )
 
 
@@ -224,17 +199,11 @@ def training_set(
     new = [example for example in kept if example.event not in before]
     older = [example for example in kept if example.event in before]
     seen = frozenset(example.event for example in eligible) | before
-    chosen = _apply_cap(
-        [*new, *_draw_replay(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out
-    )
+    share = settings.replay_share  # of what older examples, without repetition, give together with the new ones
+    replayed = draw.sample(older, min(len(older), int(share / (1 - share) * len(new))))
+    chosen = _apply_cap([*new, *replayed], settings.person_cap, left_out)
     num_new = sum(example.event not in before for example in chosen)
     return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
-
-
-def _draw_replay(older: list[Example], num_new: int, share: float, draw: random.Random) -> list[Example]:
-    """Older examples without repetition, at most `share` of what they give together with the new ones."""
-    count = min(len(older), int(share / (1 - share) * num_new))
-    return draw.sample(older, count)
 
 
 def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
@@ -350,32 +319,26 @@ def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
     kept: list[Example] = []
     for example in examples:
         counts = votes[example.prompt_turns, example.response] if isinstance(example, RatedAnswer) else Counter[bool]()
-        alone = counts.total() < 2
-        if alone or (
-            isinstance(example, RatedAnswer)
-            and 2 * counts[example.liked] > counts.total()
-            and _agrees(counts, example, agreement)
-        ):
+        if counts.total() < 2:
             kept.append(example)
+        elif isinstance(example, RatedAnswer):
+            share = Fraction(counts[example.liked], counts.total())
+            if share > Fraction(1, 2) and share >= Fraction(str(agreement)):
+                kept.append(example)
     return kept
-
-
-def _agrees(votes: Counter[bool], one: RatedAnswer, agreement: float) -> bool:
-    return Fraction(votes[one.liked], votes.total()) >= Fraction(str(agreement))
 
 
 def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerPair]]:
     """Answers and pairs, each by event."""
     ordered = sorted(examples, key=lambda one: one.event)
-    return [one for one in ordered if isinstance(one, RatedAnswer)], [
-        one for one in ordered if isinstance(one, AnswerPair)
-    ]
+    pairs = [example for example in ordered if isinstance(example, AnswerPair)]
+    return [example for example in ordered if isinstance(example, RatedAnswer)], pairs
 
 
-def _group_by(events: Iterable[Event], key: Any) -> dict[str, list[Event]]:
+def _by_dialogue(events: Iterable[Event]) -> dict[str, list[Event]]:
     groups: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        groups[key(event)].append(event)
+        groups[event.dialogue].append(event)
     return groups
 
 

@@ -90,14 +90,8 @@ def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str
     stored_events = _known_events(connection, dialogue)
     for judgement in record.judgements:
         turn, other = (None if place is None else places[place] for place in (judgement.turn, judgement.other))
-        event = (
-            turn,
-            judgement.kind,
-            judgement.value,
-            judgement.text and storable(judgement.text),
-            other,
-            people[judgement.person],
-        )
+        text = judgement.text and storable(judgement.text)
+        event = (turn, judgement.kind, judgement.value, text, other, people[judgement.person])
         if (*event, judgement.created) in stored_events:
             added.num_known += 1
         else:

@@ -75,11 +75,10 @@ class ActRun(ABC):
         self.start.check(self.folder, self.save_interval)
 
     def _build(self) -> None:
-        """Scene and policy, before anything is written."""
+        """World and policy, before anything is written."""
         config = self.config
         world = self.training_world = self._open_world()
-        sizes = world.num_features, len(world.names)
-        self.setting = PolicySpec(*sizes, config.seed, world.domain, self.num_updates)
+        self.setting = PolicySpec(world.num_features, len(world.names), config.seed, world.domain, self.num_updates)
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
         self.identity = config.identity(world.hash)
 
@@ -91,8 +90,10 @@ class ActRun(ABC):
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""
         source = self.start.prepare(self.folder, extra_files=self.extra_files)
-        fits = (self.policy, self.identity, self.training_world, self.state_shape)
-        self._restore(load_policy_checkpoint(source, *fits) if source else None, stack)
+        state = None
+        if source:
+            state = load_policy_checkpoint(source, self.policy, self.identity, self.training_world, self.state_shape)
+        self._restore(state, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
 
     def _save(self) -> None:

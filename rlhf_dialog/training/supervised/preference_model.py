@@ -146,13 +146,15 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
     with quieter("transformers", logging.ERROR):  # it would report that the head is new
-        options = {
-            "output_loading_info": True,
-            "num_labels": 1,
-            "ignore_mismatched_sizes": True,
-            "dtype": torch.float32,
-        }
-        model, loading = load_pretrained(AutoModelForSequenceClassification, config.model_path, KEY, **options)
+        model, loading = load_pretrained(
+            AutoModelForSequenceClassification,
+            config.model_path,
+            KEY,
+            output_loading_info=True,
+            num_labels=1,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+        )
     model.config.problem_type = None  # of a classifier of several labels: with it, the saved model could not be loaded
     if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(

@@ -27,8 +27,14 @@ IGNORED = -100  # the label of a token without loss
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    sizes = config.context_size, config.min_context_size
-    loaded = load_prompts(config.data_path, split, *sizes, config.drop_overlap, config.turn_separator)
+    loaded = load_prompts(
+        config.data_path,
+        split,
+        config.context_size,
+        config.min_context_size,
+        config.drop_overlap,
+        config.turn_separator,
+    )
     prompts = [dialogue for dialogue in loaded if dialogue.reference]
     if not prompts:
         raise UserError(

@@ -1,18 +1,22 @@
-"""The training of a night: its plan, a step against a plain loop, and the state that goes on."""
+"""The training of a night: its plan, a step against a plain loop, and the state that goes on and is kept on disk."""
 
 import json
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from taught_bots import new_bot, set_keys
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.learning.learner import Learner, night_sizes
+from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
+from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import load_causal_lm
@@ -279,3 +283,29 @@ def test_a_device_that_is_not_there(bot, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda, but torch finds no CUDA device"):
         learner_of(bot, device="cuda")
+
+
+def night_in(folder, save):
+    return Night(SimpleNamespace(folder=folder), Mock(), Mock(), SimpleNamespace(save=save), Mock(), {"done": 0})
+
+
+def test_what_is_saved_is_the_state_with_its_progress(tmp_path):
+    night = night_in(tmp_path, lambda folder, state: write_json(folder / "state.json", state))
+    night.save({"done": 2})
+    night.save({"sums": {"loss": 1.5}})
+    found = json.loads((tmp_path / NIGHT / "state.json").read_text())
+    assert found == {"night": {"done": 2, "sums": {"loss": 1.5}}}
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path):
+    night = night_in(tmp_path, lambda folder, state: write_json(folder / "state.json", state))
+    night.save({"done": 2})
+
+    def killed(folder, state):
+        (folder / "state.json").write_text("half")
+        raise KeyboardInterrupt
+
+    night.learner.save = killed
+    with pytest.raises(KeyboardInterrupt):
+        night.save({"done": 3})
+    assert json.loads((tmp_path / NIGHT / "state.json").read_text())["night"] == {"done": 2}

@@ -20,22 +20,23 @@ COLUMNS = {
 
 def export_rows(store: Store) -> list[Row]:
     """Every dialogue of the store as a line's object."""
-    with store.reading():
-        return _rows(store)
-
-
-def _rows(store: Store) -> list[Row]:
     events: dict[str, list[dict[str, Any]]] = {}
-    for event in store.feedback(newest=False):
-        events.setdefault(event.dialogue, []).append(_without_dialogue(event))
-    return [
-        {
-            **{"format": FORMAT, "format_version": VERSION, "bot": store.bot, "dialogue": dataclasses.asdict(dialogue)},
-            "turns": [_without_dialogue(turn) for turn in store.turns(dialogue.id)],
-            "feedback": events.get(dialogue.id, []),
-        }
-        for dialogue in store.dialogues()
-    ]
+    with store.reading():
+        for event in store.feedback(newest=False):
+            events.setdefault(event.dialogue, []).append(_without_dialogue(event))
+        return [
+            {
+                **{
+                    "format": FORMAT,
+                    "format_version": VERSION,
+                    "bot": store.bot,
+                    "dialogue": dataclasses.asdict(dialogue),
+                },
+                "turns": [_without_dialogue(turn) for turn in store.turns(dialogue.id)],
+                "feedback": events.get(dialogue.id, []),
+            }
+            for dialogue in store.dialogues()
+        ]
 
 
 def _without_dialogue(one: Any) -> dict[str, Any]:
