@@ -5,7 +5,7 @@
 - **A reward declares what it is made of** (`BaseReward.children`, `frozen_models`, `model_paths`), what it reaches
   (`reaches_out`), and its state (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`).
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
-  (`scoring.scored_beside`); slow Python is divided among processes (`processes`).
+  (`scoring.score_in_background`); slow Python is divided among processes (`processes`).
 - **`RemoteReward` follows no redirect and shows nothing that the server wrote.** docs/REWARDS.md has the protocol.
 - **`reward_timeout_s` runs the reward in a daemon thread** (`errors.stop_after`), since an alarm would not reach code that
   blocks in C. faulthandler ends the process if the reward never releases the interpreter's lock.

@@ -74,7 +74,7 @@ def score_dialogues(reward: BaseReward, dialogues: list[Dialogue], rules: Scorin
 def score_in_background(
     reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
 ) -> Callable[[], Scores]:
-    """Start scoring, as `scored` does, while the caller computes something else; call the result to get the scores.
+    """Start scoring, as `score_dialogues` does, while the caller computes something else; call the result to get the scores.
 
     Parts that do not use the device (METEOR, a server, most rewards in Python) start at once in a thread; the others
     (`uses_device`, or frozen models) run when the result is called. With a time limit, all parts run then.
@@ -102,11 +102,11 @@ class Scorer:
     truncation_penalty: float = 0.0
 
     def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
-        """Start scoring while the caller computes something else, see `scored_beside`."""
+        """Start scoring while the caller computes something else, see `score_in_background`."""
         return score_in_background(self.reward, dialogues, self.rules)
 
     def score(self, dialogues: list[Dialogue]) -> Scores:
-        """The scores of the dialogues, see `scored`."""
+        """The scores of the dialogues, see `score_dialogues`."""
         return score_dialogues(self.reward, dialogues, self.rules)
 
     def watch(self, scores: Scores, seconds: float) -> None:
