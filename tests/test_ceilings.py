@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
     "lines of the package": 49752,
     "lines of the pipeline": 32228,
-    "lines of tests": 64211,
+    "lines of tests": 64230,
     "words of documents": 31553,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
