@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49752,
-    "lines of the pipeline": 32228,
+    "lines of the package": 49749,
+    "lines of the pipeline": 32225,
     "lines of tests": 64230,
     "words of documents": 31553,
     "functions with more than six parameters": 0,

@@ -155,19 +155,16 @@ class PPOAgent:
         """
         config, validation = self.config, parts.validation
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
+        guard = RunGuard(config, config.guard, validation) if validation and config.guard else None
         if validation:
             validation.pause = trackers.pause
         return (
             LedgerService(config, trackers.show_table),  # before anything can raise: a saved iteration has its rows
             *((validation,) if validation else ()),
-            *(
-                (RunGuard(config, config.guard, validation),) if validation and config.guard else ()
-            ),  # reads the validation
+            *((guard,) if guard else ()),  # reads what the validation has measured
             trackers,  # write the line with the metrics of all services above
             ReportService(config.report),  # reads that line
-            Interrupts(
-                config.grace_seconds, self.world.is_main, self.run_folder
-            ),  # the first to end, before what takes long
+            Interrupts(config.grace_seconds, self.world.is_main, self.run_folder),  # ends first, before what takes long
         )
 
     def loop(self, trainer: PPOTrainer) -> dict[str, float]:
