@@ -381,9 +381,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.rewards.length import LengthMatch
-from rlhf_dialog.models.loading import load_causal_lm
-from rlhf_dialog.models.packed_rows import pack
-from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.training.trainer import PPOTrainer
 
