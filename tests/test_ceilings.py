@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49749,
+    "lines of the package": 49791,
     "lines of the pipeline": 32225,
-    "lines of tests": 64230,
+    "lines of tests": 64227,
     "words of documents": 31553,
     "functions with more than six parameters": 0,
     "class names used twice": 0,

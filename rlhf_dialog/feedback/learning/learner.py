@@ -254,8 +254,8 @@ class Batches:
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
             log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
-            baseline = torch.tensor(self.baseline)
-            yield "kto", kto_losses(log_ratios, liked, baseline, self.settings.beta, *self.weights), 1.0
+            baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
+            yield "kto", kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             chosen, rejected = self._log_ratios([self.pairs[i] for i in part], 0, 1).chunk(2)
             yield "dpo", dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight

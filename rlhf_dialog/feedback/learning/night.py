@@ -314,11 +314,15 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "sft": sft if settings.sft_data_path and training.num_new else 0,
         "steps": steps if training.num_new else 0,
     }
-    folder, champion, last_event, num_heldout = (
+    return NightReport(
         str(bot.folder),
         snapshot.champion,
         snapshot.last_event,
+        used,
+        training.left_out,
         len(snapshot.heldout),
+        power,
+        why,
+        dry_run,
+        people=describe_small_group(settings.person_cap, training),
     )
-    people = describe_small_group(settings.person_cap, training)
-    return NightReport(folder, champion, last_event, used, training.left_out, num_heldout, power, why, dry_run, people)

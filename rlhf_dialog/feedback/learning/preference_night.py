@@ -19,9 +19,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_json, replace_text, write_json
 from rlhf_dialog.config.schema import Config
@@ -250,10 +250,23 @@ def _take_over(learner: Learner, agent: PPOAgent) -> None:
     learner.num_steps += int(config.max_iterations or 0) * config.num_mini_batch
 
 
+class PreferenceAccuracy(BaseModel):
+    """How often a preference model was right."""
+
+    mean: float
+
+
+class PreferenceReport(BaseModel):
+    """What the night reads of the report of a preference model."""
+
+    num_train_pairs: int
+    accuracy: PreferenceAccuracy
+
+
 def _metrics(folder: Path, members: Sequence[Path]) -> dict[str, float]:
     """The mean accuracy of the preference models on the pairs that they held out, and score and KL of PPO's rollouts."""
     again = f"; remove {folder} and start the night again"
-    reports = [read_json(one / "report.json", end=again, shape=dict[str, Any]) for one in members]
+    reports = [read_json(one / "report.json", end=again, shape=PreferenceReport) for one in members]
     rows = read_metrics(folder / "ppo" / "metrics.jsonl")
     accuracy = sum(report["accuracy"]["mean"] for report in reports) / len(reports)
     found = {"pairs": reports[0]["num_train_pairs"], "accuracy": accuracy}

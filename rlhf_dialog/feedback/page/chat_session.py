@@ -324,9 +324,18 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
 
 
 def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
-    ids, logprobs = list(answer.token_ids), list(answer.logprobs)
-    text, sampling, version = answer.text, answer.sampling, answer.version
-    return StoredTurn(UNSTORED, "", position, "agent", text, ids, logprobs, sampling, version, time.time())
+    return StoredTurn(
+        UNSTORED,
+        "",
+        position,
+        "agent",
+        answer.text,
+        list(answer.token_ids),
+        list(answer.logprobs),
+        answer.sampling,
+        answer.version,
+        time.time(),
+    )
 
 
 def _check_score(value: int) -> int:

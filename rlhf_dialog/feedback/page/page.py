@@ -68,8 +68,17 @@ class FeedbackPage:
         closed = dict.fromkeys(
             ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
         )
-        options = {**closed, **LOOKS, "auth": login, "auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
-        parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", **options)
+        parent = gr.mount_gradio_app(
+            FastAPI(openapi_url=None),
+            self.demo,
+            "/",
+            auth=login,
+            auth_message=CONSENT,
+            footer_links=[],
+            max_file_size=1,
+            **closed,
+            **LOOKS,
+        )
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         is_logged_in = (lambda cookies: True) if login is None else self._is_logged_in
@@ -255,9 +264,16 @@ class PageServer(uvicorn.Server):
     """uvicorn's server of a page, which tells the open pages when it ends."""
 
     def __init__(self, app: RequestFilter, seconds_to_end: int):
-        off: dict[str, Any] = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
-        off |= {"ws": "none", "log_level": "warning"}
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=seconds_to_end, **off))
+        config = uvicorn.Config(
+            app,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=seconds_to_end,
+        )
+        super().__init__(config)
         self._app = app
 
     def handle_exit(self, sig: int, frame: Any) -> None:

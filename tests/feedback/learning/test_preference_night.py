@@ -70,7 +70,7 @@ def test_nothing_is_compared_with_itself():
     assert preference_rows(some, 2, random.Random(0)) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"num_train_pairs": 3, "accuracy": 1}'])
 def test_a_damaged_report_of_a_preference_model_is_named(tmp_path, text):
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(UserError, match=r"report\.json: is damaged: .*; remove .* and start the night again"):
