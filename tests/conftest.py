@@ -2,7 +2,7 @@
 
 import signal
 
-import offline  # noqa: F401  before torch
+from tests.parts import offline  # noqa: F401  before torch
 
 # isort: split
 from hypothesis import HealthCheck, settings

@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT, load_script
-from schemas import faults, read_as_an_editor
-from shipped import CONFIGS, SCHEMAS
 
 from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.dispatcher import COMMANDS
@@ -15,6 +12,9 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.distributed.deepspeed_config import read_engine_file
+from tests.parts.processes import ROOT, load_script
+from tests.parts.schemas import faults, read_as_an_editor
+from tests.parts.shipped import CONFIGS, SCHEMAS
 
 
 def load(path: Path) -> Settings:

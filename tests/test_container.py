@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import yaml
-from processes import ROOT
+
+from tests.parts.processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PIP = re.compile(r"^RUN python -m pip install (.*)$", re.MULTILINE)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, environment, run_command
+
+from tests.parts.processes import ROOT, environment, run_command
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from processes import ROOT
 
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records, messages, rows
 from rlhf_dialog.errors import UserError
+from tests.parts.processes import ROOT
 
 PAGE = (ROOT / "docs/DATA.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import yaml
-from small_world import write_world
 
 from experiments.users.command import USERS, CompareUsersOptions
 from rlhf_dialog.commands.options import parse_options
@@ -17,6 +16,7 @@ from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.world import act_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain import act_level as multi_act_level
+from tests.parts.small_world import write_world
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ENVIRONMENTS.md").read_text(encoding="utf-8")

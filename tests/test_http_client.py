@@ -10,9 +10,9 @@ from http.client import HTTPConnection, HTTPSConnection
 from urllib.parse import urlsplit
 
 import pytest
-from servers import serving
 
 from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
+from tests.parts.servers import serving
 
 LIMITS = RequestLimits(60, 1000)
 

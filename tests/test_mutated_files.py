@@ -4,10 +4,10 @@ import shutil
 from random import Random
 
 import pytest
-from damage import wreck
-from file_kinds import KINDS
 
 from rlhf_dialog.errors import UserError
+from tests.parts.damage import wreck
+from tests.parts.file_kinds import KINDS
 
 QUICK = ("domain", "jsonl", "evaluation", "action list")
 

@@ -6,9 +6,9 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from processes import ROOT
 
 from scripts import pins
+from tests.parts.processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LINES = pins.FILE.read_text(encoding="utf-8").splitlines()

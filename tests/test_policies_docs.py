@@ -103,7 +103,7 @@ def test_the_lookup_behind_a_policy_runs(tmp_path, capsys):
 
 
 def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
-    from small_world import write_world
+    from tests.parts.small_world import write_world
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DIR").mkdir()

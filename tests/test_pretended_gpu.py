@@ -5,8 +5,9 @@ from importlib import import_module
 
 import pytest
 import torch
-from pretended_gpu import pretended_gpu
 from torch import nn
+
+from tests.parts.pretended_gpu import pretended_gpu
 
 
 @pytest.fixture

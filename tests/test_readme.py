@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import ROOT, environment, load_script, run_command
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
@@ -18,6 +17,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory, VecIn
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
+from tests.parts.processes import ROOT, environment, load_script, run_command
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTINUED = [ROOT / "docs" / f"{name}.md" for name in ("RUNS", "EVALUATION", "EXTENDING")]

@@ -4,8 +4,6 @@ import inspect
 
 import pytest
 import yaml
-from processes import ROOT
-from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.config.registry import RewardFactory
@@ -15,6 +13,8 @@ from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.rewards.base import models_inside
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.scoring import begin_scoring, metrics_of, state_of
+from tests.parts.processes import ROOT
+from tests.parts.tiny import byte_tokenizer
 
 
 def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):

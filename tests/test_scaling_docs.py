@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from processes import ROOT, load_script
-from trainers import settings
 
 from rlhf_dialog.distributed.memory.forecast import forecast
 from rlhf_dialog.distributed.memory.model_bytes import lora_parameters, model_sizes
 from rlhf_dialog.distributed.memory.setting import memory_setting
+from tests.parts.processes import ROOT, load_script
+from tests.parts.trainers import settings
 
 PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT
+
+from tests.parts.processes import ROOT
 
 SHIMS = {  # script: the module whose main it calls
     "scripts/audit.py": "rlhf_dialog.commands.audit",

@@ -5,10 +5,10 @@ import signal
 from functools import partial
 
 import pytest
-from processes import run_python
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.workers import SIGNALS, Worker, WorkerFailed
+from tests.parts.processes import run_python
 
 
 class Calls:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmark_inputs import RATES, error_of
-from processes import ROOT, output_of
-from trainers import make_trainer
 
 from benchmarks import benchmark, machine
+from tests.parts.benchmark_inputs import RATES, error_of
+from tests.parts.processes import ROOT, output_of
+from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.usefixtures("registered")
 

@@ -4,13 +4,13 @@ import json
 from argparse import Namespace
 
 import pytest
-from benchmark_inputs import error_of
-from processes import ROOT, output_of
 from transformers import AutoTokenizer
 
 from benchmarks import chat_workload, trl_chat
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
+from tests.parts.benchmark_inputs import error_of
+from tests.parts.processes import ROOT, output_of
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"
 FEW = ["--size=test", "--rollout_batch_size=8", "--minibatch=4", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmark_inputs import RATES, error_of, result
-from processes import HANGING
 
 from benchmarks import benchmark, compare
 from rlhf_dialog.errors import UserError
+from tests.parts.benchmark_inputs import RATES, error_of, result
+from tests.parts.processes import HANGING
 
 pytestmark = pytest.mark.usefixtures("registered")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import HANGING, ROOT, run_python, start_python
 
 from benchmarks import benchmark, gpu, trl
 from benchmarks.gpu import Piece
+from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
 pytestmark = pytest.mark.usefixtures("registered")
 NAMES = ["w64", "w256", "w1024", "profile", "trl", "tests"]

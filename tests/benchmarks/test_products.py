@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import gpt2, llama
 
 from benchmarks import products
 from rlhf_dialog.models.generation import GenerationLimits
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.tiny import gpt2, llama
 
 LAYER = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32), "gate": (32, 64), "up": (32, 64), "down": (64, 32)}
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmark_inputs import error_of
 from torch.autograd import DeviceType
-from trainers import make_trainer
 
 from benchmarks import benchmark, profile, workload
+from tests.parts.benchmark_inputs import error_of
+from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.usefixtures("registered")
 

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-import tiny
 
 from benchmarks import work
+from tests.parts import tiny
 
 
 def test_the_least_work_of_an_update():

@@ -1,9 +1,9 @@
 """Fixtures of tests/parts for the commands."""
 
-from agents import agent_folder, chat_agent  # noqa: F401
-from benchmark_inputs import registered, small_tokenizer, tokenizer  # noqa: F401
-from bots import bot, new_bot  # noqa: F401
-from evaluations import agent, classifier, data, prompts, runs, script  # noqa: F401
-from hub_server import hub_server  # noqa: F401
-from own_networks import own_networks  # noqa: F401
-from ppo_runs import refused, rewards, run, world  # noqa: F401
+from tests.parts.agents import agent_folder, chat_agent  # noqa: F401
+from tests.parts.benchmark_inputs import registered, small_tokenizer, tokenizer  # noqa: F401
+from tests.parts.bots import bot, new_bot  # noqa: F401
+from tests.parts.evaluations import agent, classifier, data, prompts, runs, script  # noqa: F401
+from tests.parts.hub_server import hub_server  # noqa: F401
+from tests.parts.own_networks import own_networks  # noqa: F401
+from tests.parts.ppo_runs import refused, rewards, run, world  # noqa: F401

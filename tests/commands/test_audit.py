@@ -5,13 +5,13 @@ import os
 import signal
 
 import pytest
-import tiny
-from classifiers import save_classifier
-from evaluations import save_plain
-from processes import run_python
 
 from rlhf_dialog.commands import audit
 from rlhf_dialog.config.registry import RewardFactory
+from tests.parts import tiny
+from tests.parts.classifiers import save_classifier
+from tests.parts.evaluations import save_plain
+from tests.parts.processes import run_python
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from processes import run_python
 
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
+from tests.parts.processes import run_python
 
 PROGRAM = """
 import io, json, sys

@@ -10,9 +10,6 @@ import subprocess
 
 import pytest
 import torch
-from bots import new_version
-from processes import HANGING, environment, start_python
-from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
@@ -21,6 +18,9 @@ from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.store import schema
+from tests.parts.bots import new_version
+from tests.parts.processes import HANGING, environment, start_python
+from tests.parts.tiny import chat_tokenizer, gpt2
 
 # the terminal
 

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from ppo_runs import rows
-from processes import ROOT
 
 from rlhf_dialog import main
 from rlhf_dialog.config.loading import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS
+from tests.parts.ppo_runs import rows
+from tests.parts.processes import ROOT
 
 PAGE = (ROOT / "docs" / "COMING_FROM_TRL.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from processes import HANGING, start_python
 from pydantic import Field
 
 from rlhf_dialog.commands import command_line
@@ -15,6 +14,7 @@ from rlhf_dialog.commands.options import Parser, YamlOptions, run_command
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
+from tests.parts.processes import HANGING, start_python
 
 
 class Demo(DataKeys):

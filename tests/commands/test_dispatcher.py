@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT
-from ranks import free_port
 
 from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
+from tests.parts.processes import ROOT
+from tests.parts.ranks import free_port
 
 GROUPS = {
     "start here": ["quickstart", "doctor", "train", "chat"],

@@ -5,11 +5,11 @@ from dataclasses import replace
 from importlib import metadata
 
 import pytest
-from machines import GIB, GPU, LAPTOP
-from processes import ROOT
 
 from rlhf_dialog.commands import doctor
 from rlhf_dialog.commands.doctor import main, optional_packages
+from tests.parts.machines import GIB, GPU, LAPTOP
+from tests.parts.processes import ROOT
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import os
 import sys
 
 import pytest
-import tiny
-from evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.registry import RewardFactory
@@ -15,6 +13,8 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import SWEEP
 from rlhf_dialog.evaluation.replies import pick_prompts
+from tests.parts import tiny
+from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
 pytestmark = pytest.mark.thorough
 

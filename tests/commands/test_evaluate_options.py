@@ -6,14 +6,14 @@ import re
 
 import pytest
 import yaml
-from evaluations import evaluated
-from relevance_models import save_letters
 
 from rlhf_dialog.commands.evaluate import EvaluateOptions
 from rlhf_dialog.commands.evaluate_options import OwnMetric, folders_beside
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.scoring import score_dialogues
+from tests.parts.evaluations import evaluated
+from tests.parts.relevance_models import save_letters
 
 pytestmark = pytest.mark.thorough
 
@@ -143,7 +143,7 @@ def test_judges_that_cannot_work(script, runs, argv, words, tmp_path, capsys):
 
 
 def test_the_best_needs_a_reward(script, runs, data, tmp_path, capsys):
-    from evaluations import save_plain
+    from tests.parts.evaluations import save_plain
 
     argv = ["--agent", save_plain(tmp_path / "lm"), "--data_path", data, "--output", str(tmp_path / "e.json")]
     assert script.main([*argv, "--best_of", "2"]) == 2

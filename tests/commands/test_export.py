@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 import yaml
 from safetensors.torch import load_file
 
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import export
+from tests.parts import tiny
 
 KINDS = {
     "shared": {"use_share_model": True},

@@ -9,13 +9,13 @@ import shutil
 
 import pytest
 import yaml
-from evaluations import save_run
-from hub_server import hub_server  # noqa: F401  a fixture
-from poisoned import MARKER
-from servers import serving
-from tiny import write_data
 
 from rlhf_dialog.commands.dispatcher import main
+from tests.parts.evaluations import save_run
+from tests.parts.hub_server import hub_server  # noqa: F401  a fixture
+from tests.parts.poisoned import MARKER
+from tests.parts.servers import serving
+from tests.parts.tiny import write_data
 
 pytestmark = pytest.mark.thorough
 OUTPUTS = ("out", "hub_polite")  # the second is that of a push that is only shown

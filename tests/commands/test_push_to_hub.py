@@ -8,17 +8,17 @@ import sys
 
 import pytest
 import torch
-from evaluations import save_run
-from hub_server import TOKEN
 from huggingface_hub import ModelCard
-from processes import ROOT
-from tiny import write_data
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands import evaluate, push_to_hub
 from rlhf_dialog.commands.options import parse_options
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.weights import save_module
+from tests.parts.evaluations import save_run
+from tests.parts.hub_server import TOKEN
+from tests.parts.processes import ROOT
+from tests.parts.tiny import write_data
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from schemas import faults
 
 from rlhf_dialog.commands.schema import KINDS, main
+from tests.parts.schemas import faults
 
 
 def printed(capsys, *words):

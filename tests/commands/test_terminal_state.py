@@ -10,11 +10,11 @@ import stat
 import sys
 
 import pytest
-from processes import HANGING, environment, start_python
 
 from rlhf_dialog.commands import terminal_state
 from rlhf_dialog.commands.terminal_state import forget_lines, line_editing, state_folder, terminal_person
 from rlhf_dialog.errors import UserError
+from tests.parts.processes import HANGING, environment, start_python
 
 
 @pytest.fixture

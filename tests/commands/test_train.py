@@ -1,13 +1,13 @@
 """The command `train`: words that train nothing, and mistakes, which end with one message and nothing written."""
 
 import pytest
-import tiny
 import torch
 import yaml
-from processes import ROOT, run_python
 
 from rlhf_dialog import Config, RewardFactory, load_config, main
 from rlhf_dialog.distributed import rank_errors
+from tests.parts import tiny
+from tests.parts.processes import ROOT, run_python
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):

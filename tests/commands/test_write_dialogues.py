@@ -2,9 +2,8 @@ import os
 import subprocess
 import sys
 
-from processes import ROOT
-
 from rlhf_dialog.commands.write_dialogues import main
+from tests.parts.processes import ROOT
 
 PATH = ROOT / "scripts" / "write_dialogues.py"
 

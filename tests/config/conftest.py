@@ -1,3 +1,3 @@
 """A fixture of tests/parts for configurations."""
 
-from yaml_files import write  # noqa: F401
+from tests.parts.yaml_files import write  # noqa: F401

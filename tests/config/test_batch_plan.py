@@ -6,7 +6,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from yaml_files import SMALL
 
 from rlhf_dialog.config.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config.loading import (
@@ -14,6 +13,7 @@ from rlhf_dialog.config.loading import (
 )
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from tests.parts.yaml_files import SMALL
 
 
 def plan(text: str, write) -> BatchPlan:

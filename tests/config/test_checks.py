@@ -1,12 +1,12 @@
 """Checks of single values. Those of OneOf are in test_schema.py, where its keys are."""
 
 import pytest
-from trainers import settings
 
 from rlhf_dialog.config.checks import folder_name, repository_name
 from rlhf_dialog.config.loading import dump_yaml, load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from tests.parts.trainers import settings
 
 
 @pytest.mark.parametrize("name", ["a", "first try", "v1.2", "été-你好", "x" * 201, "a..b", "~", None])

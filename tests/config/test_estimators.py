@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import gpt2
-from trainers import make_trainer, parameters, settings
 
 import rlhf_dialog
 from rlhf_dialog.commands import command_line
@@ -17,6 +15,8 @@ from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.advantages import ADVANTAGES
+from tests.parts.tiny import gpt2
+from tests.parts.trainers import make_trainer, parameters, settings
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 TABLE = {  # name: needs a critic, needs groups, responses to a prompt unless the configuration says it

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import Field
-from schemas import faults
 
 from rlhf_dialog.config.json_schema import json_schema
 from rlhf_dialog.config.loading import load_config
@@ -12,6 +11,7 @@ from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
+from tests.parts.schemas import faults
 
 
 class TeaKeys(Settings):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import ROOT
-from yaml_files import SMALL, message
 
 import rlhf_dialog
 import rlhf_dialog.metrics
@@ -28,6 +26,8 @@ from rlhf_dialog.config.loading import (
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import UserError
+from tests.parts.processes import ROOT
+from tests.parts.yaml_files import SMALL, message
 
 SEEDS = ROOT.parent / "shared" / "seed_configs"
 

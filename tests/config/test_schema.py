@@ -2,7 +2,6 @@
 
 import pytest
 import yaml
-from yaml_files import SMALL
 
 from rlhf_dialog.config.loading import (
     dump_yaml,
@@ -12,6 +11,7 @@ from rlhf_dialog.config.loading import (
 )
 from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
 from rlhf_dialog.config.synonyms import NO_EFFECT
+from tests.parts.yaml_files import SMALL
 
 
 def test_the_defaults_are_the_documents(write):

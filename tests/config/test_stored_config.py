@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import ROOT
 
 from rlhf_dialog import main
 from rlhf_dialog.commands.export import _read_config
@@ -17,6 +16,7 @@ from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.evaluation.untrusted import read_run_config
 from rlhf_dialog.publishing.package import read_run as read_for_card
 from rlhf_dialog.runs.run_reader import read_run
+from tests.parts.processes import ROOT
 
 STORED = ROOT / "tests/parts/every_key/config.yaml"
 

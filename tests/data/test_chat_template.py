@@ -4,11 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chatml import BOS, END, EOS, OPEN, PAD, START, said, spell
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
-from token_batches import respond_to
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
@@ -27,6 +24,9 @@ from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.token_batch import pad_left
 from rlhf_dialog.training.supervised import sft
+from tests.parts.chatml import BOS, END, EOS, OPEN, PAD, START, said, spell
+from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
+from tests.parts.token_batches import respond_to
 
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
 SWITCHED = CHATML.replace(

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import byte_tokenizer
 
 from rlhf_dialog.data.dialogue import (
     Dialogue,
@@ -21,6 +20,7 @@ from rlhf_dialog.data.dialogue import (
     render_reply,
     render_target,
 )
+from tests.parts.tiny import byte_tokenizer
 
 TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
 

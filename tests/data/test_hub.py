@@ -6,12 +6,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hub_answers import answer
-from hub_server import Repo
 from huggingface_hub import constants
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
+from tests.parts.hub_answers import answer
+from tests.parts.hub_server import Repo
 
 pytestmark = pytest.mark.usefixtures("forget")
 

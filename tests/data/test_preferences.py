@@ -1,10 +1,10 @@
 """Pairs of every form that the documentation shows, every row that is refused, and the split by prompt."""
 
 import pytest
-from scalars import write_pairs
 
 from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.scalars import write_pairs
 
 
 def user(text):

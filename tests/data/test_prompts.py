@@ -7,14 +7,14 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import ROOT
-from tiny import byte_tokenizer, dialogues, merging_tokenizer, write_data
 from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts, separator_ids
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
+from tests.parts.processes import ROOT
+from tests.parts.tiny import byte_tokenizer, dialogues, merging_tokenizer, write_data
 
 REAL = ROOT.parent / "shared/data/dailydialog"
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")

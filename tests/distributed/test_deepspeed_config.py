@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT
-from zero_files import config
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, replace_keys
@@ -22,6 +20,8 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
+from tests.parts.processes import ROOT
+from tests.parts.zero_files import config
 
 
 @pytest.fixture

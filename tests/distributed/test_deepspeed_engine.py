@@ -4,10 +4,6 @@ import importlib
 
 import pytest
 import torch
-from ranks import in_ranks
-from steps import LR, distance
-from trainers import collect_next, collect_stored, make_trainer, numbers_of, parameters
-from zero_files import ZERO3, write_json
 
 from rlhf_dialog.distributed import placement
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, load_deepspeed
@@ -15,6 +11,10 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.training.rollout import Rollout
+from tests.parts.ranks import in_ranks
+from tests.parts.steps import LR, distance
+from tests.parts.trainers import collect_next, collect_stored, make_trainer, numbers_of, parameters
+from tests.parts.zero_files import ZERO3, write_json
 
 
 def test_without_deepspeed_the_extra_is_named(monkeypatch):

@@ -5,10 +5,6 @@ import math
 
 import pytest
 import torch
-from saved_models import CPU, EPISODES, save
-from tiny import gpt2
-from token_batches import critic_values
-from trainers import change_predictions, make_trainer, numbers_of, settings
 
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
@@ -20,6 +16,10 @@ from rlhf_dialog.models.precision import autocast_of
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.saved_models import CPU, EPISODES, save
+from tests.parts.tiny import gpt2
+from tests.parts.token_batches import critic_values
+from tests.parts.trainers import change_predictions, make_trainer, numbers_of, settings
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

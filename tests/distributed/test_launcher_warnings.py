@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import environment, run_command
-from ranks import free_port
 
 from rlhf_dialog.distributed import launcher_warnings
+from tests.parts.processes import environment, run_command
+from tests.parts.ranks import free_port
 
 OF_LAUNCHERS = (
     *("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "CROSS_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import ROOT, environment, run_python
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp, process_group
+from tests.parts.processes import ROOT, environment, run_python
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
 KEYS = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}

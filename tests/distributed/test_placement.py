@@ -5,10 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from judges import DEPTHS, DIALOGUES, Halved, Judge, inside, summed
-from ranks import CONFIG
 from torch import nn
-from zero_files import config
 
 from rlhf_dialog.distributed import placement
 from rlhf_dialog.distributed.deepspeed_config import EngineSettings, FrozenSettings
@@ -17,6 +14,9 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import precision
 from rlhf_dialog.rewards import score_dialogues
+from tests.parts.judges import DEPTHS, DIALOGUES, Halved, Judge, inside, summed
+from tests.parts.ranks import CONFIG
+from tests.parts.zero_files import config
 
 
 def test_fp16_weights_need_a_gpu():

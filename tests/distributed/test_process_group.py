@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import free_port, in_ranks
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from tests.parts.ranks import free_port, in_ranks
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 

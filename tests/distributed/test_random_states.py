@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from processes import ROOT
-from tiny import gpt2
 
 from rlhf_dialog.distributed import random_states
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.lora import add_adapters
+from tests.parts.processes import ROOT
+from tests.parts.tiny import gpt2
 
 
 def draws() -> tuple:

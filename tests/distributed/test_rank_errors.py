@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import runs_in_ranks
 
 from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.errors import RunStopped, UserError
+from tests.parts.ranks import runs_in_ranks
 
 
 def speak(rank: int, errors: dict, after: float = 0) -> int:

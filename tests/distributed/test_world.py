@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from ranks import in_ranks
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.training import ppo
+from tests.parts.ranks import in_ranks
 
 SIZES = ([[3, 0, 5], [1]], [[2], []], [[4, 1], [2, 3], [6]])  # response tokens of each episode, by rank
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from relevance_models import letter_model, save_letters
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -15,6 +14,7 @@ from rlhf_dialog.evaluation.measure import Judges, default_judges
 from rlhf_dialog.models.relevance import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.relevance_models import letter_model, save_letters
 
 PROMPTS = [Dialogue(["a"], act=1, meta={"dialogue": number}) for number in (4, 4, 9)]
 

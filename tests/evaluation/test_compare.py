@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -16,6 +15,7 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
 def matching(monkeypatch, distinct_2) -> tuple[Comparison, list[float]]:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from byte_agents import PROMPTS, agent_of
-from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.evaluation.divergence import by_position, kl_by_token
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
+from tests.parts.byte_agents import PROMPTS, agent_of
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 
 @pytest.mark.parametrize("packing", [True, False])

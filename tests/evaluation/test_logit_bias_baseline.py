@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from byte_agents import PROMPTS, agent_of
-from tiny import gpt2
 
 from rlhf_dialog.evaluation import logit_bias_baseline
 from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.generation import Sampling
+from tests.parts.byte_agents import PROMPTS, agent_of
+from tests.parts.tiny import gpt2
 
 
 @pytest.mark.parametrize("packing", [True, False])

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from evaluations import COUNTS, LENGTH, OVERLAP
-from relevance_models import LETTERS, letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import (
@@ -22,6 +20,8 @@ from rlhf_dialog.evaluation.measure import (
 from rlhf_dialog.evaluation.replies import Replies, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, Meteor
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from tests.parts.evaluations import COUNTS, LENGTH, OVERLAP
+from tests.parts.relevance_models import LETTERS, letter_model
 
 
 class Share(BaseReward):

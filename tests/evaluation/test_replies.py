@@ -1,8 +1,5 @@
 """Replies: of an agent, without a model, and the references themselves."""
 
-import tiny
-from evaluations import BASELINES
-
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import (
@@ -16,6 +13,8 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts import tiny
+from tests.parts.evaluations import BASELINES
 
 
 def test_the_texts_of_the_baselines(prompts, agent):

@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from evaluations import ACTS, save_run
-from poisoned import MARKER, with_code, write_run
-from processes import load_script
-from servers import serving
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, main
@@ -19,6 +15,10 @@ from rlhf_dialog.data import sources
 from rlhf_dialog.evaluation.untrusted import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
+from tests.parts.evaluations import ACTS, save_run
+from tests.parts.poisoned import MARKER, with_code, write_run
+from tests.parts.processes import load_script
+from tests.parts.servers import serving
 
 pytestmark = [pytest.mark.usefixtures("no_proxy"), pytest.mark.thorough]
 LENGTH = {"id": "LengthMatch"}

@@ -1,4 +1,4 @@
 """Fixtures of tests/parts for feedback."""
 
-from agents import agent_folder, chat_agent  # noqa: F401
-from bots import bot, new_bot  # noqa: F401
+from tests.parts.agents import agent_folder, chat_agent  # noqa: F401
+from tests.parts.bots import bot, new_bot  # noqa: F401

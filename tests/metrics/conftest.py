@@ -1,3 +1,3 @@
 """Fixtures of tests/parts for metrics."""
 
-from wordnets import no_wordnet, wordnet_folder  # noqa: F401
+from tests.parts.wordnets import no_wordnet, wordnet_folder  # noqa: F401

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from slow_metrics import slow_macro_f1
 
 from rlhf_dialog.metrics.acts import act_counts, macro_f1
+from tests.parts.slow_metrics import slow_macro_f1
 
 
 def test_macro_f1_agrees_with_precision_and_recall():

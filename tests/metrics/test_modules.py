@@ -4,13 +4,13 @@ import socket
 
 import evaluate
 import pytest
-from processes import output_of
-from slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, MeteorMetric, Rouge, SacreBleu
 from rlhf_dialog.metrics.text import others
+from tests.parts.processes import output_of
+from tests.parts.slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
 
 # ROUGE
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from slow_metrics import corpus, slow_bleu, slow_rouge
 
 from rlhf_dialog.metrics.overlap import bleu_counts, corpus_bleu, rouge
+from tests.parts.slow_metrics import corpus, slow_bleu, slow_rouge
 
 
 def test_rouge_agrees_with_counting_by_hand():

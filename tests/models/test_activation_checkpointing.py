@@ -4,11 +4,7 @@ import copy
 
 import pytest
 import torch
-from saved_models import CPU, EPISODES, save
-from tiny import gpt2, llama
-from token_batches import critic_values
 from torch import nn
-from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
@@ -17,6 +13,10 @@ from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import trainer as trainer_module
+from tests.parts.saved_models import CPU, EPISODES, save
+from tests.parts.tiny import gpt2, llama
+from tests.parts.token_batches import critic_values
+from tests.parts.trainers import make_trainer, numbers_of, settings
 
 
 def kept(compute):

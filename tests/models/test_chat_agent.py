@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from agents import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
+from tests.parts import tiny
+from tests.parts.agents import save
 
 
 def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path):

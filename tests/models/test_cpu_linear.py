@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 import torch
-from tiny import gpt2, llama
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.activations import NewGELUActivation
@@ -15,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_dialog.models import cpu_linear
 from rlhf_dialog.models.cpu_linear import OneDNN, OneDNNConv1D, OneDNNLinear, use_onednn
 from rlhf_dialog.models.loading import fuse_gelu
+from tests.parts.tiny import gpt2, llama
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 needs_onednn = pytest.mark.skipif(

@@ -6,13 +6,8 @@ import logging
 import shutil
 from pathlib import Path
 
-import agents
 import pytest
-import tiny
 import torch
-from classifiers import save_classifier
-from damage import damage
-from poisoned import edit
 from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.commands import chat
@@ -22,6 +17,10 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.pretrained import ADVICE, readable
 from rlhf_dialog.rewards.intent import Intent
+from tests.parts import agents, tiny
+from tests.parts.classifiers import save_classifier
+from tests.parts.damage import damage
+from tests.parts.poisoned import edit
 
 NEWER = {"type": "SentencePieceUnigram2027", "trim": True}  # a pre-tokenizer that no version has yet
 

@@ -2,13 +2,8 @@
 
 import copy
 
-import plain
 import pytest
 import torch
-from plain import new_case, sharing
-from policies import Ends, answered, as_case, every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
-from token_batches import columns_of, prompts_of
-from zoo import PAD, new_lm
 
 from rlhf_dialog.models import generation
 from rlhf_dialog.models.chat_agent import Responder
@@ -18,6 +13,11 @@ from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import predict_columns
+from tests.parts import plain, policies
+from tests.parts.plain import new_case, sharing
+from tests.parts.policies import Ends, answered, as_case, every_kind, new_policy, precision, some_kinds
+from tests.parts.token_batches import columns_of, prompts_of
+from tests.parts.zoo import PAD, new_lm
 
 pytestmark = pytest.mark.thorough
 
@@ -29,7 +29,7 @@ def compare(kind, found, expected, mask, **closer):
     for name in FLOATS:
         ours, theirs = columns_of(found)[name], getattr(expected, name)
         assert not ours[~mask].any()
-        options = {**tolerance(kind), **closer}
+        options = {**policies.tolerance(kind), **closer}
         torch.testing.assert_close(ours[mask], theirs[mask], **options, msg=lambda m, n=name: f"{n}: {m}")
 
 
@@ -89,7 +89,7 @@ def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, mo
             if x is None or not x.is_floating_point():
                 assert x is y is None or torch.equal(x, y), name
             else:
-                torch.testing.assert_close(x, y, **tolerance(kind))
+                torch.testing.assert_close(x, y, **policies.tolerance(kind))
     assert bool(dropped) == (packing and kind != "bloom")
     assert not torch.equal(first.tokens.response_ids, answered(policy, case, sampling, seed=1).tokens.response_ids)
 
@@ -118,7 +118,9 @@ def test_packed_and_padded_rows_draw_the_same(kind, shared):
 def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, share):
     """Also what a filter hides; responses with holes, and microbatches that do not divide the rows."""
     policy, reference = new_policy(kind, value_head=share), new_policy(kind, seed=4, value_head=False)
-    critic = None if share else with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
+    critic = (
+        None if share else policies.with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
+    )
     case = sharing(new_case(6, rows=5), 6)
     responses = answered(policy, case, Sampling(7, 0.8, **filters))
     mask = responses.tokens.response_mask
@@ -136,7 +138,7 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     assert set(tensors) == set(expected)
     for name, theirs in expected.items():
         ours = tensors[name]
-        torch.testing.assert_close(ours[mask], theirs[mask], **tolerance(kind))
+        torch.testing.assert_close(ours[mask], theirs[mask], **policies.tolerance(kind))
         assert name == "values" or not ours[~mask].any()
 
 

@@ -1,7 +1,7 @@
 import torch
-from pretended_gpu import pretended_gpu
 
 from rlhf_dialog.models.device_copies import fetch, send, send_all
+from tests.parts.pretended_gpu import pretended_gpu
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NUMBERS = [torch.arange(3), torch.empty(0, dtype=torch.long), torch.tensor([7])]

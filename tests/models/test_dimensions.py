@@ -1,10 +1,10 @@
 """How large a model is, by its configuration and its embeddings."""
 
-from tiny import gpt2, llama
 from transformers import BloomConfig, BloomForCausalLM
 
 from rlhf_dialog.models.dimensions import num_embeddings, num_logits
 from rlhf_dialog.models.policy import num_positions
+from tests.parts.tiny import gpt2, llama
 
 
 def test_positions_are_those_of_the_configuration():

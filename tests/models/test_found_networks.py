@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from own_networks import Mean
-from tiny import byte_tokenizer
 
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
@@ -12,6 +10,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_causal_lm
+from tests.parts.own_networks import Mean
+from tests.parts.tiny import byte_tokenizer
 
 SPEC = {"id": "Mean", "args": {"size": 259}}
 

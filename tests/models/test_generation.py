@@ -5,9 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from masks import masks_of
-from tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
-from token_batches import columns_of, critic_values, respond_to
 from tokenizers import AddedToken, normalizers
 from torch import nn
 from transformers import PretrainedConfig
@@ -18,6 +15,9 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule
 from rlhf_dialog.models.policy import Critic, Policy, compare_unfiltered, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.masks import masks_of
+from tests.parts.tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
+from tests.parts.token_batches import columns_of, critic_values, respond_to
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()

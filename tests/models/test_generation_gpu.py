@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pretended_gpu import pretended_gpu
-from tiny import byte_tokenizer, gpt2, llama, packed
-from token_batches import columns_of
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -15,6 +12,9 @@ from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.pretended_gpu import pretended_gpu
+from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
+from tests.parts.token_batches import columns_of
 
 PAD, ENDS = 256, [257, *range(0, 250, 12)]
 STEPS = 12

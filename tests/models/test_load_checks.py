@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, HidesEnds, Narrows, SeesPadding, new
-from tiny import byte_tokenizer, gpt2, llama
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -19,7 +17,6 @@ from transformers import (
     MambaForCausalLM,
     PreTrainedModel,
 )
-from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import load_checks as models_module
@@ -41,6 +38,9 @@ from rlhf_dialog.models.load_checks import (
 )
 from rlhf_dialog.models.packing import ATTENTION, KeyValues, can_pack, run_packed
 from rlhf_dialog.models.policy import Policy, packs
+from tests.parts.faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, HidesEnds, Narrows, SeesPadding, new
+from tests.parts.tiny import byte_tokenizer, gpt2, llama
+from tests.parts.zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
 
 @pytest.mark.parametrize("positions", [8, 33, 96, 10**9])

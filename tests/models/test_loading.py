@@ -6,9 +6,6 @@ import shutil
 
 import pytest
 import torch
-from scalars import save_scalar
-from tiny import byte_tokenizer, gpt2, llama
-from token_batches import critic_values
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
@@ -26,6 +23,9 @@ from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Critic, Policy, new_value_head, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.scalars import save_scalar
+from tests.parts.tiny import byte_tokenizer, gpt2, llama
+from tests.parts.token_batches import critic_values
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])

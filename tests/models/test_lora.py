@@ -5,14 +5,7 @@ import logging
 
 import pytest
 import torch
-from plain import compute_in_float64
-from ranks import in_ranks
 from safetensors.torch import load_file
-from saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
-from steps import distance, one_step
-from tiny import gpt2, llama
-from token_batches import critic_values
-from trainers import PROMPTS, Places, Share, collect_next, collect_stored, numbers_of, parameters, settings
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.distributed.world import World
@@ -30,6 +23,13 @@ from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
 from rlhf_dialog.training import episodes as episodes_module
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.plain import compute_in_float64
+from tests.parts.ranks import in_ranks
+from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
+from tests.parts.steps import distance, one_step
+from tests.parts.tiny import gpt2, llama
+from tests.parts.token_batches import critic_values
+from tests.parts.trainers import PROMPTS, Places, Share, collect_next, collect_stored, numbers_of, parameters, settings
 
 pytestmark = pytest.mark.thorough
 

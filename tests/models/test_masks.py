@@ -1,8 +1,7 @@
 """What masks do to tensors, by hand."""
 
-from masks import masks_of
-
 from rlhf_dialog.models.masks import last_token
+from tests.parts.masks import masks_of
 
 
 def test_last_token_by_hand():

@@ -4,12 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from own_networks import Mean
-from plain import new_case
-from tiny import byte_tokenizer
-from token_batches import critic_values, respond_to
 from torch import nn
-from trainers import make_trainer, settings
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhf_dialog.config.registry import ModelFactory
@@ -21,6 +16,11 @@ from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts
 from rlhf_dialog.models.loading import build_trained, prepare_lm
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
+from tests.parts.own_networks import Mean
+from tests.parts.plain import new_case
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.token_batches import critic_values, respond_to
+from tests.parts.trainers import make_trainer, settings
 
 pytestmark = pytest.mark.usefixtures("own_networks")
 SIZES = {"vocab_size": 61, "hidden_size": 12}

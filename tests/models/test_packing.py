@@ -4,10 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from plain import new_case
-from token_batches import prompts_of
 from torch.nn.functional import pad
-from zoo import new_lm
 
 from rlhf_dialog.models import packing as packing_module
 from rlhf_dialog.models import token_batch
@@ -21,6 +18,9 @@ from rlhf_dialog.models.packing import (
     run_packed,
 )
 from rlhf_dialog.models.policy import Policy, teacher_forced
+from tests.parts.plain import new_case
+from tests.parts.token_batches import prompts_of
+from tests.parts.zoo import new_lm
 
 
 def masks_of(*rows):

@@ -3,11 +3,15 @@
 import math
 from typing import Any
 
-import plain
 import pytest
 import torch
-from plain import compute_in_float64, new_case, sharing
-from policies import (
+
+from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.models.logprobs import kl_divergence
+from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
+from tests.parts import plain
+from tests.parts.plain import compute_in_float64, new_case, sharing
+from tests.parts.policies import (
     every_kind,
     fast_gradients,
     gradients,
@@ -19,12 +23,8 @@ from policies import (
     tolerance,
     with_opinion,
 )
-from token_batches import critic_values
-from zoo import CAPPED, NEVER_PACKED, new_lm
-
-from rlhf_dialog.models import policy as policy_module
-from rlhf_dialog.models.logprobs import kl_divergence
-from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
+from tests.parts.token_batches import critic_values
+from tests.parts.zoo import CAPPED, NEVER_PACKED, new_lm
 
 pytestmark = pytest.mark.thorough
 

@@ -1,12 +1,8 @@
 """What a run computes in on which device, and what that means for weights that are not trained."""
 
 import pytest
-import tiny
 import torch
-from saved_models import CPU, EPISODES, save
-from token_batches import respond_to
 from torch.utils._python_dispatch import TorchDispatchMode
-from trainers import make_trainer, settings
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models import loading, precision
@@ -14,6 +10,10 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts import tiny
+from tests.parts.saved_models import CPU, EPISODES, save
+from tests.parts.token_batches import respond_to
+from tests.parts.trainers import make_trainer, settings
 
 CUDA = torch.device("cuda")
 ASKED = {"precision": "bf16"}

@@ -3,13 +3,13 @@
 import time
 
 import pytest
-import tiny
 import torch
-from hub_answers import answer
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import pretrained
+from tests.parts import tiny
+from tests.parts.hub_answers import answer
 
 pytestmark = pytest.mark.usefixtures("forget")
 

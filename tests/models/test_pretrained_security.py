@@ -8,11 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 import yaml
-from poisoned import MARKER, Bomb, edit, with_code, write_run
-from processes import ROOT, environment, output_of
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, main
@@ -21,6 +18,9 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import hub
 from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
 from rlhf_dialog.rewards.intent import Intent
+from tests.parts import tiny
+from tests.parts.poisoned import MARKER, Bomb, edit, with_code, write_run
+from tests.parts.processes import ROOT, environment, output_of
 
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
 

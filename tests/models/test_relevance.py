@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 from pydantic import ValidationError
-from relevance_models import BANK, LETTERS, letter_model, save_letters
 from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.relevance import COPY_UNIT, RelevanceSizes, TurnTable, is_relevance_folder, load_relevance
+from tests.parts.relevance_models import BANK, LETTERS, letter_model, save_letters
 
 CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
 REPLIES = ["b c", "", "i j"]

@@ -6,8 +6,6 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
-from trainers import make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.errors import UserError
@@ -15,6 +13,8 @@ from rlhf_dialog.models import saved_agent
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.saved_agent import save_agent
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.thorough
 

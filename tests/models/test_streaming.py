@@ -4,9 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from agents import save
-from pretended_gpu import pretended_gpu
-from tiny import byte_tokenizer, chat_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -18,6 +15,9 @@ from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
 from rlhf_dialog.models.network import NetworkLM
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.streaming import GrowingReply, certain, stream
+from tests.parts.agents import save
+from tests.parts.pretended_gpu import pretended_gpu
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"]]
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from masks import masks_of
-from plain import new_case, sharing
-from token_batches import prompts_of
 
 from rlhf_dialog.models import token_batch
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.masks import masks_of
+from tests.parts.plain import new_case, sharing
+from tests.parts.token_batches import prompts_of
 
 
 def listed(packed):

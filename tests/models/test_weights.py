@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tiny import gpt2
 
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.weights import load_module, save_module
+from tests.parts.tiny import gpt2
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,9 @@ import math
 
 import pytest
 import torch
-from plain import as_made
-from trainers import make_trainer, parameters
+
+from tests.parts.plain import as_made
+from tests.parts.trainers import make_trainer, parameters
 
 pytestmark = pytest.mark.slow
 

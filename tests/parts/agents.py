@@ -1,12 +1,12 @@
-"""Agents in folders: the fixtures `agent_folder` and `chat_agent`, and `from agents import save`."""
+"""Agents in folders: the fixtures `agent_folder` and `chat_agent`."""
 
 import json
 from pathlib import Path
 
 import pytest
-import tiny
 
 from rlhf_dialog.models.chat_agent import AGENT_FILE, ChatAgent
+from tests.parts import tiny
 
 
 def save(agent_folder: Path, settings: dict | None = None, **config) -> Path:

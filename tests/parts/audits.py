@@ -1,4 +1,4 @@
-"""Made-up talks and small rewards for audits. `from audits import talks, Rule`."""
+"""Made-up talks and small rewards for audits."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Inputs of the benchmark and a result by hand: fixtures, and `from benchmark_inputs import result`."""
+"""Inputs of the benchmark and a result by hand: fixtures."""
 
 import pytest
 

@@ -1,13 +1,13 @@
-"""A bot in a folder with a tiny model: the fixture `bot`, and `from bots import new_version`."""
+"""A bot in a folder with a tiny model: the fixture `bot`."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agents import save
 
 from rlhf_dialog.feedback.store.bot import Bot
+from tests.parts.agents import save
 
 
 @pytest.fixture(scope="session")

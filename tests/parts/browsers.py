@@ -1,4 +1,4 @@
-"""A browser without a screen, where there is one. `from browsers import browser`."""
+"""A browser without a screen, where there is one."""
 
 import shutil
 

@@ -1,11 +1,10 @@
-"""Random agents on bytes, in float64. `from byte_agents import PROMPTS, agent_of`."""
-
-from tiny import byte_tokenizer, packed
+"""Random agents on bytes, in float64."""
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.policy import Policy
+from tests.parts.tiny import byte_tokenizer, packed
 
 PROMPTS = [Dialogue([text]) for text in ("Hello .", "Where is it ?", "A table for two , please .", "No .")]
 

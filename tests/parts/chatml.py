@@ -1,6 +1,6 @@
-"""What ChatML looks like in ids of `tiny.chat_tokenizer`, by hand. `from chatml import said, spell`."""
+"""What ChatML looks like in ids of `tiny.chat_tokenizer`, by hand."""
 
-from tiny import byte_tokenizer
+from tests.parts.tiny import byte_tokenizer
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
 

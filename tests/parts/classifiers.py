@@ -1,4 +1,4 @@
-"""A classifier of acts on words of one letter. `from classifiers import save_classifier`."""
+"""A classifier of acts on words of one letter."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Seeded damage to the files of a model folder. `from damage import damage`."""
+"""Seeded damage to the files of a model folder."""
 
 import copy
 import json

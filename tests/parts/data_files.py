@@ -1,4 +1,4 @@
-"""The dialogues of tiny.py in files, archives and folders of every kind. `from data_files import csv_bytes`."""
+"""The dialogues of tiny.py in files, archives and folders of every kind."""
 
 import csv
 import io
@@ -9,10 +9,10 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny import SPLITS, dialogues, write_data
 
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
+from tests.parts.tiny import SPLITS, dialogues, write_data
 
 HTML = b"\n<!DOCTYPE html><html><head><title>This domain is for sale</title></head></html>"
 TWO = ["Hi", "Hey"]

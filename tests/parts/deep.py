@@ -1,7 +1,6 @@
-"""Random models of 12 layers on the bytes' vocabulary, whose 16-bit noise is that of deep models: `from deep import deep_lm`."""
+"""Random models of 12 layers on the bytes' vocabulary, whose 16-bit noise is that of deep models."""
 
 import torch
-from tiny import byte_tokenizer
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -14,6 +13,7 @@ from transformers import (
 )
 
 from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
+from tests.parts.tiny import byte_tokenizer
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 OUTLIER = 24_761.0  # the largest activation of SmolLM2-135M-Instruct on English text

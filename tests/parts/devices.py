@@ -1,4 +1,4 @@
-"""The devices on which a test must hold: always the CPU, and `cuda` under the mark `gpu`. `from devices import device`."""
+"""The devices on which a test must hold: always the CPU, and `cuda` under the mark `gpu`."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Processes that compute METEOR, and dialogues for them. `from divided import MANY, started`."""
+"""Processes that compute METEOR, and dialogues for them."""
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.processes import RewardProcesses

@@ -1,12 +1,9 @@
-"""Runs, agents and a classifier to evaluate: fixtures, and `import json
-
-from evaluations import save_run`."""
+"""Runs, agents and a classifier to evaluate: fixtures, and what writes them into folders."""
 
 import json
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -15,6 +12,7 @@ from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
+from tests.parts import tiny
 
 ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
     "intent_macro_f1"

@@ -1,13 +1,10 @@
-"""Models of a user's with one fault each, and runs on them. `from faulty import Leaking, stopped`."""
+"""Models of a user's with one fault each, and runs on them."""
 
 import re
 
 import pytest
 import torch
-from tiny import byte_tokenizer
 from torch.nn import functional
-from trainers import PROMPTS as EQUALLY_LONG
-from trainers import Places, make_trainer, settings
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -17,6 +14,9 @@ from rlhf_dialog.models.loading import Models, build_trained
 from rlhf_dialog.models.packing import ATTENTION, Decoding
 from rlhf_dialog.models.policy import DisabledAdapter
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.trainers import PROMPTS as EQUALLY_LONG
+from tests.parts.trainers import Places, make_trainer, settings
 
 PAD, EOS = 256, 257
 PROMPTS = [Dialogue([f"{'long ' * (i % 3)}{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefgh")]

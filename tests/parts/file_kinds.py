@@ -1,4 +1,4 @@
-"""Every kind of file that a path accepts: how a whole one is made, and what reads it. `from file_kinds import KINDS`."""
+"""Every kind of file that a path accepts: how a whole one is made, and what reads it."""
 
 import json
 import sqlite3
@@ -9,13 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import agents
-import evaluations
 import yaml
-from data_files import jsonl_bytes, original_files, rows_of
-from policy_runs import domain_file, policy_config, policy_run
-from saving import build, modules, save
-from small_domain import DATA
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
@@ -40,6 +34,11 @@ from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list import read_actions
 from rlhf_dialog.task_oriented.world.action_list_world import read_answers
+from tests.parts import agents, evaluations
+from tests.parts.data_files import jsonl_bytes, original_files, rows_of
+from tests.parts.policy_runs import domain_file, policy_config, policy_run
+from tests.parts.saving import build, modules, save
+from tests.parts.small_domain import DATA
 
 SMALL_ARGS = {"ppo": {"hidden_sizes": [8]}, "gp_sarsa": {"max_points": 20}}
 

@@ -1,4 +1,4 @@
-"""What lies in a folder. `from folders import contents, names`."""
+"""What lies in a folder."""
 
 
 def names(folder):

@@ -1,4 +1,4 @@
-"""Three dialogues, and a reward that gives what it was given. `from given import DIALOGUES, Given`; the fixture `own_rewards`."""
+"""Three dialogues, and a reward that gives what it was given; the fixture `own_rewards`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A reward that rises while a judge falls, for runs with a guard. `from hacked import EVERY, JUDGE, ByIteration`."""
+"""A reward that rises while a judge falls, for runs with a guard."""
 
 from rlhf_dialog.rewards import BaseReward
 

@@ -1,4 +1,4 @@
-"""A Hub that answers as a test says: the fixtures `forget` and `online`, and `from hub_answers import answer`."""
+"""A Hub that answers as a test says: the fixtures `forget` and `online`."""
 
 import urllib.error
 import urllib.request

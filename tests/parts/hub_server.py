@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub on this machine: `from hub_server import FakeHub, TOKEN`, and the fixture `hub_server`."""
+"""A stand-in for the Hugging Face Hub on this machine, and the fixture `hub_server`."""
 
 import base64
 import hashlib

@@ -1,14 +1,14 @@
-"""Rewards with models of their own, at any depth. `from judges import Judge, inside`; the fixture `judges`."""
+"""Rewards with models of their own, at any depth; the fixture `judges`."""
 
 import pytest
 import torch
-from ranks import CONFIG
 from torch import nn
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, CompositeReward
 from rlhf_dialog.rewards.base import Part
+from tests.parts.ranks import CONFIG
 
 DIALOGUES = [Dialogue(["Hi ."], response="Hello ."), Dialogue(["Bye ."], response="")]
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""Configurations of known models, and a made-up one whose numbers are easy to multiply. `from known_sizes import BILLION`."""
+"""Configurations of known models, and a made-up one whose numbers are easy to multiply."""
 
 from transformers import (
     LlamaConfig,

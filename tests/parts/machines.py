@@ -1,4 +1,4 @@
-"""A machine that was not measured, whose numbers are easy to divide. `from machines import LAPTOP`."""
+"""A machine that was not measured, whose numbers are easy to divide."""
 
 from rlhf_dialog.distributed.machine import Gpu, Machine
 

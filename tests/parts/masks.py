@@ -1,4 +1,4 @@
-"""Masks by hand: `from masks import masks_of`."""
+"""Masks by hand."""
 
 import torch
 

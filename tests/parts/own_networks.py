@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from processes import ROOT
 from torch import nn
 
 from rlhf_dialog.config.registry import ModelFactory
+from tests.parts.processes import ROOT
 
 CODE = (ROOT / "docs" / "MODELS.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
 

@@ -1,15 +1,14 @@
-"""People who type, for runs that learn from a person. `from persons import typing, person_run`."""
+"""People who type, for runs that learn from a person."""
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from policy_runs import policy_config
-
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
+from tests.parts.policy_runs import policy_config
 
 GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
 BAD = ["hi", "black tea", "bye", "-5"]

@@ -1,11 +1,12 @@
-"""Model folders that would do harm, and a secret that must not be seen. `from poisoned import Bomb, with_code`."""
+"""Model folders that would do harm, and a secret that must not be seen."""
 
 import json
 from pathlib import Path
 
 import pytest
-import tiny
 import yaml
+
+from tests.parts import tiny
 
 MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
 

@@ -1,18 +1,13 @@
-"""Policies of the kinds of zoo.py, what they answer, and their gradients in a trainer. `from policies import new_policy`."""
+"""Policies of the kinds of zoo.py, what they answer, and their gradients in a trainer."""
 
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import plain
 import pytest
 import torch
-from plain import Case
-from tiny import byte_tokenizer
-from token_batches import respond_to
 from torch import nn
-from zoo import END, KINDS, PAD, SOME, new_lm
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -21,6 +16,11 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts import plain
+from tests.parts.plain import Case
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.token_batches import respond_to
+from tests.parts.zoo import END, KINDS, PAD, SOME, new_lm
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 some_kinds = pytest.mark.parametrize("kind", SOME)

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from small_domain import DATA
-
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
+from tests.parts.small_domain import DATA
 
 PPO_ARGS = {"hidden_sizes": [8], "ppo_epoch": 2, "minibatch_size": 32}
 SMALL = {

@@ -1,17 +1,17 @@
-"""Whole runs on a tiny model: fixtures (`world`, `rewards`, `run`, `refused`) and what is left: `from ppo_runs import rows`."""
+"""Whole runs on a tiny model: fixtures (`world`, `rewards`, `run`, `refused`) and what is left."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 import yaml
-from processes import load_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import RewardFactory, main
+from tests.parts import tiny
+from tests.parts.processes import load_file
 
 CLOCKS = ("time/", "FPS")
 REWARDS = """

@@ -1,4 +1,4 @@
-"""A reward with a life in a run: a price that adapts. `from prices import Price`; the fixture `price` registers it."""
+"""A reward with a life in a run: a price that adapts; the fixture `price` registers it."""
 
 import threading
 

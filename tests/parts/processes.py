@@ -1,4 +1,4 @@
-"""Child processes of tests, and the repository's scripts as modules. `from processes import run_python, load_script`."""
+"""Child processes of tests, and the repository's scripts as modules."""
 
 import functools
 import importlib.util
@@ -9,14 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PARTS = Path(__file__).parent
-ROOT = PARTS.parents[1]
+ROOT = Path(__file__).parents[2]
 HANGING = 600  # seconds; only to end what would never end
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """That of this process with one thread, this repository's package and tests/parts; None removes a variable."""
-    paths = os.pathsep.join(filter(None, [str(ROOT), str(PARTS), os.environ.get("PYTHONPATH")]))
+    """That of this process with one thread and this repository's packages; None removes a variable."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     wanted = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **changes}
     return {name: value for name, value in wanted.items() if value is not None}
 

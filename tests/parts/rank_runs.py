@@ -1,4 +1,4 @@
-"""Whole runs of several ranks: the fixture `ppo`, its reward, and what such a run left. `from rank_runs import lines`."""
+"""Whole runs of several ranks: the fixture `ppo`, its reward, and what such a run left."""
 
 import json
 import os
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from ranks import runs_in_ranks
 from safetensors.torch import load_file
-from trainers import numbers_of
 
 from rlhf_dialog import BaseReward, RewardFactory, main
+from tests.parts.ranks import runs_in_ranks
+from tests.parts.trainers import numbers_of
 
 RUN = Path("run_results/ppo")
 

@@ -1,4 +1,4 @@
-"""Several ranks on this machine for a test: forked processes that meet over gloo. `from ranks import in_ranks`."""
+"""Several ranks on this machine for a test: forked processes that meet over gloo."""
 
 import faulthandler
 import multiprocessing
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from processes import HANGING
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import process_group, rank_errors
+from tests.parts.processes import HANGING
 
 CONFIG = Config.model_validate(
     {

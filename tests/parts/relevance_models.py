@@ -1,4 +1,4 @@
-"""Small relevance models on letters. `from relevance_models import letter_model, save_letters`."""
+"""Small relevance models on letters."""
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers

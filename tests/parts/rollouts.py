@@ -1,7 +1,6 @@
-"""Models with strong opinions and prompts for a rollout, and its numbers one token at a time. `from rollouts import world`."""
+"""Models with strong opinions and prompts for a rollout, and its numbers one token at a time."""
 
 import torch
-from tiny import byte_tokenizer, gpt2
 from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -9,6 +8,7 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 PAD, EOS, EOU = 256, 257, 258
 PROMPTS = [

@@ -1,7 +1,8 @@
-"""Models in folders, and two episodes to feed them. `from saved_models import EPISODES, save`."""
+"""Models in folders, and two episodes to feed them."""
 
 import torch
-from tiny import byte_tokenizer
+
+from tests.parts.tiny import byte_tokenizer
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])

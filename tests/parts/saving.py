@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 import torch
-from trainers import Places, make_trainer
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs.training_state import load_training, save_training
+from tests.parts.trainers import Places, make_trainer
 
 CPU = torch.device("cpu")
 KINDS = {

@@ -1,10 +1,9 @@
-"""Tiny reward models and pairs. `from scalars import save_scalar, write_pairs`."""
+"""Tiny reward models and pairs."""
 
 import json
 import random
 
 import torch
-from tiny import byte_tokenizer
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -13,6 +12,8 @@ from transformers import (
     LlamaConfig,
     LlamaForSequenceClassification,
 )
+
+from tests.parts.tiny import byte_tokenizer
 
 WIDE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 KINDS = {

@@ -1,4 +1,4 @@
-"""A small validator of JSON schemas, from the specification (draft 2020-12). `from schemas import faults`."""
+"""A small validator of JSON schemas, from the specification (draft 2020-12)."""
 
 import re
 from collections.abc import Iterator

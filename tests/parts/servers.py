@@ -1,4 +1,4 @@
-"""A server on this machine that answers as a test says: `from servers import serving`, and the fixture `no_proxy`."""
+"""A server on this machine that answers as a test says, and the fixture `no_proxy`."""
 
 import json
 import threading

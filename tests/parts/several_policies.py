@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-from small_world import small_world
 
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
@@ -13,6 +12,7 @@ from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
+from tests.parts.small_world import small_world
 
 THREE = small_world().only(["restaurant", "hotel", "attraction"])
 TWO = small_world().only(["restaurant", "hotel"])

@@ -1,4 +1,4 @@
-"""Second implementations of the metrics of replies, slow and plain. `from slow_metrics import corpus, slow_rouge`."""
+"""Second implementations of the metrics of replies, slow and plain."""
 
 import math
 import random

@@ -1,9 +1,9 @@
-"""One optimizer step of plain SGD, seen in its gradients and in what it moves. `from steps import one_step`."""
+"""One optimizer step of plain SGD, seen in its gradients and in what it moves."""
 
 from torch import Tensor
-from trainers import parameters
 
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.trainers import parameters
 
 LR = 0.5
 

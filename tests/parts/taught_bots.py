@@ -1,4 +1,4 @@
-"""A tiny bot that people talked to: `from taught_bots import new_bot, talk_to`."""
+"""A tiny bot that people talked to."""
 
 import random
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
-from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, is_heldout
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,

@@ -1,4 +1,4 @@
-"""Environments of text for a trainer: `from text_environments import Letters`."""
+"""Environments of text for a trainer."""
 
 
 class Letters:

@@ -1,4 +1,4 @@
-"""A tiny world without network: a byte tokenizer, two small models, and invented dialogues. `from tiny import gpt2`."""
+"""A tiny world without network: a byte tokenizer, two small models, and invented dialogues."""
 
 from pathlib import Path
 from typing import Any

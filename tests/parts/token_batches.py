@@ -1,4 +1,4 @@
-"""Token batches and what models say of them: `from token_batches import respond_to`."""
+"""Token batches and what models say of them."""
 
 from typing import Any
 

@@ -1,10 +1,9 @@
-"""A PPOTrainer on the tiny GPT-2, with rewards that are made for it. `from trainers import make_trainer`."""
+"""A PPOTrainer on the tiny GPT-2, with rewards that are made for it."""
 
 import copy
 import math
 
 import torch
-from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -15,6 +14,7 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.rollout import collect_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 PROMPTS = [Dialogue([f"{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefghijklmnop")]
 

@@ -1,4 +1,4 @@
-"""Configurations of a test: the fixture `write`, a small one, and what is said of a wrong one. `from yaml_files import SMALL`."""
+"""Configurations of a test: the fixture `write`, a small one, and what is said of a wrong one."""
 
 from pathlib import Path
 

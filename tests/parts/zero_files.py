@@ -1,4 +1,4 @@
-"""DeepSpeed configurations of a test. `from zero_files import ZERO3, write_json`."""
+"""DeepSpeed configurations of a test."""
 
 import json
 from pathlib import Path

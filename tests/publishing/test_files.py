@@ -5,16 +5,16 @@ import re
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from agents import save
-from relevance_models import save_letters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.publishing.files import folder_kind, published_files, write
+from tests.parts import tiny
+from tests.parts.agents import save
+from tests.parts.relevance_models import save_letters
 
 TOKEN = "hf_" + "Zz09" * 9
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from agents import save
 from huggingface_hub import ModelCard
 from transformers import AutoModelForSequenceClassification
 
@@ -15,6 +14,7 @@ from rlhf_dialog.evaluation.preferences import measure_pairs
 from rlhf_dialog.publishing.card import CardRun
 from rlhf_dialog.publishing.files import write
 from rlhf_dialog.publishing.package import make_package, read_run, reward_card
+from tests.parts.agents import save
 
 TOKEN = "hf_" + "Zz09" * 9
 

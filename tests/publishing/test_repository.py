@@ -4,11 +4,11 @@ import time
 import traceback
 
 import pytest
-from hub_server import TOKEN, Repo
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.repository import Target, check_before_run, push
+from tests.parts.hub_server import TOKEN, Repo
 
 README = b"---\nlicense: other\nrlhf_dialog_run: first\n---\n# x\n"
 

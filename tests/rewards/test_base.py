@@ -4,13 +4,13 @@ import math
 import pickle
 
 import pytest
-from judges import DEPTHS, DIALOGUES, Halved, Judge, Words, inside, summed, yaml_inside
-from processes import output_of
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.rewards.base import NoScore, acts, models_inside, needs_device, reference_lists, references, walk
+from tests.parts.judges import DEPTHS, DIALOGUES, Halved, Judge, Words, inside, summed, yaml_inside
+from tests.parts.processes import output_of
 
 
 @DEPTHS

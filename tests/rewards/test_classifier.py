@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import classifier
 from rlhf_dialog.rewards.classifier import check_precision, class_logits
+from tests.parts.tiny import byte_tokenizer
 
 TEXTS = [
     "a",

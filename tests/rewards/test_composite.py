@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from given import DIALOGUES
-from judges import yaml_inside
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, score_dialogues
 from rlhf_dialog.rewards.composite import model_paths
+from tests.parts.given import DIALOGUES
+from tests.parts.judges import yaml_inside
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 

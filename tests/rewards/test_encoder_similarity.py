@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
-from tiny import byte_tokenizer, gpt2
 from transformers import BertConfig, BertModel
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.encoder_similarity import MODEL, EncoderSimilarity
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 TURN = "Where is it ?"
 REPLIES = ["Inside , please .", "It is here , behind the long wall .", TURN, "A", "Inside , please ."]

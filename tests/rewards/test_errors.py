@@ -7,16 +7,16 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-import given
 import numpy as np
 import pytest
-from given import DIALOGUES, Given
-from processes import run_python
 
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, score_dialogues
 from rlhf_dialog.rewards.errors import RewardTimeout, Stacks
 from rlhf_dialog.rewards.scoring import ScoringRules, score_in_background
+from tests.parts import given
+from tests.parts.given import DIALOGUES, Given
+from tests.parts.processes import run_python
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 

@@ -6,7 +6,6 @@ import time
 import huggingface_hub
 import pytest
 import torch
-from classifiers import CLS, LETTERS, SEP, letters, save_classifier, word_tokenizer
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -19,6 +18,7 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.intent import Intent
+from tests.parts.classifiers import CLS, LETTERS, SEP, letters, save_classifier, word_tokenizer
 
 A, B, C, D, E, F = range(4, 10)
 

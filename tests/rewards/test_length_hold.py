@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch.distributed as dist
-from ranks import in_ranks
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import LengthHold, build_reward
 from rlhf_dialog.rewards.scoring import begin_scoring, load_state, metrics_of, state_of
+from tests.parts.ranks import in_ranks
 
 
 def said(*lengths):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -10,6 +9,7 @@ from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice, MutualInformation, others
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 TURNS = ["Hello .", "Where is it ?"]
 DIALOGUES = [

@@ -3,14 +3,14 @@
 import logging
 
 import pytest
-from classifiers import letters
-from given import DIALOGUES
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import score_dialogues
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.nlp_reward import NLPReward
+from tests.parts.classifiers import letters
+from tests.parts.given import DIALOGUES
 
 
 def test_nlp_reward_without_intent(caplog):

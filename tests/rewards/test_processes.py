@@ -6,14 +6,14 @@ import signal
 import subprocess
 
 import pytest
-from divided import MANY, started
-from processes import HANGING, start_python
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, Meteor, processes, score_dialogues
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from tests.parts.divided import MANY, started
+from tests.parts.processes import HANGING, start_python
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_free_cores(monkeypatch, tmp_path, cores, quota, threads, ranks, free):
 
 GOES_ON = """
 import signal
-from divided import MANY, started
+from tests.parts.divided import MANY, started
 from rlhf_dialog.rewards import Meteor
 signal.signal(signal.SIGINT, lambda *_: None)
 processes = started(2)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from relevance_models import BANK, save_letters
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -14,6 +13,7 @@ from rlhf_dialog.rewards import RelevanceReward, build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device
 from rlhf_dialog.rewards.composite import model_paths, reaches_out
 from rlhf_dialog.rewards.relevance import margins
+from tests.parts.relevance_models import BANK, save_letters
 
 
 @pytest.fixture(scope="module")

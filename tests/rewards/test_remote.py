@@ -9,14 +9,14 @@ import time
 from http.server import ThreadingHTTPServer
 
 import pytest
-from processes import ROOT
-from servers import serving
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, score_dialogues
 from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json
 from rlhf_dialog.rewards.scoring import ScoringRules
+from tests.parts.processes import ROOT
+from tests.parts.servers import serving
 
 pytestmark = pytest.mark.usefixtures("no_proxy")
 DIALOGUES = [

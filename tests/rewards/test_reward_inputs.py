@@ -1,13 +1,13 @@
 """What a reward model reads, by hand: each form, its cuts, and marks inside a turn."""
 
 import pytest
-from classifiers import CLS, SEP, word_tokenizer
-from tiny import CHATML, LLAMA2, byte_tokenizer, chat_tokenizer
 from transformers import BertConfig
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.reward_inputs import RewardInput, reads_in_pairs, trained_form
+from tests.parts.classifiers import CLS, SEP, word_tokenizer
+from tests.parts.tiny import CHATML, LLAMA2, byte_tokenizer, chat_tokenizer
 
 A, B, C, D = range(4, 8)
 

@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-from scalars import save_scalar
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -13,6 +12,7 @@ from rlhf_dialog.rewards.base import models_inside, needs_device
 from rlhf_dialog.rewards.composite import model_paths, reaches_out
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.scoring import metrics_of, score_dialogues
+from tests.parts.scalars import save_scalar
 
 DIALOGUES = [Dialogue(["Hi ."], "one two three"), Dialogue(["Hi .", "So ?"], "one"), Dialogue(["Hi ."], "")]
 WORDS = [3, 1, 0]

@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from scalars import KINDS, save_scalar
-from tiny import CHATML, byte_tokenizer, chat_tokenizer
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import scalar_model
 from rlhf_dialog.rewards.scalar_model import ScalarModel, ScalarOptions
+from tests.parts.scalars import KINDS, save_scalar
+from tests.parts.tiny import CHATML, byte_tokenizer, chat_tokenizer
 
 DIALOGUES = [Dialogue(["a b"] * (i % 3), "c d e " * i) for i in (3, 0, 5, 1, 7, 2, 40)]
 

@@ -6,8 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from given import DIALOGUES, Given
-from prices import Halved, Price, priced, summed
 
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, score_dialogues
 from rlhf_dialog.rewards.base import NoScore, Part
@@ -21,6 +19,8 @@ from rlhf_dialog.rewards.scoring import (
     score_in_background,
     state_of,
 )
+from tests.parts.given import DIALOGUES, Given
+from tests.parts.prices import Halved, Price, priced, summed
 
 pytestmark = pytest.mark.usefixtures("own_rewards", "price")
 

@@ -4,12 +4,12 @@ import fcntl
 from pathlib import Path
 
 import pytest
-import tiny
-from ppo_runs import same, weights
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.rewards.processes import RewardProcesses
+from tests.parts import tiny
+from tests.parts.ppo_runs import same, weights
 
 RUN = Path("run_results/ppo")
 

@@ -7,14 +7,14 @@ import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from saving import build, modules, resume, save, steps
-from trainers import make_trainer
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpoint, training_state
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import CheckpointExtras, save_training
+from tests.parts.saving import build, modules, resume, save, steps
+from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.thorough
 

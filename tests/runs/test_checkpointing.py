@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 import yaml
-from trainers import make_trainer, parameters, settings
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -13,6 +12,7 @@ from rlhf_dialog.runs import identity, verification
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.start import Start
+from tests.parts.trainers import make_trainer, parameters, settings
 
 
 def state_in(folder, **keys) -> RunCheckpointer:

@@ -5,9 +5,6 @@ import time
 import pytest
 import torch
 import yaml
-from ppo_runs import rows, same, settings, without_clocks
-from rollouts import world as models_of
-from text_environments import Letters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import EnvironmentFactory, main
@@ -20,6 +17,9 @@ from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.runs.data_source import DialogueValidation, build_simulated, play_dialogues, read_source, spoken
+from tests.parts.ppo_runs import rows, same, settings, without_clocks
+from tests.parts.rollouts import world as models_of
+from tests.parts.text_environments import Letters
 
 
 class Odd(Letters):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from judges import DEPTHS, Halved, Judge, Words, inside, summed
-from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
-from trainers import PROMPTS, make_trainer, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.verification import sha256_of
+from tests.parts.judges import DEPTHS, Halved, Judge, Words, inside, summed
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+from tests.parts.trainers import PROMPTS, make_trainer, settings
 
 
 def test_fingerprints_of_models():

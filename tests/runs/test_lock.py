@@ -8,11 +8,11 @@ import socket
 import subprocess
 
 import pytest
-from processes import start_python
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import lock
 from rlhf_dialog.runs.lock import LOCK, check_unlocked, lock_folder
+from tests.parts.processes import start_python
 
 
 def ended_process():

@@ -5,12 +5,12 @@ The first prompts of a run, as its model reads them."""
 import json
 
 import pytest
-import tiny
-from ppo_runs import settings
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.runs.prompt_preview import AsRead, as_read, shown_prompts
+from tests.parts import tiny
+from tests.parts.ppo_runs import settings
 
 TURNS = ["Hi .", "No ?", "Yes ."]
 

@@ -5,14 +5,14 @@ import os
 import shutil
 
 import pytest
-from evaluations import save_run
-from hub_server import TOKEN
 from huggingface_hub import ModelCard
-from ppo_runs import rows
 
 from rlhf_dialog.commands import push_to_hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.publish import hash_of_agent, package, run_of
+from tests.parts.evaluations import save_run
+from tests.parts.hub_server import TOKEN
+from tests.parts.ppo_runs import rows
 
 
 def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_path, capsys):

@@ -4,12 +4,12 @@ import importlib.util
 import sys
 
 import pytest
-from classifiers import save_classifier
-from trainers import settings
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs import reward_files
+from tests.parts.classifiers import save_classifier
+from tests.parts.trainers import settings
 
 CODE = """
 from rlhf_dialog import BaseReward

@@ -4,14 +4,14 @@ import os
 import stat
 
 import pytest
-from ppo_runs import tree
-from ranks import in_ranks
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import shared_disk
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.shared_disk import check_shared
+from tests.parts.ppo_runs import tree
+from tests.parts.ranks import in_ranks
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,9 @@
 """The smoke test is the run itself with two prompts; its command line is in whole_runs/test_training.py."""
 
 import pytest
-from trainers import settings
 
 from rlhf_dialog.runs.smoke import two_prompts
+from tests.parts.trainers import settings
 
 
 @pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])

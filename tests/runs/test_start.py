@@ -4,7 +4,8 @@ import fcntl
 from pathlib import Path
 
 import pytest
-from ppo_runs import rows
+
+from tests.parts.ppo_runs import rows
 
 RUN = Path("run_results/ppo")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import output_of
-from saving import CPU, KINDS, Moody, build, modules, resume, save, steps
-from tiny import gpt2, llama
-from trainers import make_trainer, parameters
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs.training_state import load_training, load_weights
+from tests.parts.processes import output_of
+from tests.parts.saving import CPU, KINDS, Moody, build, modules, resume, save, steps
+from tests.parts.tiny import gpt2, llama
+from tests.parts.trainers import make_trainer, parameters
 
 pytestmark = pytest.mark.thorough
 

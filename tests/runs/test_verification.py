@@ -5,13 +5,13 @@ import json
 import shutil
 
 import pytest
-from trainers import make_trainer
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import verification
 from rlhf_dialog.runs.checkpoint import read_state
 from rlhf_dialog.runs.training_state import save_training
 from rlhf_dialog.runs.verification import changed_versions, verify, way_back
+from tests.parts.trainers import make_trainer
 
 FILES = ["config.yaml", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"]
 

@@ -1,6 +1,6 @@
 """Fixtures of tests/parts for policies of acts."""
 
-from agents import agent_folder, chat_agent  # noqa: F401
-from evaluations import agent, classifier, data, prompts, script  # noqa: F401
-from fake_wandb import wandb  # noqa: F401
-from handlers import handlers  # noqa: F401
+from tests.parts.agents import agent_folder, chat_agent  # noqa: F401
+from tests.parts.evaluations import agent, classifier, data, prompts, script  # noqa: F401
+from tests.parts.fake_wandb import wandb  # noqa: F401
+from tests.parts.handlers import handlers  # noqa: F401

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from trainers import Holes, Places, make_trainer
 
 from rlhf_dialog.config.estimators import ESTIMATORS
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.advantages import ADVANTAGES
+from tests.parts.trainers import Holes, Places, make_trainer
 
 
 @pytest.mark.parametrize("use_gae", [True, False])

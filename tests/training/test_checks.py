@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from trainers import Places, change_predictions, make_trainer, parameters
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.training.checks import Noise, check_ratio, check_start, difference_statistics
+from tests.parts.trainers import Places, change_predictions, make_trainer, parameters
 
 
 def noisy(size):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from pretended_gpu import pretended_gpu
 
 from rlhf_dialog.training import rollout as clock
 from rlhf_dialog.training.rollout import Clock
+from tests.parts.pretended_gpu import pretended_gpu
 
 
 def test_seconds_of_one_name_add_up(monkeypatch):

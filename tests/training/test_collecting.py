@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from trainers import Holes, make_trainer, parameters
 
 from rlhf_dialog.errors import RunStopped, UserError
+from tests.parts.trainers import Holes, make_trainer, parameters
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])

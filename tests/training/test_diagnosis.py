@@ -5,7 +5,14 @@ import re
 
 import pytest
 import torch
-from faulty import (
+from transformers import GPT2LMHeadModel
+
+from rlhf_dialog.distributed.random_states import random_states
+from rlhf_dialog.models.load_checks import REMEDIES
+from rlhf_dialog.models.lora import lora_layers
+from rlhf_dialog.training import diagnosis
+from rlhf_dialog.training.diagnosis import CAUSES, COLUMNS, ROWS, Diagnosis, Findings, select_rows
+from tests.parts.faulty import (
     Biased,
     Casts,
     CountsFromOne,
@@ -19,16 +26,9 @@ from faulty import (
     stopped,
     trainer_on,
 )
-from processes import ROOT
-from ranks import in_ranks
-from trainers import Places, parameters
-from transformers import GPT2LMHeadModel
-
-from rlhf_dialog.distributed.random_states import random_states
-from rlhf_dialog.models.load_checks import REMEDIES
-from rlhf_dialog.models.lora import lora_layers
-from rlhf_dialog.training import diagnosis
-from rlhf_dialog.training.diagnosis import CAUSES, COLUMNS, ROWS, Diagnosis, Findings, select_rows
+from tests.parts.processes import ROOT
+from tests.parts.ranks import in_ranks
+from tests.parts.trainers import Places, parameters
 
 
 @pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.thorough)])

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
-from tiny import byte_tokenizer
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -20,6 +18,8 @@ from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import episodes, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, newest_turns, run_episodes
 from rlhf_dialog.training.rollout import collect_rollout
+from tests.parts.rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
+from tests.parts.tiny import byte_tokenizer
 
 
 class Says:

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny import byte_tokenizer
-from trainers import PROMPTS, Places, make_trainer, numbers_of, parameters
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.trainers import PROMPTS, Places, make_trainer, numbers_of, parameters
 
 IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 

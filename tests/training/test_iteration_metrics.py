@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from prices import priced
-from ranks import in_ranks
-from trainers import Places, make_trainer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
@@ -12,6 +9,9 @@ from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.rewards import RewardError
 from rlhf_dialog.training.iteration_metrics import dialogue_metrics, reward_metrics, vec_info_metrics
+from tests.parts.prices import priced
+from tests.parts.ranks import in_ranks
+from tests.parts.trainers import Places, make_trainer
 
 
 def test_statistics_of_a_single_step_by_hand():

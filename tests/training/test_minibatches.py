@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from trainers import make_trainer
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.training.update import blank_microbatch, minibatch_sizes, shuffle_groups
+from tests.parts.trainers import make_trainer
 
 
 def shuffled(groups):

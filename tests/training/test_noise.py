@@ -5,12 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import tiny
 import torch
-from deep import deep_lm
-from faulty import DrawsItself, Drops, Leaks, stopped, trainer_on
-from pretended_gpu import pretended_gpu
-from trainers import Places, make_trainer, settings
 from transformers import GPT2LMHeadModel
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -22,6 +17,11 @@ from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
+from tests.parts import tiny
+from tests.parts.deep import deep_lm
+from tests.parts.faulty import DrawsItself, Drops, Leaks, stopped, trainer_on
+from tests.parts.pretended_gpu import pretended_gpu
+from tests.parts.trainers import Places, make_trainer, settings
 
 MODELS = ("gpt2", "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen2", "mistral")))
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"

@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, slow, world
-from tiny import byte_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -23,6 +21,8 @@ from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.training.checks import prompt_names
 from rlhf_dialog.training.episodes import PromptList
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
+from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, slow, world
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 
 def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, **options):

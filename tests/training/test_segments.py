@@ -1,9 +1,9 @@
 """Dialogues that are longer than the context: which tokens were sampled behind which prompt."""
 
 import torch
-from token_batches import prompts_of
 
 from rlhf_dialog.training.segments import Segments, Span
+from tests.parts.token_batches import prompts_of
 
 IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0]])
 

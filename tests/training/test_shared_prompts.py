@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from plain import compute_in_float64
-from steps import LR, distance, one_step
-from tiny import gpt2, llama
-from trainers import make_trainer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import checks
 from rlhf_dialog.training import episodes as episodes_module
+from tests.parts.plain import compute_in_float64
+from tests.parts.steps import LR, distance, one_step
+from tests.parts.tiny import gpt2, llama
+from tests.parts.trainers import make_trainer
 
 ESTIMATORS = [
     {"advantage_estimator": "gae", "use_share_model": True},

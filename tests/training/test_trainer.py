@@ -6,9 +6,6 @@ import time
 
 import pytest
 import torch
-from divided import MANY
-from tiny import byte_tokenizer
-from trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, parameters
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped
@@ -20,6 +17,9 @@ from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.training import trainer as trainer_module
 from rlhf_dialog.training.checks import watch_kl
+from tests.parts.divided import MANY
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, parameters
 
 # -- prompts
 

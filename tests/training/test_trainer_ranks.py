@@ -4,9 +4,15 @@ import math
 
 import pytest
 import torch
-from ranks import in_ranks
-from steps import LR, distance, one_step
-from trainers import (
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.metrics.nlp import VecInfo
+from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.ranks import in_ranks
+from tests.parts.steps import LR, distance, one_step
+from tests.parts.trainers import (
     Holes,
     Places,
     Share,
@@ -16,12 +22,6 @@ from trainers import (
     make_trainer,
     numbers_of,
 )
-
-from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.training.rollout import Rollout
-from rlhf_dialog.training.trainer import PPOTrainer
 
 # -- the same step
 

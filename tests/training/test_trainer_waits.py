@@ -8,10 +8,6 @@ from collections import Counter
 
 import pytest
 import torch
-from pretended_gpu import CUDA, pretended_gpu
-from saved_models import CPU, save
-from tiny import byte_tokenizer, gpt2, llama, packed
-from trainers import PROMPTS, Places, numbers_of, settings
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.distributed.world import World
@@ -22,6 +18,10 @@ from rlhf_dialog.training.episodes import EpisodeInputs
 from rlhf_dialog.training.rollout import collect_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
+from tests.parts.pretended_gpu import CUDA, pretended_gpu
+from tests.parts.saved_models import CPU, save
+from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
+from tests.parts.trainers import PROMPTS, Places, numbers_of, settings
 
 AT_MOST = 0  # waits for one microbatch of the update, or of critic and reference
 ESTIMATORS = {

@@ -9,9 +9,6 @@ from random import Random
 
 import pytest
 import torch
-from ranks import in_ranks
-from text_environments import Letters
-from trainers import make_trainer, numbers_of, parameters
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
@@ -19,6 +16,9 @@ from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.simulated import Simulated
+from tests.parts.ranks import in_ranks
+from tests.parts.text_environments import Letters
+from tests.parts.trainers import make_trainer, numbers_of, parameters
 
 AT_THE_END = (2.0, 5.0, 3.0, 3.0)
 LIMIT = 4

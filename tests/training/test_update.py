@@ -5,15 +5,15 @@ import json
 import math
 from itertools import pairwise
 
-import plain
 import pytest
 import torch
-from trainers import Holes, change_predictions, make_trainer, parameters, settings
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token, position_ids_of
 from rlhf_dialog.training import ppo
+from tests.parts import plain
+from tests.parts.trainers import Holes, change_predictions, make_trainer, parameters, settings
 
 
 def spoil(monkeypatch, trainer, is_bad, number=math.nan):

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
-from browsers import browser  # noqa: F401  a fixture
-from devices import deterministic, device  # noqa: F401  fixtures
-from handlers import handlers  # noqa: F401
-from own_networks import own_networks  # noqa: F401
-from ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
-from prices import price  # noqa: F401  a fixture
-from rank_runs import ppo  # noqa: F401  a fixture
+
+from tests.parts.browsers import browser  # noqa: F401  a fixture
+from tests.parts.devices import deterministic, device  # noqa: F401  fixtures
+from tests.parts.handlers import handlers  # noqa: F401
+from tests.parts.own_networks import own_networks  # noqa: F401
+from tests.parts.ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
+from tests.parts.prices import price  # noqa: F401  a fixture
+from tests.parts.rank_runs import ppo  # noqa: F401  a fixture
 
 
 def pytest_collection_modifyitems(items):

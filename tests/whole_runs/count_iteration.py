@@ -16,14 +16,14 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "parts")]
+sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
-from classifiers import save_classifier  # noqa: E402
-from scalars import save_scalar  # noqa: E402
-from tiny import byte_tokenizer, gpt2, write_data  # noqa: E402
 
 import rlhf_dialog  # noqa: E402
+from tests.parts.classifiers import save_classifier  # noqa: E402
+from tests.parts.scalars import save_scalar  # noqa: E402
+from tests.parts.tiny import byte_tokenizer, gpt2, write_data  # noqa: E402
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 SMALL = {

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny
-from chatml import END, OPEN, said
-from processes import load_script
-from tiny import CHATML_USER_FIRST, chat_tokenizer
 
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.models.chat_agent import AGENT_FILE
+from tests.parts import tiny
+from tests.parts.chatml import END, OPEN, said
+from tests.parts.processes import load_script
+from tests.parts.tiny import CHATML_USER_FIRST, chat_tokenizer
 
 
 def save(folder: Path, template: str | None) -> Path:

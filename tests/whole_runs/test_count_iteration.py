@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT
+
+from tests.parts.processes import ROOT
 
 CEILINGS = [18, 4012, 44, 8219]  # files and lines of training/ and models/, then of the package; they only fall
 

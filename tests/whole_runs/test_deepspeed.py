@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from processes import ROOT, environment, run_command
-from rank_runs import RUN, lines, numbers, weights
-from ranks import free_port
 from transformers import AutoModelForCausalLM
-from zero_files import ZERO3, write_json
 
 from rlhf_dialog import BaseReward, RewardFactory
 from rlhf_dialog.commands import export
+from tests.parts.processes import ROOT, environment, run_command
+from tests.parts.rank_runs import RUN, lines, numbers, weights
+from tests.parts.ranks import free_port
+from tests.parts.zero_files import ZERO3, write_json
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]

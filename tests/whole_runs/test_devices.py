@@ -7,21 +7,10 @@ import json
 import signal
 from dataclasses import replace
 
-import plain
 import pytest
 import torch
 import yaml
-from devices import CUDA, LONG_CPU
-from plain import new_case
-from policies import answered, as_case, new_policy
-from ppo_runs import settings as settings_of_run
-from processes import ROOT, run_python
 from safetensors.torch import load_file
-from saved_models import save
-from steps import LR, distance, one_step
-from tiny import gpt2
-from trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
-from zoo import new_lm
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics import VecInfo
@@ -30,6 +19,17 @@ from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts import plain
+from tests.parts.devices import CUDA, LONG_CPU
+from tests.parts.plain import new_case
+from tests.parts.policies import answered, as_case, new_policy
+from tests.parts.ppo_runs import settings as settings_of_run
+from tests.parts.processes import ROOT, run_python
+from tests.parts.saved_models import save
+from tests.parts.steps import LR, distance, one_step
+from tests.parts.tiny import gpt2
+from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
+from tests.parts.zoo import new_lm
 
 kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
 SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}

@@ -13,9 +13,9 @@ import time
 from contextlib import closing
 
 import pytest
-from processes import start_python
 
 from rlhf_dialog.feedback.store.store import Store
+from tests.parts.processes import start_python
 
 THREADS = 2
 PROGRAM = """

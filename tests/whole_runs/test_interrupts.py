@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny
 import yaml
-from handlers import ENDS, LIKE_SIGTERM
-from processes import HANGING, start_python
 
 from rlhf_dialog import BaseReward, RewardFactory, main
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
 from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.training.supervised import hugging_face_trainer
+from tests.parts import tiny
+from tests.parts.handlers import ENDS, LIKE_SIGTERM
+from tests.parts.processes import HANGING, start_python
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
 SCRIPT = """

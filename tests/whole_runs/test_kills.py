@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import tiny
 import yaml
-from processes import HANGING, ROOT, run_python, start_python
 from safetensors.torch import load_file
 
 from rlhf_dialog import main
+from tests.parts import tiny
+from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
 pytestmark = pytest.mark.whole_run
 of_all = partial(pytest.param, marks=pytest.mark.slow)

@@ -4,14 +4,14 @@ import logging
 import shutil
 
 import pytest
-import tiny
 import torch
-from ppo_runs import rows, same, weights, without_clocks
-from ranks import runs_in_ranks
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
+from tests.parts import tiny
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
+from tests.parts.ranks import runs_in_ranks
 
 pytestmark = pytest.mark.whole_run
 LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny
-from processes import ROOT
 
 from rlhf_dialog import ChatAgent, main
+from tests.parts import tiny
+from tests.parts.processes import ROOT
 
 OLD = ROOT / "tests" / "parts" / "old_run"
 

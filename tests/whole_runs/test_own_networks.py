@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from own_networks import CODE
-from ppo_runs import rows, without_clocks
 from safetensors.torch import load_file
 
 from rlhf_dialog import ChatAgent
 from rlhf_dialog.commands import chat, evaluate, export
 from rlhf_dialog.config.registry import ModelFactory
+from tests.parts.own_networks import CODE
+from tests.parts.ppo_runs import rows, without_clocks
 
 pytestmark = pytest.mark.whole_run
 ARGS = "{vocab_size: 259, hidden_size: 12}"

@@ -11,9 +11,9 @@ import urllib.request
 import uuid
 
 import pytest
-from agents import save
 
 from rlhf_dialog.feedback.store.bot import Bot
+from tests.parts.agents import save
 
 SIZES = [pytest.param(20, 3, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.ci)]  # people, kills
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
-from agents import save
 
 from rlhf_dialog.feedback.store.bot import Bot
+from tests.parts.agents import save
 
 pytestmark = pytest.mark.browser
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy

@@ -4,13 +4,13 @@ import json
 import shutil
 
 import pytest
-from processes import ROOT, load_script
 
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import plot_run, write_dialogues
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
 from rlhf_dialog.commands.supervised import preference_model as train_preference_model
 from rlhf_dialog.commands.supervised import sft as train_sft
+from tests.parts.processes import ROOT, load_script
 
 pytestmark = pytest.mark.whole_run
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]

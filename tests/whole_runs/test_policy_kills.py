@@ -9,8 +9,9 @@ import subprocess
 
 import pytest
 import yaml
-from policy_runs import SMALL, domain_file, numbers
-from processes import HANGING, ROOT, output_of, start_python
+
+from tests.parts.policy_runs import SMALL, domain_file, numbers
+from tests.parts.processes import HANGING, ROOT, output_of, start_python
 
 pytestmark = pytest.mark.whole_run
 SCRIPT = ROOT / "scripts" / "train_policy.py"

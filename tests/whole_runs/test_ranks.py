@@ -7,23 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 import yaml
-from processes import PARTS, environment, run_command
-from rank_runs import RUN, lines, numbers, seen, weights
-from ranks import free_port, runs_in_ranks
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import random_states, rank_errors
 from rlhf_dialog.runs import checkpointing, data_source
+from tests.parts import tiny
+from tests.parts.processes import ROOT, environment, run_command
+from tests.parts.rank_runs import RUN, lines, numbers, seen, weights
+from tests.parts.ranks import free_port, runs_in_ranks
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 SCRIPT = """
 import os, sys
-sys.path.insert(0, {parts!r})
-from rank_runs import Moody
+sys.path.insert(0, {root!r})
+from tests.parts.rank_runs import Moody
 from rlhf_dialog import RewardFactory, main
 RewardFactory.register("Moody", Moody)
 if __name__ == "__main__":
@@ -223,7 +223,7 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 
 def launched(tmp_path: Path, command: list[str], size: int = 2, **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
-    script.write_text(SCRIPT.format(parts=str(PARTS), size=size))
+    script.write_text(SCRIPT.format(root=str(ROOT), size=size))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
     return run_command(*words, env=environment(**changes))
 

@@ -2,17 +2,17 @@
 
 import functools
 
-import plain
 import pytest
 import torch
-from plain import new_case
-from policies import Ends, answered, as_case, fast_gradients, gradients, old_numbers, settings, with_opinion
-from processes import ROOT
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
+from tests.parts import plain
+from tests.parts.plain import new_case
+from tests.parts.policies import Ends, answered, as_case, fast_gradients, gradients, old_numbers, settings, with_opinion
+from tests.parts.processes import ROOT
 
 pytestmark = pytest.mark.thorough
 

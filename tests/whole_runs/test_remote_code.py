@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import tiny
-from poisoned import edit
 
 from rlhf_dialog import main
 from rlhf_dialog.commands import chat, evaluate
+from tests.parts import tiny
+from tests.parts.poisoned import edit
 
 pytestmark = pytest.mark.whole_run
 CODE = """

@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from ppo_runs import rows, same, weights, without_clocks
-from prices import Price, summed
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
+from tests.parts.prices import Price, summed
 
 pytestmark = pytest.mark.usefixtures("price")
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from ppo_runs import rows, same, weights, without_clocks
-from rank_runs import RUN, lines
-from scalars import save_scalar
 
 from rlhf_dialog.commands import evaluate
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
+from tests.parts.rank_runs import RUN, lines
+from tests.parts.scalars import save_scalar
 
 
 @pytest.fixture(scope="module")

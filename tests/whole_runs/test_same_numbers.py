@@ -11,8 +11,9 @@ import signal
 import subprocess
 
 import pytest
-import tiny
-from processes import HANGING, environment, load_script, start_python
+
+from tests.parts import tiny
+from tests.parts.processes import HANGING, environment, load_script, start_python
 
 hashes = load_script("tests/whole_runs/run_hashes.py")
 pytestmark = pytest.mark.thorough

@@ -5,9 +5,6 @@ import logging
 import re
 
 import pytest
-from policy_runs import PPO_ARGS, numbers
-from several_policies import hashes
-from small_world import goal_model, small_world, tables, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
@@ -18,6 +15,9 @@ from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import environment_factory
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from tests.parts.policy_runs import PPO_ARGS, numbers
+from tests.parts.several_policies import hashes
+from tests.parts.small_world import goal_model, small_world, tables, write_world
 
 SMALL = {
     **{"domain": "multiwoz", "max_turns": 20, "batchsz": 60, "epoch": 4, "num_envs": 4, "eval_interval": 2},

@@ -4,7 +4,8 @@ import re
 import sys
 
 import pytest
-from processes import ROOT, run_command
+
+from tests.parts.processes import ROOT, run_command
 
 pytestmark = pytest.mark.thorough
 LOADS = re.compile(r"<(?:script|img|iframe|source)[^>]*(?:https?:)?//[^>]*>|<link[^>]*(?:https?:)?//[^>]*>")

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
-from ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
 from transformers import AutoTokenizer
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
 from rlhf_dialog.runs.smoke import smoke
+from tests.parts import tiny
+from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
 
 FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "report.html")
 STANDARD = {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import ROOT
 
 import rlhf_dialog
+from tests.parts.processes import ROOT
 
 
 @pytest.fixture(scope="module")

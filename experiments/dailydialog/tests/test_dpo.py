@@ -1,9 +1,8 @@
 """Pairs as text: as the model has learned prompts and replies, without the oldest turns where they are too long."""
 
-from tiny import byte_tokenizer
-
 from experiments.dailydialog.dpo import texts_of
 from rlhf_dialog.data.chat_template import prompt_encoder
+from tests.parts.tiny import byte_tokenizer
 
 PAIR = {"prompt": ["Hello .", "Is it far ?"], "chosen": "Two streets .", "rejected": "Far ."}
 

@@ -4,11 +4,11 @@ import itertools
 import json
 
 import pytest
-import tiny
 import yaml
 
 from experiments.dailydialog import draws
 from rlhf_dialog.data.prompts import load_prompts
+from tests.parts import tiny
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tiny
 import torch
 import yaml
 
@@ -15,6 +14,7 @@ from experiments.dailydialog.systems import System
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.compare import Match
+from tests.parts import tiny
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
 

@@ -8,10 +8,10 @@ import subprocess
 import time
 
 import pytest
-from processes import start_python
 
 from experiments.dailydialog.stages import NAMES
 from experiments.everyday_dialogues.dialogues import write_dialogues
+from tests.parts.processes import start_python
 
 pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
 LONGEST = 1800  # seconds

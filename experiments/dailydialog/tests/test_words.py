@@ -3,13 +3,13 @@
 import json
 
 import pytest
-import tiny
 import torch
 
 from experiments.dailydialog.words import READ, main, nats_a_word
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from tests.parts import tiny
 
 
 def test_nats_a_word_by_hand(tmp_path):

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from taught_bots import SETTINGS
-from tiny import byte_tokenizer, gpt2
+
+from tests.parts.taught_bots import SETTINGS
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 SCRIPTS = [
     ["Hello .", "Who is there ?", "It is me .", "Come in , please .", "Thank you .", "You are very welcome ."],

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from processes import ROOT
-from schemas import faults, read_as_an_editor
 
 from experiments.month import keys
 from experiments.month.simulation import MonthKeys
 from rlhf_dialog.config.loading import load_settings
+from tests.parts.processes import ROOT
+from tests.parts.schemas import faults, read_as_an_editor
 
 CONFIGS = [ROOT / "configs" / name for name in ("month.yaml", "month_ppo.yaml")]
 

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 
 import pytest
-from taught_bots import new_bot
 
 from experiments.month.people import TROLL, Host, People, PeopleKeys, Taste, liked_share
 from experiments.month.tests.months import SCRIPTS
@@ -12,6 +11,7 @@ from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from tests.parts.taught_bots import new_bot
 
 ASKS = Taste(asks=True, max_words=6)
 

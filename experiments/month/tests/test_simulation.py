@@ -6,13 +6,13 @@ import shutil
 from fractions import Fraction
 
 import pytest
-from taught_bots import SETTINGS
 
 from experiments.month import simulation
 from experiments.month.people import People, liked_share
 from experiments.month.simulation import Month, MonthKeys
 from experiments.month.tests.months import month_keys
 from rlhf_dialog.errors import UserError
+from tests.parts.taught_bots import SETTINGS
 
 
 def keys_of(inputs, output, **keys):

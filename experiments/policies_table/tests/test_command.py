@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from policy_runs import domain_file
-from processes import ROOT
 
 from experiments.policies_table import command as benchmark_policies
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.dqn import DQN
+from tests.parts.policy_runs import domain_file
+from tests.parts.processes import ROOT
 
 PROGRAM = (sys.executable, "-m", "experiments.policies_table")
 TINY = [

@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from agents import save
-from policy_runs import domain_file
 
 from experiments.policies_table import command as benchmark_policies
 from experiments.policies_table.language_model import (
@@ -18,6 +16,8 @@ from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import means
 from rlhf_dialog.runs.data_source import build_simulated, spoken
+from tests.parts.agents import save
+from tests.parts.policy_runs import domain_file
 
 CONTEXT = {"max_new_tokens": 4, "max_prompt_length": 40, "context_size": 1}
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from policy_runs import domain_file
 
 from experiments.policies_table import table as policy_table
 from experiments.policies_table.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
@@ -14,6 +13,7 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
+from tests.parts.policy_runs import domain_file
 
 
 @pytest.fixture(scope="module")

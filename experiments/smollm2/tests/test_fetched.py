@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from processes import ROOT
-from relevance_models import save_letters
 from transformers import AutoModel, AutoTokenizer
 
 from experiments.smollm2 import fetch
@@ -15,6 +13,8 @@ from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import packs
+from tests.parts.processes import ROOT
+from tests.parts.relevance_models import save_letters
 
 pytestmark = pytest.mark.fetched
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import yaml
-from tiny import byte_tokenizer, chat_tokenizer, gpt2
 from transformers import BertConfig, BertModel
 
 from experiments.blind import command as blind
 from experiments.smollm2 import table as chat_table
 from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, summary
+from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
 @pytest.fixture

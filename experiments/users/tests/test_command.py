@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from small_domain import DATA
-from tiny import write_data
 
 from experiments.users import command as compare_users
 from rlhf_dialog.commands.options import parse_options
+from tests.parts.small_domain import DATA
+from tests.parts.tiny import write_data
 
 pytest.importorskip("sklearn")
 

@@ -1,7 +1,6 @@
 """What real and simulated users say."""
 
 import pytest
-from small_domain import small_domain
 
 from experiments.users import user_talks
 from experiments.users.fidelity import UserTurns
@@ -11,6 +10,7 @@ from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.users import language_model
 from rlhf_dialog.task_oriented.world.users.language_model import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
+from tests.parts.small_domain import small_domain
 
 TEA = small_domain()
 GOAL = {"text": "Find a green tea.", "constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}

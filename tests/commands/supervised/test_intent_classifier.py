@@ -1,7 +1,6 @@
 import json
 
 import pytest
-import tiny
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -9,6 +8,7 @@ from rlhf_dialog.commands.supervised import intent_classifier as train_intent_cl
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.training.supervised.settings import IntentConfig
+from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
 

@@ -1,12 +1,12 @@
 import json
 
 import pytest
-import tiny
-from scalars import pairs_about_a_word, save_scalar, write_pairs
 
 from rlhf_dialog.commands.supervised import preference_model as train_preference_model
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
+from tests.parts import tiny
+from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
 pytestmark = pytest.mark.thorough
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import tiny
 
 from experiments.everyday_dialogues.dialogues import write_dialogues
 from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
@@ -11,6 +10,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.rewards.relevance import RelevanceReward
+from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
 

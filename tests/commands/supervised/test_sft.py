@@ -2,12 +2,12 @@ import json
 import math
 
 import pytest
-import tiny
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.training.supervised.settings import SFTConfig
+from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
 

@@ -1,9 +1,9 @@
 """Lists in the cells of a CSV file."""
 
 import pytest
-from data_files import load
 
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import load
 
 ERRORS = [
     ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),

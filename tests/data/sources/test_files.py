@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from data_files import TALK, csv_bytes, error_of, jsonl_bytes, load, parquet_bytes
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.data_files import TALK, csv_bytes, error_of, jsonl_bytes, load, parquet_bytes
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".CSV"])

@@ -5,13 +5,13 @@ import shutil
 
 import datasets
 import pytest
-from data_files import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 
 pytestmark = pytest.mark.thorough
 QUICK = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}

@@ -5,10 +5,10 @@ import time
 
 import datasets
 import pytest
-from data_files import error_of
 
 from rlhf_dialog.data.sources import DialogueRecord, from_hub, load_records, load_rows
 from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.data_files import error_of
 
 
 @pytest.fixture

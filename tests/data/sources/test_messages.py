@@ -1,9 +1,9 @@
 """Messages with roles: which are turns, and which are refused."""
 
 import pytest
-from data_files import jsonl_bytes, load
 
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import jsonl_bytes, load
 
 
 def test_system_messages_are_said_once(tmp_path, caplog):

@@ -1,10 +1,10 @@
 """Reading: the original layout, JSONL, and the Hub with a stand-in for `datasets.load_dataset`."""
 
 import pytest
-from data_files import error_of, write_split
-from tiny import dialogues, write_data
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
+from tests.parts.data_files import error_of, write_split
+from tests.parts.tiny import dialogues, write_data
 
 
 def test_original_layout_reads_what_was_written(tmp_path):

@@ -1,10 +1,10 @@
 """The checks that all formats share: turns and acts."""
 
 import pytest
-from data_files import TWO, load, parquet_bytes
 
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import TWO, load, parquet_bytes
 
 
 def test_acts_that_are_missing_everywhere_are_no_acts(tmp_path):

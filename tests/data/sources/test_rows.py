@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from data_files import TWO, load, parquet_bytes
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import TWO, load, parquet_bytes
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import subprocess
 
 import pytest
-from data_files import TALK, WRITERS, error_of, folder_of_zips, load, load_folder, rows_of, zipped
-from processes import HANGING, start_python
-from tiny import SPLITS, write_data
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import TALK, WRITERS, error_of, folder_of_zips, load, load_folder, rows_of, zipped
+from tests.parts.processes import HANGING, start_python
+from tests.parts.tiny import SPLITS, write_data
 
 
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)

@@ -2,10 +2,10 @@
 
 import datasets
 import pytest
-from data_files import load, load_folder, parquet_bytes, rows_of
 
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.data_files import load, load_folder, parquet_bytes, rows_of
 
 
 def test_a_saved_single_dataset_is_train_only(tmp_path):

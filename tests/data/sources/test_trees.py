@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from data_files import HTML, TALK, load, load_folder, zipped
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records, trees
 from rlhf_dialog.errors import UserError
+from tests.parts.data_files import HTML, TALK, load, load_folder, zipped
 
 
 def test_nothing_outside_of_an_archive_is_read_or_written(tmp_path):

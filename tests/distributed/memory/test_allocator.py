@@ -4,7 +4,8 @@ import os
 import sys
 
 import pytest
-from processes import environment, output_of
+
+from tests.parts.processes import environment, output_of
 
 pytestmark = pytest.mark.thorough
 PROGRAM = """

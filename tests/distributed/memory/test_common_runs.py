@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 
-from known_sizes import BILLION
-from machines import GIB, GPU, LAPTOP
-
 from rlhf_dialog.distributed.memory.common_runs import (
     LLAMA_1B,
     LLAMA_8B,
@@ -13,6 +10,8 @@ from rlhf_dialog.distributed.memory.common_runs import (
     forecast_bytes,
     llama_sizes,
 )
+from tests.parts.known_sizes import BILLION
+from tests.parts.machines import GIB, GPU, LAPTOP
 
 
 def test_a_run_fits_where_its_bytes_are_available():

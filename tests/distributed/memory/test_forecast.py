@@ -7,19 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from judges import BERT, DEPTHS, config_of, yaml_inside
-from known_sizes import BILLION
-from processes import output_of
-from ranks import CONFIG
-from tiny import byte_tokenizer, gpt2
-from trainers import make_trainer
 from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     RobertaConfig,
 )
-from yaml_files import settings
 
 from rlhf_dialog.distributed.memory import forecast as forecast_module
 from rlhf_dialog.distributed.memory.forecast import (
@@ -33,6 +26,13 @@ from rlhf_dialog.distributed.memory.forecast import (
     report_forecast,
 )
 from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
+from tests.parts.judges import BERT, DEPTHS, config_of, yaml_inside
+from tests.parts.known_sizes import BILLION
+from tests.parts.processes import output_of
+from tests.parts.ranks import CONFIG
+from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.trainers import make_trainer
+from tests.parts.yaml_files import settings
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from known_sizes import BILLION, LLAMA_3_8B, OPT_1B
-from tiny import llama
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -19,6 +17,8 @@ from rlhf_dialog.distributed.memory.model_bytes import ForwardPass, kept_bytes, 
 from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.known_sizes import BILLION, LLAMA_3_8B, OPT_1B
+from tests.parts.tiny import llama
 
 
 @pytest.mark.parametrize(

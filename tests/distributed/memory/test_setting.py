@@ -1,8 +1,7 @@
 """What a configuration says of the memory of one process."""
 
-from yaml_files import settings
-
 from rlhf_dialog.distributed.memory.setting import memory_setting
+from tests.parts.yaml_files import settings
 
 
 def test_setting_of_a_configuration():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from audits import INFORMS, SMALL, Rule, Summed, audited, holes, overlap, talks
 
 from rlhf_dialog.evaluation.audit.audit import CLIMBED, RETRIEVED, summary_row
 from rlhf_dialog.evaluation.audit.scoring import ScoreTable
 from rlhf_dialog.rewards import BaseReward, Meteor
+from tests.parts.audits import INFORMS, SMALL, Rule, Summed, audited, holes, overlap, talks
 
 SOUND = Rule(overlap, "overlap")
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from audits import talks
 
 from rlhf_dialog.evaluation.audit import checks
+from tests.parts.audits import talks
 
 
 def test_the_shares_of_the_variance_by_hand():

@@ -3,10 +3,10 @@
 import io
 
 import pytest
-from audits import Rule, Summed, audited, overlap
 
 from rlhf_dialog.evaluation.audit import page
 from rlhf_dialog.terminal import Console
+from tests.parts.audits import Rule, Summed, audited, overlap
 
 LONG = "a_part_of_a_reward_with_a_name_that_is_long"
 

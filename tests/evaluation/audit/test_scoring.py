@@ -5,11 +5,11 @@ import math
 import sys
 
 import pytest
-from audits import Rule, Summed, talks
 
 from rlhf_dialog.evaluation.audit import scoring
 from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from tests.parts.audits import Rule, Summed, talks
 
 LETTERS = Rule(lambda d: len(d.response), "letters")
 

@@ -3,10 +3,10 @@
 import random
 
 import numpy as np
-from audits import talks
 
 from rlhf_dialog.evaluation.audit.probes import Training
 from rlhf_dialog.evaluation.audit.search import Budget, Edits, pool, search
+from tests.parts.audits import talks
 
 TRAINING = Training(talks(60, seed=1))
 BUDGET = Budget(prompts=4, replies=10, rounds=6, candidates=30)

@@ -3,13 +3,13 @@
 import sqlite3
 
 import pytest
-from bots import new_version
 
 from rlhf_dialog.commands.chat import converse
 from rlhf_dialog.commands.chat_screen import ENDS, Screen
 from rlhf_dialog.feedback.commands.chat_words import ACTIONS, WORDS, run_word
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
+from tests.parts.bots import new_version
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from processes import run_python
 
 from rlhf_dialog.feedback.commands import feedback
+from tests.parts.processes import run_python
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from taught_bots import new_bot, set_keys, talk_to
 
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.commands import learn as feedback_learn
+from tests.parts.taught_bots import new_bot, set_keys, talk_to
 
 
 @pytest.fixture

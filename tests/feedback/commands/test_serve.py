@@ -8,7 +8,6 @@ import sys
 import urllib.request
 
 import pytest
-from bots import bot  # noqa: F401
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import serve as feedback_serve
@@ -20,6 +19,7 @@ from rlhf_dialog.feedback.commands.serve import (
     read_logins,
     resolve_host,
 )
+from tests.parts.bots import bot  # noqa: F401
 
 
 def serve(bot, capsys, *arguments):  # noqa: F811

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from taught_bots import new_bot, talk_to
 
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.gate import (
@@ -21,6 +20,7 @@ from rlhf_dialog.feedback.learning.gate import (
 )
 from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
+from tests.parts.taught_bots import new_bot, talk_to
 
 NORMAL = NormalDist()
 

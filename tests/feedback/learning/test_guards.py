@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from taught_bots import new_bot, set_keys, talk_to
-from tiny import write_data
 
 from rlhf_dialog.feedback.learning import guards as guards_module
 from rlhf_dialog.feedback.learning.guards import measure_guards
@@ -14,6 +12,8 @@ from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import Reply
 from rlhf_dialog.runs.services.guard import GuardLimit
+from tests.parts.taught_bots import new_bot, set_keys, talk_to
+from tests.parts.tiny import write_data
 
 
 @pytest.fixture(scope="module")

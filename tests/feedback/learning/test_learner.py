@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from taught_bots import new_bot, set_keys
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
@@ -20,6 +19,7 @@ from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import load_causal_lm
+from tests.parts.taught_bots import new_bot, set_keys
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
 SFT = [TokenizedExample([5, 6], [30, 31, 32, 257]), TokenizedExample([7], [40, 257])]

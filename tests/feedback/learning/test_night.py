@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import start_python
 from safetensors.torch import load_file, save_file
-from taught_bots import new_bot, set_keys, talk_to
-from tiny import write_data
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
@@ -26,6 +23,9 @@ from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersion
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.runs.services.guard import GuardLimit
+from tests.parts.processes import start_python
+from tests.parts.taught_bots import new_bot, set_keys, talk_to
+from tests.parts.tiny import write_data
 
 PASSED = GuardLimit("KL", 0.1, 1.0, True)
 

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 import yaml
-from taught_bots import new_bot, set_keys, talk_to
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning import night as night_module
@@ -20,6 +19,7 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.training.rollout import Collector
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+from tests.parts.taught_bots import new_bot, set_keys, talk_to
 
 KEYS = {
     "method": "reward_model_ppo",

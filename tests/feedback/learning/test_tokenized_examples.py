@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from taught_bots import new_bot, talk_to
-from tiny import chat_tokenizer, gpt2, write_data
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, prompt_encoder
 from rlhf_dialog.feedback.learning.tokenized_examples import (
@@ -20,6 +18,8 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, read_examples
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import Policy
+from tests.parts.taught_bots import new_bot, talk_to
+from tests.parts.tiny import chat_tokenizer, gpt2, write_data
 
 ROWS = [
     TokenizedExample([5, 6, 7], [20, 21, 257]),

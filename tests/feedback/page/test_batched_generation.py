@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from bots import new_version
 
 from rlhf_dialog.feedback.page import batched_generation as module
 from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
 from rlhf_dialog.models.generation import random_numbers
+from tests.parts.bots import new_version
 
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"], ["a"]]
 

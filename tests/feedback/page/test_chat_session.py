@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from bots import new_version
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.store import schema
+from tests.parts.bots import new_version
 
 
 @pytest.fixture

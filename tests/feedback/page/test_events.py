@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from bots import bot  # noqa: F401
-
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.events import read_event
 from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
+from tests.parts.bots import bot  # noqa: F401
 
 JOIN, CANCEL = "/gradio_api/queue/join", "/gradio_api/cancel"
 EVENT = {"data": ["Hello", ""], "event_data": None, "fn_index": 0, "session_hash": "tab", "trigger_id": 5}

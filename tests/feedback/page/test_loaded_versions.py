@@ -4,13 +4,13 @@ import logging
 import threading
 
 import pytest
-from agents import save
-from bots import new_version
-from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent, load_agent
 from rlhf_dialog.models.generation import at_temperature
+from tests.parts.agents import save
+from tests.parts.bots import new_version
+from tests.parts.tiny import chat_tokenizer, gpt2
 
 
 class Versions:

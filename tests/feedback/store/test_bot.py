@@ -5,7 +5,6 @@ import shutil
 import threading
 
 import pytest
-from folders import contents, names
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.feedback import main as feedback
@@ -13,6 +12,7 @@ from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.feedback.store.store import Rating
 from rlhf_dialog.runs.lock import lock_folder
+from tests.parts.folders import contents, names
 
 SECRET = "the sentence that must not be shown"
 

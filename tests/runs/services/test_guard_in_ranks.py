@@ -1,11 +1,11 @@
 """A run with a guard on two ranks: all of them do the same, as one process does, also after a stop."""
 
 import pytest
-from hacked import EVERY, JUDGE, ByIteration
-from rank_runs import RUN, lines, numbers, weights
-from rank_runs import ppo as ppo
 
 from rlhf_dialog import RewardFactory
+from tests.parts.hacked import EVERY, JUDGE, ByIteration
+from tests.parts.rank_runs import RUN, lines, numbers, weights
+from tests.parts.rank_runs import ppo as ppo
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 HACKED = ("--reward_class", "{id: ByIteration, args: {slope: 1.0}}", *EVERY)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hacked import EVERY, JUDGE, ByIteration
-from ppo_runs import rows, same, weights, without_clocks
 from safetensors.torch import load_file
 
 from rlhf_dialog.commands import export
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward
+from tests.parts.hacked import EVERY, JUDGE, ByIteration
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from handlers import ENDS, LIKE_SIGTERM
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.runs.services.interrupts import Interrupts, WhileWaiting
+from tests.parts.handlers import ENDS, LIKE_SIGTERM
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
 

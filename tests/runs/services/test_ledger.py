@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from ppo_runs import CLOCKS, rows
-from trainers import Holes, Places, Share, make_trainer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
 from rlhf_dialog.runs.services import ledger
 from rlhf_dialog.runs.services.ledger import Ledger, cut_ledger, end_of, markdown_table, newest_rows, rows_of, table_of
+from tests.parts.ppo_runs import CLOCKS, rows
+from tests.parts.trainers import Holes, Places, Share, make_trainer
 
 RUN = Path("run_results/ppo")
 

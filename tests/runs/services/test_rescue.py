@@ -5,11 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ppo_runs import planned, rows, same, weights, without_clocks
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
 from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.runs.services.rescue import Rescue
+from tests.parts.ppo_runs import planned, rows, same, weights, without_clocks
 
 RUN = Path("run_results/ppo")
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from ppo_runs import without_clocks
 
 from rlhf_dialog import UserError
 from rlhf_dialog.runs import agent as agent_module
+from tests.parts.ppo_runs import without_clocks
 
 RUN = Path("run_results/ppo")
 

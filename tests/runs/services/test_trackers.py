@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import HANGING, environment, start_python
 from rich.console import Console
-from yaml_files import settings
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -25,6 +23,8 @@ from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.runs.smoke import smoke
+from tests.parts.processes import HANGING, environment, start_python
+from tests.parts.yaml_files import settings
 
 METRICS = {
     "iteration": 3,

@@ -5,8 +5,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from ranks import in_ranks
-from trainers import PROMPTS, make_trainer, settings
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -16,6 +14,8 @@ from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.errors import RewardTimeout
 from rlhf_dialog.runs.services.validation import ValidationService, load_validation_prompts
+from tests.parts.ranks import in_ranks
+from tests.parts.trainers import PROMPTS, make_trainer, settings
 
 
 def test_a_reward_without_an_end_stops_an_evaluation():

@@ -3,10 +3,10 @@
 from contextlib import nullcontext
 
 import pytest
-from trainers import settings
 
 from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.runs.services.wandb_tracker import RUN_ID, WandbTracker, open_wandb
+from tests.parts.trainers import settings
 
 
 def config(**keys):

@@ -4,12 +4,12 @@ import io
 import json
 
 import pytest
-from small_domain import DATA
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands.chat_environment import build_environment, converse_about_a_goal
+from tests.parts.small_domain import DATA
 
 
 class Waiter:

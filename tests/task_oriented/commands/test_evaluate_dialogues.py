@@ -3,9 +3,7 @@
 import json
 
 import pytest
-import tiny
 import yaml
-from text_environments import Letters
 
 from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.config.schema import EnvironmentConfig
@@ -17,6 +15,8 @@ from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
     is_language_model,
 )
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main
+from tests.parts import tiny
+from tests.parts.text_environments import Letters
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from persons import ASKED, SHOP, talked
-from policy_runs import domain_file, policy_run
 
 from rlhf_dialog.task_oriented.commands import evaluate_policy
+from tests.parts.persons import ASKED, SHOP, talked
+from tests.parts.policy_runs import domain_file, policy_run
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import json
 
-import own_environments
 import pytest
 import yaml
-from policy_runs import SMALL, domain_file, numbers
 
 from rlhf_dialog.commands import plot_run
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
+from tests.parts import own_environments
+from tests.parts.policy_runs import SMALL, domain_file, numbers
 
 
 @pytest.fixture

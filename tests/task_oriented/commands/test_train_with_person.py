@@ -5,11 +5,11 @@ import signal
 
 import pytest
 import yaml
-from persons import ASKED, GOOD
-from policy_runs import domain_file
 
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 from rlhf_dialog.task_oriented.world.states import StateFactory
+from tests.parts.persons import ASKED, GOOD
+from tests.parts.policy_runs import domain_file
 
 
 @pytest.fixture

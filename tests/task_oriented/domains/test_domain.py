@@ -3,11 +3,11 @@ import pickle
 from itertools import product
 
 import pytest
-from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE, UNKNOWN
 from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
+from tests.parts.small_domain import DATA, small_domain
 
 
 def names(entities) -> list[str]:

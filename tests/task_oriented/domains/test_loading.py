@@ -3,11 +3,11 @@ import logging
 from collections import Counter
 
 import pytest
-from small_domain import DATA, small_domain
-from small_world import small_world, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain, open_domain
+from tests.parts.small_domain import DATA, small_domain
+from tests.parts.small_world import small_world, write_world
 
 
 def test_our_own_domain():

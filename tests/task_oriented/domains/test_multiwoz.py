@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from small_world import REAL, goal_model, needs_multiwoz, ontology, small_world, tables, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
+from tests.parts.small_world import REAL, goal_model, needs_multiwoz, ontology, small_world, tables, write_world
 
 
 def test_tables_and_goal_model_are_services():

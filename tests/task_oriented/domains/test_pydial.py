@@ -6,7 +6,6 @@ from functools import partial
 from random import Random
 
 import pytest
-from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
@@ -17,6 +16,7 @@ from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import evaluate
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
+from tests.parts.small_domain import DATA, small_domain
 
 RULES = {
     "type": "cafe",

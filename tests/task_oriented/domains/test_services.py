@@ -5,12 +5,12 @@ from collections import Counter
 from random import Random
 
 import pytest
-from processes import ROOT
-from small_world import goal_model, small_world, tables, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.domains.services import Chances, meets
+from tests.parts.processes import ROOT
+from tests.parts.small_world import goal_model, small_world, tables, write_world
 
 SERVICES = small_world().services
 

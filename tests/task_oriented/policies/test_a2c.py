@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.a2c import A2C, vtrace
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from tests.parts.toy_environments import Colours, best
 
 
 def generator(seed=0):

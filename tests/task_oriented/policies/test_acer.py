@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.acer import ACER, compute_weights, project_gradient, retrace, score_gradient
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from tests.parts.toy_environments import Colours, best
 
 
 def generator(seed=0):

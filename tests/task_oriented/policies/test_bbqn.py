@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
-from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.bbqn import BBQN, BayesianLayers, gaussian_kl
 from rlhf_dialog.task_oriented.policies.network import mlp
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from tests.parts.toy_environments import Colours, best
 
 
 def layers(sigma=0.3):

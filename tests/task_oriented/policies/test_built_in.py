@@ -1,12 +1,12 @@
 import pytest
-from small_domain import small_domain
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 
 DOMAIN = small_domain()
 SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)

@@ -5,11 +5,11 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DQN
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from tests.parts.toy_environments import Colours, best
 
 VALUES = torch.tensor(
     [[1.0, 5.0, 3.0], [4.0, 0.0, 2.0]]

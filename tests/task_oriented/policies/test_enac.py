@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from toy_environments import Colours, best
 
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.enac import ENAC, least_squares
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from tests.parts.toy_environments import Colours, best
 
 WORTH = np.array([4.0, 1.0, -2.0])  # of the arms of a bandit
 

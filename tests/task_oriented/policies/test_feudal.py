@@ -6,8 +6,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from small_domain import DATA, small_domain
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
@@ -18,6 +16,8 @@ from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
+from tests.parts.small_domain import DATA, small_domain
+from tests.parts.small_world import small_world
 
 DOMAIN = small_domain()
 LAYOUT, NAMES = Layout(DOMAIN), action_names(DOMAIN)

@@ -8,8 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from small_domain import small_domain
-from toy_environments import Colours, best
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
@@ -18,6 +16,8 @@ from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.small_domain import small_domain
+from tests.parts.toy_environments import Colours, best
 
 DOMAIN = small_domain()
 SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)

@@ -2,8 +2,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from small_domain import small_domain
-from small_world import REAL, needs_multiwoz, small_world
 
 from rlhf_dialog.task_oriented.domains import load_domain, open_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
@@ -17,6 +15,8 @@ from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import REAL, needs_multiwoz, small_world
 
 DOMAIN = small_domain()
 POLICY, ACTIONS = Handcrafted(DOMAIN), SummaryActions(DOMAIN)

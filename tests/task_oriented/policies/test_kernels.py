@@ -4,8 +4,6 @@ The posterior on a dictionary: that of the full kernel matrix when every point j
 
 import numpy as np
 import pytest
-from small_domain import small_domain
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -18,6 +16,8 @@ from rlhf_dialog.task_oriented.policies.kernels import (
 )
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 
 DOMAIN = small_domain()
 LAYOUT = Layout(DOMAIN)

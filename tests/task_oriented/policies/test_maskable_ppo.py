@@ -7,12 +7,12 @@ import statistics
 from functools import partial
 
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.small_domain import small_domain
 
 TURNS = 20_480
 SEEDS = range(5)

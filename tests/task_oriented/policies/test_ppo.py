@@ -5,8 +5,6 @@ Imitation: the actions become probable, and the critic knows the returns."""
 import numpy as np
 import pytest
 import torch
-from small_domain import small_domain
-from toy_environments import Colours, Counted, best
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
@@ -14,6 +12,8 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.small_domain import small_domain
+from tests.parts.toy_environments import Colours, Counted, best
 
 SMALL = {"hidden_sizes": (16,)}
 

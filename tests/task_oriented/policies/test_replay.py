@@ -6,7 +6,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from toy_environments import Colours, Counted
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -14,6 +13,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
+from tests.parts.toy_environments import Colours, Counted
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
 RANDOM = RandomPolicy(PolicySpec(2, 3))

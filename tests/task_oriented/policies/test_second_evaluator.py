@@ -6,7 +6,6 @@ from functools import partial
 from importlib import resources
 
 import pytest
-from strange_domains import STRANGE, strange
 
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -14,6 +13,7 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPo
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.strange_domains import STRANGE, strange
 
 GOAL = re.compile(r"goal: (.*?); wants to know (.*?)(?:; not (.*))?$", re.MULTILINE)
 ACT = re.compile(r"(\w+)\(([^()=]*)=?([^()]*)\)")

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from policy_runs import policy_run
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
+from tests.parts.policy_runs import policy_run
 
 
 def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypatch):

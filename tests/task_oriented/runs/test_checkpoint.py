@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains.domain import parse_domain
@@ -16,6 +15,7 @@ from rlhf_dialog.task_oriented.runs.checkpoint import (
     save_policy_agent,
     save_policy_checkpoint,
 )
+from tests.parts.small_domain import DATA, small_domain
 
 DOMAIN = small_domain()
 IDENTITY = {"domain_hash": DOMAIN.hash, "seed": 0}

@@ -6,13 +6,13 @@ import signal
 import sys
 
 import pytest
-from persons import ASKED, BAD, GOOD, SHOP, hashes, person_run, talked
-from policy_runs import domain_file
-from processes import ROOT, environment, run_command
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
+from tests.parts.persons import ASKED, BAD, GOOD, SHOP, hashes, person_run, talked
+from tests.parts.policy_runs import domain_file
+from tests.parts.processes import ROOT, environment, run_command
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
 

@@ -14,10 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import own_environments  # noqa: F401 - it registers them
 import pytest
-from policy_runs import PPO_ARGS, domain_file, numbers, policy_run
-from processes import ROOT
 from rich.console import Console
 
 from rlhf_dialog.errors import RunStopped, UserError
@@ -27,6 +24,9 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs import run as policy_run_module
 from rlhf_dialog.task_oriented.runs.run import PolicyConsole, with_reward_noise
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts import own_environments  # noqa: F401 - it registers them
+from tests.parts.policy_runs import PPO_ARGS, domain_file, numbers, policy_run
+from tests.parts.processes import ROOT
 
 ITERATION = {"iteration": 3, "dialogues": 41, "success": 0.75, "reward": 6.5, "turns": 8.25, "FPS": 812.4}
 EVALUATION = {"eval/success": 0.5, "eval/reward": 1.25}
@@ -154,8 +154,7 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, "tests/parts")
-from policy_runs import policy_run
+from tests.parts.policy_runs import policy_run
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 update = PPO.update
 def killing(self):

@@ -2,11 +2,7 @@
 
 from random import Random
 
-import own_environments
 import pytest
-from policy_runs import domain_file
-from scripted_teacher import ScriptedTeacher
-from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -14,6 +10,10 @@ from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.training_world import environment_factory, open_person_world, open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts import own_environments
+from tests.parts.policy_runs import domain_file
+from tests.parts.scripted_teacher import ScriptedTeacher
+from tests.parts.small_domain import small_domain
 
 OWN = {"id": "Guess", "args": {}}
 

@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -16,6 +15,7 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
+from tests.parts.small_domain import small_domain
 
 DOMAIN = load_domain("restaurant")
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from processes import ROOT
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions, split_words
+from tests.parts.processes import ROOT
 
 FREE = {"name": "again", "sentence": "Pardon ?"}
 

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from persons import typing
 
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
@@ -14,6 +13,7 @@ from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
 from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld, AnswerTest, read_answers
 from rlhf_dialog.task_oriented.world.states import StateFunction
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
+from tests.parts.persons import typing
 
 ACTIONS = ActionList(
     [

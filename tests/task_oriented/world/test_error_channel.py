@@ -4,12 +4,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act
 from rlhf_dialog.task_oriented.world.error_channel import SET_1, SET_3, ErrorChannel, levenshtein, neighbours
+from tests.parts.small_domain import DATA, small_domain
 
 DOMAIN = small_domain()
 TURN = [Act("inform", "tea", "green"), Act("inform", "area", "north")]

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 from gymnasium.utils.env_checker import check_env
-from small_domain import small_domain
 
 from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
 from rlhf_dialog.environments.text_level import TextLevel
@@ -21,6 +20,7 @@ from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
+from tests.parts.small_domain import small_domain
 
 DOMAIN, TEA = load_domain("restaurant"), small_domain()
 SAYS, READS = user_words(DOMAIN), system_words(DOMAIN)

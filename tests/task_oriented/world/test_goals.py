@@ -2,10 +2,10 @@ from collections import Counter
 from random import Random
 
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
+from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
 

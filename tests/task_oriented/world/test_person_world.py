@@ -1,11 +1,11 @@
 """The act level with a person in the user's place."""
 
 import pytest
-from persons import typing
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
+from tests.parts.persons import typing
+from tests.parts.small_domain import small_domain
 
 TEA = small_domain()
 LINES = ["green tea in the north please", "what is the phone number ?"]

@@ -2,9 +2,8 @@
 
 import json
 
-from small_domain import DATA
-
 from rlhf_dialog.environments.built_in import build_environment
+from tests.parts.small_domain import DATA
 
 
 def test_a_guest_of_the_restaurant_guide_in_words():

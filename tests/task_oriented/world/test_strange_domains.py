@@ -4,13 +4,13 @@ from functools import cache, partial
 
 import pytest
 from gymnasium.utils.env_checker import check_env
-from strange_domains import STRANGE, strange
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains.domain import check_usable, parse_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.strange_domains import STRANGE, strange
 
 LEAST = {
     "twelve slots": 0.9

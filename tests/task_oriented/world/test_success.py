@@ -1,9 +1,9 @@
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import DialogueOutcome, Evaluator, evaluate
+from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
 GOAL = Goal({"tea": "green", "area": "north"}, {"name": None, "phone": None, "hours": None})

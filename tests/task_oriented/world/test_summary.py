@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
+from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
 

@@ -1,8 +1,8 @@
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
+from tests.parts.small_domain import small_domain
 
 INFORM = [Act("inform", "tea", "green")]
 NULL = [Act("null")]

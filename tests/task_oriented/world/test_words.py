@@ -5,11 +5,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
+from tests.parts.small_domain import small_domain
 
 DOMAIN = load_domain("restaurant")
 ODD = Domain(

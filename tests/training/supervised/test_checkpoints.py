@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import tiny
 from safetensors.torch import load_file
 
 from rlhf_dialog.commands.supervised import intent_classifier, relevance_model, sft
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
+from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
 

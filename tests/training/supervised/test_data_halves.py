@@ -1,11 +1,11 @@
 import json
 
 import pytest
-import tiny
 
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised.data_halves import of_half
+from tests.parts import tiny
 
 
 def test_the_halves_share_no_dialogue_and_leave_none_out(tmp_path):

@@ -1,10 +1,10 @@
 from itertools import product
 
 import pytest
-from slow_metrics import slow_macro_f1
 
 from rlhf_dialog.metrics.modules import Acts
 from rlhf_dialog.training.supervised import intent_classifier as intent
+from tests.parts.slow_metrics import slow_macro_f1
 
 
 def test_scores_by_hand():

@@ -4,11 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from classifiers import word_tokenizer
 from datasets import Dataset
-from scalars import pairs_about_a_word, pairs_about_length, save_scalar, write_pairs
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -17,6 +14,9 @@ from rlhf_dialog.rewards import RewardModel
 from rlhf_dialog.training.supervised import preference_model
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
+from tests.parts import tiny
+from tests.parts.classifiers import word_tokenizer
+from tests.parts.scalars import pairs_about_a_word, pairs_about_length, save_scalar, write_pairs
 
 pytestmark = pytest.mark.thorough
 

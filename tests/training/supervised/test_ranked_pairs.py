@@ -1,13 +1,13 @@
 """Pairs that a reward ranks: given replies, sampled ones, pairs of the data; ties; a reward that prefers nothing."""
 
 import pytest
-import tiny
 import yaml
-from scalars import write_pairs
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs
 from rlhf_dialog.training.supervised.settings import RankingKeys
+from tests.parts import tiny
+from tests.parts.scalars import write_pairs
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """The keys of the stages are known without torch, and every shipped YAML of a stage is one of them."""
 
 import pytest
-from processes import run_python
 
 from rlhf_dialog.config.loading import load_settings, shipped_folder
 from rlhf_dialog.training.supervised import settings
+from tests.parts.processes import run_python
 
 
 def test_no_library_is_loaded_for_the_keys():

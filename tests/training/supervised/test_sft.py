@@ -1,13 +1,13 @@
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from trl import SFTTrainer
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.training.supervised import sft
+from tests.parts import tiny
 
 
 def test_labels_cover_exactly_reply_and_separator_and_eos_where_it_is_learnt():

@@ -1,13 +1,13 @@
 """The supervised stages in a process that sees two GPUs: one is used, the batches and the weights are those of one."""
 
 import pytest
-import tiny
-from scalars import pairs_about_a_word, write_pairs
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
 from rlhf_dialog.commands.supervised import intent_classifier, preference_model, relevance_model, sft
 from rlhf_dialog.training.supervised.hugging_face_trainer import for_one_gpu
+from tests.parts import tiny
+from tests.parts.scalars import pairs_about_a_word, write_pairs
 
 BATCH = 4
 QUICK = f"--batch_size {BATCH} --max_steps 3 --device cpu --pytorch_threads 1".split()

@@ -3,7 +3,6 @@ from math import log
 
 import numpy as np
 import pytest
-from several_policies import TWO, seen, setting_of
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
@@ -17,6 +16,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
 )
 from rlhf_dialog.task_oriented.policies.multi_domain.views import Views
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
+from tests.parts.several_policies import TWO, seen, setting_of
 
 EVEN = Chances({"a": 1, "b": 1})
 

@@ -4,9 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
-from small_domain import small_domain
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
@@ -17,6 +14,9 @@ from rlhf_dialog.task_oriented.policies.sampling.measures import means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
+from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 
 NAMES = MultiLayout(TWO).names
 NORTH = "inform(hotel-area=north)"

@@ -6,7 +6,6 @@ import json
 import logging
 
 import pytest
-from servers import serving
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
@@ -23,6 +22,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 from rlhf_dialog.task_oriented.world.words import slot_in_words
+from tests.parts.servers import serving
 
 
 @pytest.mark.parametrize(

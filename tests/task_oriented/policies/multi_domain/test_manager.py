@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
-from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
@@ -12,6 +10,8 @@ from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti, Ran
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
+from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
+from tests.parts.small_domain import small_domain
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}
 MIXED = {

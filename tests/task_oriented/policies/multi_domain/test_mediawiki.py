@@ -6,11 +6,11 @@ import ssl
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from servers import serving
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import LookupFailed, WikiPage
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki, is_public
+from tests.parts.servers import serving
 
 HERE = "127.0.0.1"
 

@@ -1,9 +1,9 @@
 import pytest
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.multi_domain.topics import Topics
 from rlhf_dialog.task_oriented.world.acts import parse_acts
+from tests.parts.small_world import small_world
 
 WORLD = small_world().only(["restaurant", "hotel", "train"])
 NAMES = "hotel, restaurant or train"

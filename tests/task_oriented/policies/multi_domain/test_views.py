@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
-from several_policies import THREE, TWO, dialogue, piece, seen, setting_of
-from small_domain import small_domain
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
+from tests.parts.several_policies import THREE, TWO, dialogue, piece, seen, setting_of
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 HOTEL = [

@@ -1,13 +1,13 @@
 import math
 
 import pytest
-from toy_environments import Counted
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import compare_dialogues, means, measure_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript
+from tests.parts.toy_environments import Counted
 
 POLICY = RandomPolicy(PolicySpec(2, 3))
 

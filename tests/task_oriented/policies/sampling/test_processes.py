@@ -8,8 +8,6 @@ import sys
 from functools import partial
 
 import pytest
-from small_domain import small_domain
-from toy_environments import Broken
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -18,6 +16,8 @@ from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.small_domain import small_domain
+from tests.parts.toy_environments import Broken
 
 MAKE = partial(ActLevel, small_domain(), 0.3)
 POLICY = RandomPolicy(PolicySpec(MAKE().layout.size, len(MAKE().names)))

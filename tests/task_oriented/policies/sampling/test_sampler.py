@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from small_domain import small_domain
-from toy_environments import Counted
 
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.small_domain import small_domain
+from tests.parts.toy_environments import Counted
 
 POLICY = RandomPolicy(PolicySpec(2, 3))
 

@@ -1,12 +1,11 @@
-from small_domain import small_domain
-from small_world import small_world
-
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import transcript
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 GOAL = {

@@ -1,6 +1,5 @@
 """A class of the user's own: seeds for its dialogues, limits on its calls, and one error for each thing that it gets wrong."""
 
-import own_environments
 import pytest
 
 from rlhf_dialog.errors import UserError
@@ -8,6 +7,7 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.user_environments import UserEnvironment, read_sizes, user_environment
+from tests.parts import own_environments
 
 POLICY = RandomPolicy(PolicySpec(2, 2))
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
-from toy_environments import Broken, Counted
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed, VectorEnv
+from tests.parts.toy_environments import Broken, Counted
 
 
 def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():

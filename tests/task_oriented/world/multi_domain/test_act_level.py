@@ -6,13 +6,13 @@ from random import Random
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from small_world import REAL, needs_multiwoz, small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from tests.parts.small_world import REAL, needs_multiwoz, small_world
 
 WORLD = small_world()
 VARIANTS = [{}, {"user": {"acts_per_turn": 1}}, {"user": {"failing_bookings": 1.0}}, {"max_turns": 3}]

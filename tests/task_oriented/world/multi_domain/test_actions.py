@@ -2,11 +2,11 @@ from random import Random
 
 import numpy as np
 import pytest
-from small_world import small_world
 
 from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout, action_names
 from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 ACTIONS = MultiActions(WORLD)

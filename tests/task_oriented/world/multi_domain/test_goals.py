@@ -2,12 +2,12 @@ from collections import Counter
 from random import Random
 
 import pytest
-from small_world import REAL, goal_model, needs_multiwoz, small_world, write_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
 from rlhf_dialog.task_oriented.domains.services import Chances
 from rlhf_dialog.task_oriented.world.multi_domain.goals import DAYS, DomainGoal, _another_booking, draw_goal, parse_goal
+from tests.parts.small_world import REAL, goal_model, needs_multiwoz, small_world, write_world
 
 WORLD = small_world()
 

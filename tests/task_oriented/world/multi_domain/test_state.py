@@ -2,10 +2,10 @@ import re
 from random import Random
 
 import pytest
-from small_world import small_world
 
 from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 

@@ -1,10 +1,10 @@
 import pytest
-from small_world import small_world
 
 from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.state import Booking
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 ASKED = {"hotel": {"info": {"area": "north"}, "requests": ["phone", "stars"]}}

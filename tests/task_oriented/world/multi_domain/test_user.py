@@ -1,12 +1,12 @@
 from random import Random
 
 import pytest
-from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.user import MultiAgendaUser
+from tests.parts.small_world import small_world
 
 WORLD = small_world()
 HOTEL = {"hotel": {"info": {"area": "north", "stars": "4"}, "requests": ["phone", "parking"]}}

@@ -2,13 +2,13 @@ from collections import Counter
 from random import Random
 
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.users.agenda import contradicts_goal, find_unconfirmed, read_system_turn
 from rlhf_dialog.task_oriented.world.users.parameters import FRIENDLY
+from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
 WISH = Goal({"tea": "green", "area": "dontcare"})

@@ -1,7 +1,6 @@
 """A person as the user."""
 
 import pytest
-from small_domain import small_domain
 
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
@@ -10,6 +9,7 @@ from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users.human import HumanUser, describe_goal, why_failed
 from rlhf_dialog.task_oriented.world.words import system_words
+from tests.parts.small_domain import small_domain
 
 TEA = small_domain()
 GOAL = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}

@@ -5,9 +5,6 @@ Acts in a language model's words."""
 from random import Random
 
 import pytest
-import tiny
-from agents import save
-from small_domain import small_domain
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.base import answer, open_episode
@@ -19,6 +16,9 @@ from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser, language_model
 from rlhf_dialog.task_oriented.world.users.language_model import LMUser, LMWords, answer_all, load_speaker
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
+from tests.parts import tiny
+from tests.parts.agents import save
+from tests.parts.small_domain import small_domain
 
 GOALS = ["A cheap room.", "A quiet room.", "A room with a view."]
 REPLIES = ["Yes .", "Which day ?", "It is taken ."]

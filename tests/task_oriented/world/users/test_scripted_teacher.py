@@ -3,7 +3,8 @@
 from random import Random
 
 import pytest
-from scripted_teacher import ScriptedTeacher
+
+from tests.parts.scripted_teacher import ScriptedTeacher
 
 ANSWERS = {"when ?": "At nine .", "how much ?": "Ten ."}
 

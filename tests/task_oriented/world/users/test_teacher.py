@@ -1,10 +1,10 @@
 """A person who talks and rewards."""
 
 import pytest
-from persons import typing
 
 from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
+from tests.parts.persons import typing
 
 ASKED = "> Reward, -20 to 20 (Enter: none): "
 

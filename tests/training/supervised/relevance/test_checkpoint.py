@@ -1,10 +1,10 @@
 """The checkpoint of a relevance model's members, as it lies on disk."""
 
 import torch
-from relevance_models import letter_model
 
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
+from tests.parts.relevance_models import letter_model
 
 
 def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
+from tests.parts.relevance_models import letter_model
 
 
 def learned(architecture):

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, near_prompts, number_pairs
+from tests.parts.relevance_models import letter_model
 
 DIALOGUES = [["a b", "c", "d e", "f"], ["g h", "c", "i"], ["a b j", "k", "l m"]]
 WEIGHT = 30.0

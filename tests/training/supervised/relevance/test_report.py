@@ -1,9 +1,9 @@
 import pytest
-from relevance_models import save_letters
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.training.supervised.relevance.report import kinds_of_replies, markdown, measure
+from tests.parts.relevance_models import save_letters
 
 PAIRS = [
     Dialogue(turns, response=reply, meta={"dialogue": number})
