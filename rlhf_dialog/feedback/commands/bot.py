@@ -28,7 +28,7 @@ class BotOptions(Options):
 
 
 class InitOptions(BotOptions):
-    agent: str = option("what it begins with: an agent folder, a training run, or a name on the Hub")
+    agent: str = option("the first version: an agent folder, a training run, or a name on the Hub")
 
 
 def run_init(options: InitOptions) -> None:

@@ -20,7 +20,7 @@ class FeedbackExportOptions(BotOptions):
         "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", form="positional"
     )
     format: str = option(
-        "jsonl: everything, a dialogue a line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
+        "jsonl: everything, one dialogue per line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
         "scores; dpo: prompt, chosen, rejected, of edits and choices (default: jsonl)",
         "jsonl",
         choices=exports.FORMATS,
@@ -56,7 +56,7 @@ class ImportOptions(BotOptions):
     file: Path = option(
         ".jsonl, .json, .csv or .parquet file, or folder of save_to_disk", metavar="FILE", form="positional"
     )
-    name: str | None = option("where it is from: source and person are import:NAME (default: the format's name)")
+    name: str | None = option("name of the source: import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
 
 

@@ -11,7 +11,7 @@ from rlhf_dialog.terminal import visible
 
 
 class LearnOptions(BotOptions):
-    dry_run: bool = option("say what would be used and left out, and change nothing")
+    dry_run: bool = option("report which feedback would be used; change nothing")
     trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
 
 

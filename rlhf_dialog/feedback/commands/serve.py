@@ -35,16 +35,15 @@ class ServeOptions(BotOptions):
     port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
     host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
     auth: str | None = option(
-        "who may use the page; a file has one user:password a line. Needed for another --host and for --share",
+        "who may use the page; a file has one user:password per line. Required with another --host and --share",
         metavar="USER:PASSWORD|FILE",
     )
     allow_host: tuple[str, ...] = option(
-        "name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
-        "any. May be given again",
+        "host name under which the page may be opened, e.g. a proxy's; with --auth every name is allowed. Repeatable",
         metavar="NAME",
         form="repeated",
     )
-    share: bool = option("also a public link through Gradio's servers")
+    share: bool = option("also make a public link through Gradio's servers")
     device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 

@@ -38,29 +38,31 @@ FILES = ("config.json", "rlhf_dialog.json")
 
 class EvaluatePolicyOptions(Options):
     agent: Path = option("folder of the agent, runs/NAME/agent")
-    dialogues: int = option("dialogues of each policy; default 1000", 1000)
-    domain: str | None = option("path of the agent's domain, when it has moved")
-    data_path: str | None = option("folder of multiwoz, when it has moved")
-    error_rate: float | None = option("how often the user is misunderstood; default: as in training")
-    user: str | None = option("friendly, unfriendly or fixed; default: as in training")
+    dialogues: int = option("number of dialogues per policy; default 1000", 1000)
+    domain: str | None = option("path of the agent's domain, if it has moved")
+    data_path: str | None = option("folder of multiwoz, if it has moved")
+    error_rate: float | None = option("probability that a user act is misunderstood; default: as in training")
+    user: str | None = option("the simulated user: friendly, unfriendly or fixed; default: as in training")
     answers: str | None = option(
-        "lists of actions: JSON of each action and what people say before it; searched like a configuration",
+        "for a list of actions: JSON file with what users say before each action; searched like a YAML",
         metavar="FILE",
     )
-    seed: int = option("another number gives other dialogues; default 0", 0)
+    seed: int = option("seed of the test dialogues; default 0", 0)
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
     output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
     register: str | None = option(REGISTER, metavar="FILE")
     trust_config: bool = option(
-        "let the files of the agent's run name what leads out of its folder: a class of your own, a model on the Hub, a file"
+        "allow the run's files to name things outside of the run folder: your own classes, models on the Hub, files"
     )
     environment: str | None = option(
-        "language models: a registered environment; default: that of the agent's run, else restaurant"
+        "for language models: a registered environment; default: that of the agent's run, else restaurant"
     )
     baseline: Path | None = option(
-        "language models: a second agent for the same dialogues, such as the one PPO began with"
+        "for language models: a second agent for the same dialogues, e.g. the model before PPO"
     )
-    temperature: float | None = option("language models: of agent and baseline; default: the agent's own sampling")
+    temperature: float | None = option(
+        "for language models: sampling temperature of agent and baseline; default: the agent's"
+    )
 
 
 def is_language_model(folder: Path) -> bool:

@@ -1,11 +1,11 @@
-"""Measure a dialogue policy: success, reward and turns with 95 % intervals, beside the handcrafted and the random policy.
+"""Evaluate a dialogue policy next to the handcrafted and the random policy: success, reward and turns with 95 % intervals.
 
 python scripts/evaluate_policy.py --agent runs/restaurant/agent --dialogues 1000
 
-All three meet the same users with the same goals, which no run is trained on; each difference from the handcrafted policy is
-taken dialogue by dialogue. --transcripts N prints the first N dialogues of the agent.
+All three talk with the same held-out users. Differences from the handcrafted policy are paired by dialogue. --transcripts N
+prints the first N dialogues of the agent.
 
-An agent that chooses from a list of actions is asked by a scripted person, who knows the right answers from a file:
+An agent with a list of actions is tested by a scripted user, with the right answers in a file:
 python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.json
 """
 

@@ -1,4 +1,4 @@
-"""The settings of a run that trains a dialogue policy at act level."""
+"""The settings of a run that trains a dialogue policy."""
 
 import re
 from pathlib import Path
@@ -26,10 +26,10 @@ OF_AGENT = ("domain", "data_path", "domains", "error_rate", "user", "max_turns",
 class ActionsConfig(Settings):
     """A list of actions as the domain"""
 
-    actions: str = Field(description="JSON file with a list of actions: name, sentence, and when it is allowed")
+    actions: str = Field(description="JSON file with the actions: name, sentence, and when it is allowed")
     state: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="last_turns"),
-        description="what the policy sees of the turns so far: last_turns, or a function of your own that a file registers",
+        description="what the policy observes of the dialogue: last_turns, or a registered function of your own",
     )
 
     @field_validator("state", mode="before", json_schema_input_type=ClassConfig | str)
@@ -43,79 +43,76 @@ class PolicyConfig(Settings):
 
     domain: str | ActionsConfig = Field(
         "restaurant",
-        description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676; with a person also "
+        description="restaurant, multiwoz, or the path of your domain (our JSON, PyDial, CamRest676); with user: person also "
         "{actions: FILE}, a list of what the system can say",
     )
-    data_path: str | None = Field(None, description="the folder of multiwoz: db/, ontology and goal model; else null")
+    data_path: str | None = Field(None, description="for multiwoz: the folder with db/, ontology and goal model")
     domains: list[str] | None = Field(
-        None, description="those of multiwoz that users want, such as [restaurant, hotel]; null: all of them"
+        None, description="for multiwoz: the domains that users ask for, e.g. [restaurant, hotel]; null: all"
     )
     end_reward: tuple[float, float] | None = Field(
-        None, description="of multiwoz: success and failure at the end, such as [20, 0]; null: 80 and -40, as ConvLab"
+        None,
+        description="for multiwoz: rewards of success and failure, e.g. [20, 0]; null: 80 and -40",
     )
-    error_rate: float = Field(0.0, ge=0, le=1, description="how often the user is misunderstood; 0.15 is usual")
+    error_rate: float = Field(0.0, ge=0, le=1, description="probability of misunderstanding a user act; 0.15 is usual")
     user: str | dict[str, Any] = Field(
         "friendly",
-        description="friendly, unfriendly, fixed, or the agenda user's parameters; person: you talk, and you give the rewards",
+        description="friendly, unfriendly, fixed, or parameters of the agenda user; person: you talk and give the rewards",
     )
-    show_goal: bool = Field(
-        True, description="of user person: you are asked to pursue a goal; false: you have wishes of your own"
-    )
+    show_goal: bool = Field(True, description="for user: person: show you a goal to pursue; false: you choose your own")
     rewards: tuple[float, float] | None = Field(
         None,
-        description="of user person: the lowest and the highest reward; null: -20 and 20, of a list of actions -1 and 1",
+        description="for user: person: lowest and highest; null: -20 and 20 (list of actions: -1 and 1)",
     )
     reward_after: Literal["dialogue", "turn"] | None = Field(
-        None, description="of user person: when a reward is asked for; null: dialogue, of a list of actions turn"
+        None, description="for user: person: when to ask for a reward; null: dialogue (list of actions: turn)"
     )
-    max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
+    max_turns: int = Field(25, ge=1, description="longer dialogues are cut off and count as failed")
     wrong_rewards: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="share of the dialogues whose final reward is given wrongly, as people do; evaluations are right; null: 0",
+        description="share of training dialogues whose final reward is inverted; null: 0",
     )
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
         description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; "
-        "of several domains also manager, committee; or a registered class",
+        "for several domains also manager, committee; or a registered class",
     )
     environment: ClassConfig | None = Field(
         None,
-        description="a registered environment of your own in place of domain, error_rate and user: {id, args}; max_turns and "
-        "step_timeout_s are its limits",
+        description="{id, args} of a registered environment, used instead of domain, error_rate and user; max_turns and "
+        "step_timeout_s still apply",
     )
     imitation_dialogues: int = Field(
         0,
         ge=0,
-        description="dialogues of the handcrafted policy that ppo imitates before it learns; 0: it starts from nothing",
+        description="number of dialogues of the handcrafted policy that ppo imitates first; 0: it starts untrained",
     )
-    batchsz: int = Field(1024, ge=1, description="turns that are sampled in each iteration, exactly")
-    epoch: int = Field(200, ge=1, description="iterations")
-    num_envs: int = Field(8, ge=1, le=4096, description="dialogues side by side")
+    batchsz: int = Field(1024, ge=1, description="turns sampled per iteration")
+    epoch: int = Field(200, ge=1, description="number of iterations")
+    num_envs: int = Field(8, ge=1, le=4096, description="number of dialogues that run in parallel")
     process_num: int = Field(
-        0, ge=0, le=256, description="processes that host them; 0: this process. It changes no number"
+        0, ge=0, le=256, description="worker processes for the environments; 0: none. Results do not depend on it"
     )
     step_timeout_s: float | None = Field(
         None,
         gt=0,
-        description="seconds for one call of an environment of your own, or for an answer of the processes; null: no limit",
+        description="time limit in seconds for one step of your own environment or of a worker process; null: none",
     )
-    seed: int = Field(0, ge=0, lt=2**30, description="weights, users, error channel, and what the policy draws")
-    eval_interval: int = Field(
-        10, ge=0, description="iterations between evaluations on dialogues that no run is trained on; 0: none"
-    )
-    eval_dialogues: int = Field(200, ge=1, description="dialogues of an evaluation, the same ones each time")
+    seed: int = Field(0, ge=0, lt=2**30, description="seed of weights, users, errors and sampling")
+    eval_interval: int = Field(10, ge=0, description="iterations between evaluations on held-out dialogues; 0: none")
+    eval_dialogues: int = Field(200, ge=1, description="dialogues per evaluation, always the same ones")
     run_dir: str = Field("./runs", description="the run folder is <run_dir>/<experiment_name>")
     experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
     save_interval: int = Field(
         1, ge=1, description="iterations between checkpoints; 1: a kill loses no finished iteration"
     )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep")
-    log_interval: int = Field(10, ge=1, description="iterations between lines of the log; metrics.jsonl has all")
-    sample_interval: int = Field(0, ge=0, description="iterations between dialogues in the log; 0: none")
+    log_interval: int = Field(10, ge=1, description="iterations between log lines; metrics.jsonl has every iteration")
+    sample_interval: int = Field(0, ge=0, description="iterations between printed dialogues; 0: none")
     grace_seconds: float = Field(
-        25.0, ge=0, description="a signal lets the iteration finish if it needs at most this long"
+        25.0, ge=0, description="after a signal, the current iteration may take this many seconds to finish"
     )
     use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
