@@ -17,10 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49791,
-    "lines of the pipeline": 32225,
+    "lines of the package": 49732,
+    "lines of the pipeline": 32168,
     "lines of tests": 64227,
-    "words of documents": 31553,
+    "words of documents": 31527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
@@ -38,20 +38,18 @@ def folder_name(value: str | None) -> str | None:
         return None
     fits = re.fullmatch(r"[^/\\.\t\n][^/\\\t\n]{0,200}", value) and len(value.encode(errors="replace")) <= 230
     if not fits or visible(value) != value:
-        raise ValueError(
-            "the name of a folder: at most 201 letters and 230 bytes, without / \\ and control characters, and no dot at its "
-            "beginning"
-        )
+        limits = "at most 201 letters and 230 bytes, without / \\ and control characters, and no dot at its beginning"
+        raise ValueError(f"the name of a folder: {limits}")
     return value
 
 
 def check_together(config: Any) -> None:
     """Raises ValueError when the keys of a `schema.Config`, whose values are valid, contradict each other."""
-    check_precision(config.precision, config.use_amp, config.amp_dtype)
-    n = config.num_responses_per_prompt
+    _check_precision(config)
+    n, estimator = config.num_responses_per_prompt, config.advantage_estimator
     if config.estimator.needs_groups and n < 2:
         raise ValueError(
-            f"num_responses_per_prompt: {config.advantage_estimator} compares the responses of one prompt "
+            f"num_responses_per_prompt: {estimator} compares the responses of one prompt "
             f"and needs at least 2, found {n}; set it too, for example to {config.estimator.num_responses_per_prompt} "
             "(a saved config.yaml contains the number for the estimator of its own run)"
         )
@@ -65,13 +63,13 @@ def check_together(config: Any) -> None:
     _check_guard(config)
     if config.whiten_rewards and config.estimator.needs_groups:
         raise ValueError(
-            f"whiten_rewards: {config.advantage_estimator} compares the sums of the rewards of whole responses; leave it out, or "
+            f"whiten_rewards: {estimator} compares the sums of the rewards of whole responses; leave it out, or "
             "use another advantage_estimator"
         )
     if config.credit == "turn" and not config.estimator.needs_critic:
         raise ValueError(
             f"credit: turn needs an advantage_estimator with a critic ({', '.join(names('needs_critic'))}), found "
-            f"{config.advantage_estimator!r}; change one of them"
+            f"{estimator!r}; change one of them"
         )
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
@@ -141,9 +139,8 @@ def _check_end(config: Any) -> None:
     default = type(config).model_fields["total_time_steps"].default
     others = {"max_iterations": None, "total_time_steps": default}
     if given := [f"{key}: {getattr(config, key)}" for key, value in others.items() if getattr(config, key) != value]:
-        raise ValueError(
-            f"total_episodes: {config.total_episodes} beside {given[0]}: a run has one end; remove one of them"
-        )
+        what = f"{config.total_episodes} beside {given[0]}"
+        raise ValueError(f"total_episodes: {what}: a run has one end; remove one of them")
 
 
 def _check_networks(config: Any) -> None:
@@ -155,26 +152,14 @@ def _check_networks(config: Any) -> None:
     if config.critic_class and config.critic_path:
         raise ValueError("critic_class: critic_path names another start of the critic; leave one of them out")
     if config.critic_class and (config.use_share_model or not config.estimator.needs_critic):
-        key = (
-            "use_share_model: true" if config.use_share_model else f"advantage_estimator: {config.advantage_estimator}"
-        )
+        estimator = f"advantage_estimator: {config.advantage_estimator}"
+        key = "use_share_model: true" if config.use_share_model else estimator
         raise ValueError(f"critic_class: under {key} there is no separate critic; leave one of them out")
 
 
-Asked = Literal["auto", "fp32", "bf16", "fp16"]
-
-
-def requested_precision(precision: Asked, use_amp: bool | None, amp_dtype: Literal["auto", "bf16", "fp16"]) -> Asked:
-    """The precision that the three keys ask for; `auto` is for the device to decide. `amp_dtype` alone asks for nothing."""
-    if use_amp is None or precision != "auto":
-        return precision
-    if not use_amp:
-        return "fp32"
-    return "bf16" if amp_dtype == "auto" else amp_dtype
-
-
-def check_precision(precision: Asked, use_amp: bool | None, amp_dtype: Literal["auto", "bf16", "fp16"]) -> None:
+def _check_precision(config: Any) -> None:
     """Raises ValueError when `precision` asks for one thing, and an older key for another."""
+    precision, use_amp, amp_dtype = config.precision, config.use_amp, config.amp_dtype
     if precision == "auto":
         return
     conflicting = {}
@@ -184,6 +169,5 @@ def check_precision(precision: Asked, use_amp: bool | None, amp_dtype: Literal["
         conflicting["amp_dtype"] = amp_dtype
     if conflicting:
         found = " and ".join(f"{key}: {value}" for key, value in conflicting.items())
-        raise ValueError(
-            f"precision: {precision}, but {found}; keep precision, and leave out {' and '.join(conflicting)}"
-        )
+        remedy = f"keep precision, and leave out {' and '.join(conflicting)}"
+        raise ValueError(f"precision: {precision}, but {found}; {remedy}")

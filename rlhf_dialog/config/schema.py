@@ -6,19 +6,16 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.checks import (
-    Asked,
-    OneOf,
-    RepositoryName,
-    check_together,
-    folder_name,
-    requested_precision,
-    without_prompts,
-)
+from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
 
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Amount = Annotated[float, Field(ge=0, le=10**6)]
+Positive = Annotated[float, Field(gt=0, le=10**6)]
+MaybePositive = Annotated[float | None, Field(gt=0, le=10**6)]
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
@@ -38,9 +35,7 @@ class RunKeys(Settings):
     verify_checkpoint: Literal["full", "sizes"] = Field(
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
-    grace_seconds: float = Field(
-        20.0, ge=0, le=10**6, description="seconds to finish and save the iteration after SIGTERM or Ctrl-C"
-    )
+    grace_seconds: Amount = Field(20.0, description="seconds to finish and save the iteration after SIGTERM or Ctrl-C")
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every iteration"
     )
@@ -55,10 +50,10 @@ class RunKeys(Settings):
     eval_metric: str = Field(
         "score",
         min_length=1,
-        description="metric that selects the best checkpoint (higher is better), without its prefix `eval/`",
+        description="metric of the best checkpoint (higher is better), without its prefix `eval/`",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    precision: Precision = Field(
         "auto",
         description="precision of rollout, scoring and update; trained weights are float32. auto: bf16 on a GPU that has it, "
         "else fp32; fp16: with loss scaling, for GPUs without bf16",
@@ -92,13 +87,9 @@ class ModelKeys(Settings):
         description="initial model of a separate critic, such as a reward model with the same tokenizer: folder or Hub name; "
         "default: model_path",
     )
-    packing: bool = Field(
-        True, description="skip padding if the model's attention allows it; changes speed, not the result"
-    )
+    packing: bool = Field(True, description="skip padding where attention allows it; changes speed, not the result")
     trust_remote_code: bool = Field(False, description="allow a model to run the code in its folder")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) if there are no safetensors"
-    )
+    allow_pickle_weights: bool = Field(False, description="read pytorch_model.bin (pickle) if there are no safetensors")
 
 
 class MemoryKeys(Settings):
@@ -110,9 +101,7 @@ class MemoryKeys(Settings):
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(
-        None,
-        min_length=1,
-        description="linear layers to adapt, by the ends of their names; default: all layers of the trunk",
+        None, min_length=1, description="linear layers to adapt, by the ends of their names; default: all of the trunk"
     )
     activation_checkpointing: bool = Field(
         False, description="recompute each layer in the backward pass: less memory, more time"
@@ -125,22 +114,15 @@ class PPOKeys(Settings):
     advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] = Field(
         "gae", description=f"only {' and '.join(estimators.names('needs_critic'))} trains a critic"
     )
-    num_responses_per_prompt: int = Field(
+    num_responses_per_prompt: Count = Field(
         BY_ESTIMATOR,
-        ge=1,
-        le=10**6,
         validate_default=True,
         description=f"responses to each prompt; default: 1, or 4 for {' and '.join(estimators.names('needs_groups'))}",
     )
-    episode_length: int = Field(
-        128,
-        ge=1,
-        le=10**6,
-        description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size",
+    episode_length: Count = Field(
+        128, description="OpenRL's tokens per environment and iteration; see rollout_batch_size"
     )
-    env_num: int = Field(
-        5, ge=1, le=10**6, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
-    )
+    env_num: Count = Field(5, description="OpenRL's number of environments, over all processes; see rollout_batch_size")
     rollout_batch_size: int | None = Field(
         None,
         ge=1,
@@ -148,9 +130,7 @@ class PPOKeys(Settings):
         description="responses per iteration, over all processes; default: episode_length * env_num / max_new_tokens, rounded up",
     )
     ppo_epoch: int = Field(5, ge=1, le=10**4, description="passes over each rollout")
-    num_mini_batch: int = Field(
-        20, ge=1, le=10**6, description="minibatches (optimizer steps) per pass; at most one per response"
-    )
+    num_mini_batch: Count = Field(20, description="minibatches (optimizer steps) per pass; at most one per response")
     per_device_microbatch_size: int = Field(
         16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
     )
@@ -159,11 +139,9 @@ class PPOKeys(Settings):
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
-    critic_warmup: int = Field(
-        0, ge=0, description="number of first iterations in which only a separate critic is trained"
-    )
-    opti_eps: float = Field(1e-5, gt=0, le=10**6, description="epsilon of Adam")
-    weight_decay: float = Field(0.0, ge=0, le=10**6, description="decoupled weight decay (AdamW)")
+    critic_warmup: int = Field(0, ge=0, description="first iterations in which only a separate critic is trained")
+    opti_eps: Positive = Field(1e-5, description="epsilon of Adam")
+    weight_decay: Amount = Field(0.0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
     gamma: float = Field(
         0.99,
@@ -178,32 +156,19 @@ class PPOKeys(Settings):
         "whole turn of a dialogue",
     )
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
-    clip_param: float = Field(
-        0.2, gt=0, le=10**6, description="clip range of the ratio, and of the value in the clipped value loss"
-    )
-    value_clip_param: float | None = Field(
-        None, gt=0, le=10**6, description="clip range of the value in the clipped value loss; default: clip_param"
-    )
+    clip_param: Positive = Field(0.2, description="clip range of the ratio, and of the value in the clipped value loss")
+    value_clip_param: MaybePositive = Field(None, description="clip range of the value loss; default: clip_param")
     dual_clip_coeff: float = Field(
-        3.0,
-        gt=1,
-        le=10**6,
-        description="with dual_clip_ppo: upper bound of the loss, as a multiple of a negative advantage",
+        3.0, gt=1, le=10**6, description="with dual_clip_ppo: bound of the loss, as a multiple of a negative advantage"
     )
-    entropy_coef: float = Field(0.01, ge=0, le=10**6, description="weight of the entropy bonus")
-    value_loss_coef: float = Field(0.5, ge=0, le=10**6, description="weight of the value loss")
+    entropy_coef: Amount = Field(0.01, description="weight of the entropy bonus")
+    value_loss_coef: Amount = Field(0.5, description="weight of the value loss")
     use_clipped_value_loss: bool = Field(True, description="clip the change of the value to value_clip_param")
-    huber_delta: float = Field(10.0, gt=0, le=10**6, description="error above which the Huber value loss is linear")
-    use_valuenorm: bool = Field(
-        True, description="the critic predicts returns normalised by their running mean and deviation"
-    )
-    max_grad_norm: float = Field(
-        10.0, gt=0, le=10**6, description="maximum gradient norm, of policy and separate critic each"
-    )
+    huber_delta: Positive = Field(10.0, description="error above which the Huber value loss is linear")
+    use_valuenorm: bool = Field(True, description="normalise the critic's returns by their running mean and deviation")
+    max_grad_norm: Positive = Field(10.0, description="maximum gradient norm, of policy and separate critic each")
     max_skipped_steps: int = Field(
-        3,
-        ge=1,
-        description="number of consecutive optimizer steps with non-finite numbers that stops the run; fewer are skipped",
+        3, ge=1, description="consecutive optimizer steps with non-finite numbers that stop the run; fewer are skipped"
     )
 
     @field_validator(
@@ -220,16 +185,12 @@ class PPOKeys(Settings):
 class RewardKeys(Settings):
     """Reward and KL"""
 
-    kl_coef: float = Field(0.2, ge=0, le=10**6, description="initial coefficient of the KL penalty per token")
-    kl_target: float = Field(0.05, gt=0, le=10**6, description="KL per token that the controller aims for")
-    kl_rate: float = Field(0.1, ge=0, le=10**6, description="step size of the controller; 0: kl_coef stays fixed")
-    kl_clip: float = Field(0.2, gt=0, le=10**6, description="limit of the controller's relative error")
-    kl_hold: bool = Field(
-        True, description="keep the coefficient from falling until the KL has reached its target once"
-    )
-    kl_coef_max: float | None = Field(
-        10.0, gt=0, le=10**6, description="largest coefficient that the controller sets; null: no limit"
-    )
+    kl_coef: Amount = Field(0.2, description="initial coefficient of the KL penalty per token")
+    kl_target: Positive = Field(0.05, description="KL per token that the controller aims for")
+    kl_rate: Amount = Field(0.1, description="step size of the controller; 0: kl_coef stays fixed")
+    kl_clip: Positive = Field(0.2, description="limit of the controller's relative error")
+    kl_hold: bool = Field(True, description="keep the coefficient from falling until the KL has reached its target")
+    kl_coef_max: MaybePositive = Field(10.0, description="largest coefficient the controller sets; null: no limit")
     kl_in: Literal["reward", "loss"] = Field(
         "reward",
         description="reward: subtract the log-ratio of each sampled token from its reward; loss: add the exact KL over the "
@@ -245,16 +206,14 @@ class RewardKeys(Settings):
         description="divide the token rewards, including KL penalties, by their standard deviation over the rollout; a positive "
         "mean then acts as a penalty on length",
     )
-    truncation_penalty: float = Field(
-        0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"
-    )
+    truncation_penalty: Amount = Field(0.0, description="subtracted from the score of a response cut at max_new_tokens")
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
         description="if a response has no finite score: stop the run, or skip the episode "
         f"({', '.join(estimators.names('needs_groups'))}: its whole group) and count it",
     )
-    reward_timeout_s: float | None = Field(
-        None, gt=0, le=10**6, description="time limit for scoring a rollout or an evaluation; default: no limit"
+    reward_timeout_s: MaybePositive = Field(
+        None, description="time limit for scoring a rollout or an evaluation; default: no limit"
     )
 
 
@@ -273,7 +232,7 @@ class ClassConfig(Settings):
 class EnvironmentConfig(ClassConfig):
     """A registered environment, and how long it may take."""
 
-    step_timeout_s: float | None = Field(None, gt=0, le=10**6, description="seconds for one call of reset or step")
+    step_timeout_s: MaybePositive = Field(None, description="seconds for one call of reset or step")
     max_turns: int = Field(1000, ge=1, description="replies after which an environment must have ended its dialogue")
 
 
@@ -293,9 +252,7 @@ class DeepSpeedKeys(Settings):
 
     use_deepspeed: bool = Field(False, description="train with DeepSpeed ZeRO, on one or more processes")
     use_fp16: bool = Field(False, description="fp16 weights in the DeepSpeed engine; settings: the JSON's fp16 block")
-    use_offload: bool = Field(
-        False, description="keep the optimizer state in host memory; at ZeRO stage 3 also the weights"
-    )
+    use_offload: bool = Field(False, description="optimizer state in host memory; at ZeRO stage 3 also the weights")
     deepspeed_config: str | None = Field(
         None, description="DeepSpeed JSON, in the YAML's folder or ds_configs/; default: ZeRO stage 2"
     )
@@ -333,8 +290,7 @@ class GuardConfig(Settings):
         "with exit code 3; the newest checkpoint from before these validations is kept",
     )
     judge: ClassConfig | None = Field(
-        None,
-        description="a registered reward that is not part of reward_class: {id, args}; null: warn about other signs only",
+        None, description="a registered reward outside of reward_class: {id, args}; null: warn about other signs only"
     )
 
 
@@ -345,8 +301,7 @@ class Config(
 
     env: EnvConfig = Field(description="source of the prompts; not needed with an environment")
     environment: EnvironmentConfig | None = Field(
-        None,
-        description="environment to use instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md",
+        None, description="used instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md"
     )
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
     guard: GuardConfig | None = Field(
@@ -378,9 +333,13 @@ class Config(
         return ESTIMATORS[self.advantage_estimator]
 
     @property
-    def asked_precision(self) -> Asked:
-        """What `precision` and the older keys ask for."""
-        return requested_precision(self.precision, self.use_amp, self.amp_dtype)
+    def asked_precision(self) -> Precision:
+        """What `precision`, else `use_amp` with `amp_dtype`, asks for; `auto`: the device decides."""
+        if self.use_amp is None or self.precision != "auto":
+            return self.precision
+        if not self.use_amp:
+            return "fp32"
+        return "bf16" if self.amp_dtype == "auto" else self.amp_dtype
 
     @property
     def uses_fp16(self) -> bool:

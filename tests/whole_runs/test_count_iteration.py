@@ -7,7 +7,7 @@ import pytest
 
 from tests.parts.processes import ROOT
 
-CEILINGS = [18, 4012, 44, 8219]  # files and lines of training/ and models/, then of the package; they only fall
+CEILINGS = [17, 3926, 42, 7903]  # files and lines of training/ and models/, then of the package; they only fall
 
 
 @pytest.mark.thorough
