@@ -81,6 +81,7 @@ class Placement:
             check_token_count(config, self.settings)
             document = engine_document(config, self.settings, plan, world.size)
             self._prepare(self.settings)
+        self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities
         self._report_float32()
         if self.precision == "bf16" and world.is_main:
             report_emulation(world.device)
@@ -134,11 +135,6 @@ class Placement:
         else:
             why, remedy = "it has no bf16", "set precision: fp16"
         logger.warning("%s computes in float32, because %s; for several times the speed, %s", device, why, remedy)
-
-    @property
-    def reduced_precision(self) -> bool:
-        """Whether log-probabilities are computed in less than float32, TF32 included."""
-        return self.precision != "fp32" or uses_tf32(self.config, self.world.device)
 
     # -- frozen models
 

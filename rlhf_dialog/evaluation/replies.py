@@ -16,9 +16,9 @@ from rich.progress import track
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array, Numbers
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.policy import num_positions, teacher_forced
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.terminal import each_logged
 
 logger = logging.getLogger(__name__)

@@ -1,12 +1,9 @@
-"""Load a policy and let it answer dialogues."""
+"""A trained agent, loaded from its folder with its settings."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ConfigDict
-from torch import Tensor
 
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
@@ -15,67 +12,15 @@ from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_e
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.device_copies import fetch
 from rlhf_dialog.models.dimensions import num_embeddings
-from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule, respond
+from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
-from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.responder import Responder
 
 AGENT_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One answer: the text that rewards and metrics see (cut at the separator, without special tokens, stripped), its ids.
-
-    >>> Reply(text="Inside , please .", ids=[14, 10, 1449, 764, 50257], truncated=False)
-    """
-
-    text: str
-    ids: list[int]  # of the policy, including its end token
-    truncated: bool  # cut at `max_new_tokens`
-
-
-@dataclass(eq=False)
-class Responder:
-    """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
-
-    `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
-    """
-
-    policy: Policy
-    encoder: TurnEncoder
-    sampling: Sampling
-    stop: StopRule
-    limits: GenerationLimits = field(default_factory=GenerationLimits)
-    context_size: int | None = None
-
-    def encode(self, turns: Sequence[Sequence[str]]) -> TokenBatch:
-        """The prompts of these turns, oldest first, on the policy's device."""
-        return self.batch([self.encoder.encode_prompt(turns_of_row) for turns_of_row in turns])
-
-    def batch(self, ids: Sequence[Sequence[int]], prompt_groups: Tensor | None = None) -> TokenBatch:
-        """As `encode`, for prompts that are already ids."""
-        return TokenBatch.from_prompts(ids, self.encoder.pad_id, self.policy.lm.device, prompt_groups)
-
-    def generate(self, prompts: TokenBatch, uniform: Tensor | None = None) -> Responses:
-        """One response to each prompt, sampled from torch's global random state, or with these `random_numbers`."""
-        return respond(self.policy, prompts, self.sampling, self.stop, self.limits, uniform)
-
-    def read(self, responses: Responses) -> list[Reply]:
-        """The responses as text, without masked tokens."""
-        (ids,) = fetch(responses.tokens.response_ids)
-        rows = [row[mask].tolist() for row, mask in zip(ids, responses.tokens.response_mask, strict=True)]
-        ends = responses.truncated.tolist()
-        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(rows, ends, strict=True)]
-
-    def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
-        """Answer each dialogue after all that has been said in it."""
-        turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
-        return self.read(self.generate(self.encode(turns), uniform))
 
 
 class AgentSettings(DataKeys, SamplingKeys, ChatKeys):

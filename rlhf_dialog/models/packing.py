@@ -33,11 +33,11 @@ class KeyValues:
     def __init__(self, lengths: Tensor, num_new: int, device: torch.device | None = None):
         """`lengths` lies on the host; keys and values will be on `device`, by default there too."""
         self.device = device or lengths.device
-        self._know(lengths)
+        self._set_lengths(lengths)
         self.width = self.longest + num_new
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def _know(self, lengths: Tensor) -> None:
+    def _set_lengths(self, lengths: Tensor) -> None:
         self.on_host, self.longest = lengths, int(lengths.max())
         self.lengths, self.rows = send(lengths, self.device), torch.arange(len(lengths), device=self.device)
 
@@ -48,11 +48,9 @@ class KeyValues:
     def begin(self, layer: int, first_row: int, keys: Tensor, values: Tensor) -> None:
         """Store keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
         if layer not in self.layers:
-            num_rows, num_heads = len(self.lengths), keys.shape[1]
-            self.layers[layer] = (
-                keys.new_zeros(num_rows, num_heads, self.width, keys.shape[3]),
-                values.new_zeros(num_rows, num_heads, self.width, values.shape[3]),
-            )
+            rows, heads, width = len(self.lengths), keys.shape[1], self.width
+            new_keys = keys.new_zeros(rows, heads, width, keys.shape[3])
+            self.layers[layer] = new_keys, values.new_zeros(rows, heads, width, values.shape[3])
         for stored, new in zip(self.layers[layer], (keys, values), strict=True):
             stored[first_row : first_row + len(new), :, : new.shape[2]] = new
 
@@ -70,7 +68,7 @@ class KeyValues:
 
     def take(self, rows: Tensor) -> None:
         """Go on with these rows, given by their numbers on the host; one that is named twice is copied."""
-        self._know(self.on_host[rows])
+        self._set_lengths(self.on_host[rows])
         kept = send(rows, self.device)
         for layer, (keys, values) in self.layers.items():  # one at a time: never two whole caches
             self.layers[layer] = keys.index_select(0, kept), values.index_select(0, kept)
@@ -134,10 +132,8 @@ class Decoding:
     def _seen(self, window: int | None) -> Tensor:
         """Which columns each row sees: (B, 1, 1, L)."""
         if window not in self.masks:
-            columns, newest = (
-                torch.arange(self.cache.longest + 1, device=self.cache.device),
-                self.cache.lengths.unsqueeze(1),
-            )
+            columns = torch.arange(self.cache.longest + 1, device=self.cache.device)
+            newest = self.cache.lengths.unsqueeze(1)
             seen = columns <= newest if window is None else (columns <= newest) & (columns > newest - window)
             self.masks[window] = seen[:, None, None]
         return self.masks[window]
@@ -207,9 +203,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 def run_packed(module: nn.Module, ids: Tensor, positions: Tensor, packing: Prompting | Decoding, **options: Any) -> Any:
     """The output of a language model, or of its trunk, for the packed tokens `ids` (N,) at `positions` (N,)."""
-    if (
-        isinstance(packing, Prompting) and ids.device.type == "cpu"
-    ):  # oneDNN keeps a plan in memory for every length it meets
+    if isinstance(packing, Prompting) and ids.device.type == "cpu":  # oneDNN keeps a plan of every length it meets
         ids, positions = (pad(x, (0, -len(x) % ROUND_TO)) for x in (ids, positions))
     mask = torch.empty((1, 1, 1, 1), device=ids.device)  # taken for a finished mask, so that the library makes none
     return module(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.chat_template import TurnEncoder
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import ResponseBuffer, new_decoder, random_numbers, sampling_context, write_tokens
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 
 

@@ -93,10 +93,8 @@ class TokenBatch:
         lengths = self.prompt_mask[rows].sum(dim=1) + last_token(self.response_mask[rows]) + 1
         order = rows[lengths.argsort(stable=True)]
         parts = list(order.split(size)) if self.prompt_groups is None else self._whole_groups(order, size)
-        microbatches = []
-        for part, device_rows in zip(
-            parts, send(torch.cat(parts), self.device).split([len(x) for x in parts]), strict=True
-        ):
+        microbatches, device_parts = [], send(torch.cat(parts), self.device).split([len(x) for x in parts])
+        for part, device_rows in zip(parts, device_parts, strict=True):
             start, end = self._columns_in_use(part)
             microbatches.append(((device_rows, slice(0, end)), self._cut(part, device_rows, start, end)))
         return microbatches
@@ -297,9 +295,8 @@ class Packed:
 
     def scatter(self, x: Tensor) -> Tensor:
         """(B, T, ...): the elements of `x` (K, ...) where the targets are, 0 elsewhere."""
-        return (
-            x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.target_index, x).unflatten(0, self.shape)
-        )
+        flat = x.new_zeros(self.shape.numel(), *x.shape[1:])
+        return flat.index_copy(0, self.target_index, x).unflatten(0, self.shape)
 
     def pad(self, x: Tensor) -> Tensor:
         """(num_rows, width): the elements of `x` (N,) in rows padded on the right with zeros."""

@@ -24,8 +24,8 @@ from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services.validation import BATCH_SIZE, ValidationService, load_validation_prompts

@@ -1,13 +1,10 @@
 """The checks that every run makes: each raises RunStopped before a fault can spoil an optimizer step.
 
-Their yardstick is the noise of the run's arithmetic, which is measured. What a rounding error does to a log-probability
-depends on the model: more with each layer, with the sharpness of its predictions, and with the largest activations, in
-32 bits as in 16. So a run has no fixed tolerance. It computes some responses of its first rollout a second time, with
-the frozen reference, in two batch shapes: the rows together, and each row alone with its own beginning behind it once
-more, by the library's own attention. (Many kernels round a row alike beside any others, but not a longer one.) Neither
-the policy nor its sampling has a part in it, so a fault in them does not raise the measure. Rows that change each other
-would, in policy and reference alike: so each row is computed alone as it is, too, and the run ends where rows together
-are further from that than rounding, as between the two ways alone, explains.
+The tolerance is measured in each run, because rounding errors grow with layers, sharp predictions and large activations.
+The frozen reference computes some responses of the first rollout twice: the rows together, and each row alone with its own
+beginning behind it once more, by the library's attention (many kernels round a row alike beside any others, but not a longer
+one). A fault of the policy or its sampling therefore does not raise the tolerance. Rows that change each other would, so each
+row is also computed alone as it is, and the run ends where that differs by more than rounding explains.
 """
 
 import logging
@@ -22,7 +19,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.load_checks import REMEDIES
-from rlhf_dialog.models.masks import apply_mask, masked_mean
+from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -33,11 +30,8 @@ KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
 ROWS = 16  # of each process
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
-LEAST_IN_16_BITS = (
-    5e-4,
-    0.015,
-)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
-LEAST_IN_32_BITS = 1e-6, 1e-6
+# nats, mean and largest; kernels that round equally in both shapes show less, or nothing
+LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
 LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
@@ -188,14 +182,6 @@ def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.
     the policy - that of the reference|; the mean is at least |KL|.
     """
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
-
-
-def check_first_kl(log_ratios: Tensor, tokens: TokenBatch, noise: Noise, world: World) -> None:
-    """Raise RunStopped unless the policy computes as its reference does, from which it starts; log ratios (B, T)."""
-    size = apply_mask(log_ratios, tokens.mask).abs()
-    largest = max(world.gather(size.max().item() if len(size) else 0.0))
-    mean = masked_mean(size, tokens.mask, world.sum).item()
-    check_start(largest, mean, noise, world.sum_numbers([int(tokens.response_mask.sum())])[0])
 
 
 def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:

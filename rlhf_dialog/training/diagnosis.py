@@ -18,7 +18,6 @@ from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import new_decoder, sampling_context
 from rlhf_dialog.models.load_checks import REMEDIES, WithoutCasts
 from rlhf_dialog.models.lora import select_adapter
@@ -26,6 +25,7 @@ from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.network import NetworkLM, own_network
 from rlhf_dialog.models.policy import Policy, num_positions, packs
 from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 from rlhf_dialog.training.checks import WARN, Noise, times_the_noise
 from rlhf_dialog.training.rollout import Rollout

@@ -15,10 +15,10 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.environments.adapters import SingleTurn
 from rlhf_dialog.environments.base import Environment, EpisodeLimits, answer, check_turns, open_episode
-from rlhf_dialog.models.chat_agent import Reply, Responder
 from rlhf_dialog.models.device_copies import send, send_all
 from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond
 from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models.responder import Reply, Responder
 from rlhf_dialog.models.token_batch import TokenBatch, group_equal
 from rlhf_dialog.training.segments import Segments, Span
 
@@ -130,28 +130,25 @@ class EpisodeInProgress:
     def _hear(self, reply: str, text: str, answer_ids: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
-        size, room = self.speaker.context_size, self._room()
+        size, room = self.speaker.context_size, self.speaker.encoder.max_prompt_length
+        if (positions := num_positions(self.speaker.policy.lm)) is not None:
+            room = min(room, positions - self.speaker.sampling.max_new_tokens)  # the longest reply has its positions
         end = len(self.behind) + len(answer_ids)
         openings = [*self.openings, _Opening([reply, text], number - 1, end), _Opening([text], number, end)]
         allowed = [x for x in openings if size is None or number - x.number < size]
-        if allowed[0] is openings[0] and (room is None or len(self.context) + len(answer_ids) <= room):
+        if allowed[0] is openings[0] and len(self.context) + len(answer_ids) <= room:
             self.openings = openings
             self.behind += answer_ids
             return True
         for i, opening in enumerate(allowed):
             after = [*self.behind, *answer_ids][opening.end :]
             prompt = self.speaker.encoder.encode_prompt(opening.turns) + after
-            if room is None or len(prompt) <= room:
+            if len(prompt) <= room:
                 self.past, self.openings = self.parts, allowed[i:]
                 self.behind += answer_ids
                 self.prompt, self.start = prompt, len(self.behind)
                 return True
         return False
-
-    def _room(self) -> int | None:
-        """The number of tokens that a prompt may have, so that the longest reply still has its positions; None without limit."""
-        positions, longest = num_positions(self.speaker.policy.lm), self.speaker.encoder.max_prompt_length
-        return longest if positions is None else min(longest, positions - self.speaker.sampling.max_new_tokens)
 
 
 def newest_turns(dialogue: Dialogue) -> list[str]:

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
+from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import Episodes, prompt_group_ids
-from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout, predict_columns
+from rlhf_dialog.training.rollout import Rollout, new_rollout, predict_columns
 
 LARGEST = torch.finfo(torch.float32).max
 Given = str | Sequence[str] | Sequence[int] | Tensor  # a text, turns (of a prompt), or token ids

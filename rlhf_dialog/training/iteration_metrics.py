@@ -14,7 +14,8 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
-from rlhf_dialog.training.rollout import Clock, Rollout
+from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.rollout import Rollout
 
 Metrics = dict[str, float]
 
@@ -26,11 +27,11 @@ def read(*records: dict[str, Tensor]) -> list[Metrics]:
     return [{name: next(numbers) for name in record} for record in records]
 
 
-def times(clock: Clock, rollout: Rollout, num_generated: int) -> Metrics:
+def times(clock: Clock, num_generated: int) -> Metrics:
     """`time/<stage>` of an iteration, which waits for the device, and FPS: `num_generated` tokens a second."""
     stages = {f"time/{name}": seconds for name, seconds in clock.seconds.items()}
     seconds = clock.elapsed
-    stages["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
+    stages["time/update"] = seconds - clock.seconds["rollout"] - clock.seconds["reward"]
     return stages | {"FPS": num_generated / seconds}
 
 
@@ -53,7 +54,6 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
         "response/unscored": int(dropped),
         "response/length": tokens / replies,
         "response/truncated": measured["truncated"],
-        **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
     for (name, part), raw, weighted in zip(parts.items(), sums[::2], sums[1::2], strict=True):
         metrics[f"reward/{name}"] = raw / episodes

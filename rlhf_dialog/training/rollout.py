@@ -1,9 +1,7 @@
 """From environments to a scored rollout. B episodes, T response tokens."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -17,55 +15,17 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import compare_unfiltered
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores, begin_scoring
 from rlhf_dialog.training import checks
 from rlhf_dialog.training.checks import Noise
+from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, newest_turns, run_episodes
 from rlhf_dialog.training.segments import Segments
-
-
-class Clock:
-    """Adds up seconds by name. On a GPU a block is timed by two CUDA events, for which only reading `seconds` waits."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.started = time.perf_counter()
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._open: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []  # whose time is not read yet
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Count the time of the block as `name`."""
-        if self.device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            yield
-            end.record()
-            self._open.append((name, start, end))
-        else:
-            start_time = time.perf_counter()
-            yield
-            self._seconds[name] += time.perf_counter() - start_time
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The seconds of each name so far; on a GPU this waits, once, until the work of all blocks is done."""
-        if self._open:
-            torch.cuda.synchronize(self.device)
-        for name, start, end in self._open:
-            self._seconds[name] += start.elapsed_time(end) / 1000
-        self._open.clear()
-        return self._seconds
-
-    @property
-    def elapsed(self) -> float:
-        """The seconds since the clock was made."""
-        return time.perf_counter() - self.started
 
 
 @dataclass
@@ -86,7 +46,9 @@ class Rollout:
     reward_scores: Scores  # raw and weighted values and time of each part; no parts for the caller's scores
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
-    seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
+    clock: (
+        Clock  # of the iteration: "rollout", in it "generation" and "reference" (with a separate critic), "reward", ...
+    )
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     kl_full: Tensor | None = None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None = None  # (B, T), only for a filtered rollout
@@ -216,7 +178,7 @@ def new_rollout(
         reward_scores=reward_scores,
         scores=send(scores, tokens.device),
         turn_rewards=episodes.turn_rewards,
-        seconds=dict(clock.seconds),
+        clock=clock,
         num_generated=int(tokens.response_mask.sum()),
         segments=episodes.segments,
         **columns,
@@ -293,7 +255,7 @@ class Collector:
     def on_every_rank(self, make_rollout: Callable[[], Rollout], iteration: int) -> Rollout:
         """This rank's part of a rollout, checked; the first call measures the rounding noise. If one rank fails, all raise.
 
-        `seconds["wait"]` is how long this rank waited for the others.
+        "wait" on the rollout's clock is how long this rank waited for the others.
         """
         reference, temperature = self.models.ref_policy, self.config.temperature
         num_bits = 16 if self.placement.reduced_precision else 32
@@ -312,5 +274,5 @@ class Collector:
             self.noise = checks.combine_rounding(rounding, self.world, temperature, num_bits)
             self.is_measured = True
         if self.world.size > 1:
-            rollout.seconds["wait"] = time.perf_counter() - collected
+            rollout.clock.seconds["wait"] = time.perf_counter() - collected
         return rollout

@@ -20,15 +20,16 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.masks import apply_mask, masked_mean
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
-from rlhf_dialog.training.checks import check_first_kl, watch_kl, watch_support
+from rlhf_dialog.training.checks import check_start, watch_kl, watch_support
 from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
 from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
@@ -41,7 +42,7 @@ from rlhf_dialog.training.iteration_metrics import (
     times,
     vec_info_metrics,
 )
-from rlhf_dialog.training.rollout import Clock, Collector, Rollout
+from rlhf_dialog.training.rollout import Collector, Rollout
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -107,25 +108,18 @@ class PPOTrainer:
         `external` are this rank's episodes, in place of responses to the next prompts. Raises RunStopped when a check of the run
         fails, or after `max_skipped_steps` skipped optimizer steps in a row; RewardError when the reward fails.
         """
-        config, iteration, clock = self.config, self.iteration + 1, Clock(self.models.policy.lm.device)
-        if external is None:
-            rollout = self.collector.collect(self.next_episodes(), iteration)
-        else:
-            rollout = self.read_external(external, iteration)
-        self.rollout = rollout
+        config, iteration = self.config, self.iteration + 1
+        rollout = self.rollout = self.next_rollout(iteration, external)
         kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
-        if iteration == 1 and self.starts_from_reference:
-            self.check_start(rollout)
         rewards = token_rewards(rollout, config, kl_coef, self.world)
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         advantages = estimate_advantages(rewards, values, rollout.response_mask, config, self.world, iteration)
         rollout.rewards, rollout.advantages, rollout.returns = rewards.total, advantages.advantages, advantages.returns
         rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
-        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, clock, self.collector.noise)
+        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.collector.noise)
         self.kl.update(kl)
-        watch_kl(self.kl, kl, iteration)
         objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
-        return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses, clock)
+        return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses)
 
     def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:
         """One iteration, as `step` makes it, on responses and scores from a loop of your own; returns its metrics.
@@ -183,17 +177,29 @@ class PPOTrainer:
         prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
-    def read_external(self, external: ExternalEpisodes, iteration: int) -> Rollout:
-        """The rollout of this rank's episodes that the caller brings."""
-        group_size, keep_features = self.collector.group_size, self.collector.keep_features
-        read = partial(external_rollout, external, self.speaker, self.models, group_size, keep_features)
-        return self.collector.on_every_rank(read, iteration)
+    def next_rollout(self, iteration: int, external: ExternalEpisodes | None) -> Rollout:
+        """The checked rollout of one iteration: of the next prompts, or of this rank's episodes that the caller brings."""
+        start, collector = time.perf_counter(), self.collector
+        if external is None:
+            rollout = collector.collect(self.next_episodes(), iteration)
+        else:
+            group_size, keep_features = collector.group_size, collector.keep_features
+            read = partial(external_rollout, external, self.speaker, self.models, group_size, keep_features)
+            rollout = collector.on_every_rank(read, iteration)
+        rollout.clock.started = start
+        if iteration == 1 and self.starts_from_reference:
+            self.check_start(rollout)
+        return rollout
 
     def check_start(self, rollout: Rollout) -> None:
         """Raise RunStopped, with the cause, unless the policy computes as its reference does."""
-        noise = self.collector.noise
+        noise, mask = self.collector.noise, rollout.response_mask
+        size = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).abs()
+        largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
+        mean = masked_mean(size, mask, self.world.sum).item()
+        (num_tokens,) = self.world.sum_numbers([rollout.num_tokens])
         try:
-            check_first_kl(rollout.logprobs - rollout.ref_logprobs, rollout.tokens, noise, self.world)
+            check_start(largest, mean, noise, num_tokens)
         except RunStopped as error:
             suspects = far_from_reference(rollout)
             raise self.diagnosis.explain(error, self.models.ref_policy, noise, suspects) from error.__cause__
@@ -214,7 +220,7 @@ class PPOTrainer:
         self.episodes += num_episodes
         return num_generated
 
-    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics, clock: Clock) -> Metrics:
+    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
         """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
         num_generated = self.count(rollout)
         metrics: Metrics = {
@@ -223,9 +229,10 @@ class PPOTrainer:
             "episodes": self.episodes,
             **objective,
             **losses,
-            **times(clock, rollout, num_generated),
+            **times(rollout.clock, num_generated),
             **rollout_metrics(rollout, self.world),
         }
+        watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:
             metrics["objective/kl_initial"] = objective["objective/kl"]
         metrics |= filter_metrics(rollout, self.world)
@@ -234,7 +241,7 @@ class PPOTrainer:
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
-            self.scorer.watch(rollout.reward_scores, clock.elapsed)
+            self.scorer.watch(rollout.reward_scores, rollout.clock.elapsed)
             metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= vec_info_metrics(self.vec_info, rollout, self.world)

@@ -21,7 +21,7 @@ from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import Noise, all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.diagnosis import Diagnosis
 from rlhf_dialog.training.iteration_metrics import Metrics, read
-from rlhf_dialog.training.rollout import Clock, Rollout
+from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 NORMS = {"policy": "ppo/grad_norm", "critic": "ppo/critic_grad_norm"}
@@ -46,13 +46,10 @@ class PPOUpdate:
         self.diagnosis = diagnosis
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
-        self.iteration, self.clock = 0, Clock(world.device)
+        self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
-        self.noise = Noise()
 
-    def __call__(
-        self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock, noise: Noise
-    ) -> Metrics:
+    def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
         """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
 
         Each rank shuffles its own episodes and adds its share to every minibatch; the responses to one prompt stay together where
@@ -60,7 +57,7 @@ class PPOUpdate:
         tokens have equal weight. `noise` is the rounding noise for the check of the first ratios. Raises RunStopped as
         `optimizer_step` does.
         """
-        self.iteration, self.clock, self.noise, self.overflows = iteration, clock, noise, 0
+        self.iteration, self.noise, self.overflows = iteration, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
         policy_lr = 0.0 if iteration <= self.config.critic_warmup else self.config.lr
         for name, engine in self.engines.items():
@@ -113,11 +110,13 @@ class PPOUpdate:
             self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
             for number, microbatch in enumerate(microbatches, 1)
         ]
-        with self.clock.measure("optimizer"):
-            *numbers, norms = read(*statistics, self._gradient_norms())
+        with rollout.clock.measure("optimizer"):
+            norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
+            *numbers, norms = read(*statistics, norms_before_clipping)
             if is_first:
                 self._check_ratios(numbers, microbatches)
-            totals = self._totals(numbers)
+            sums = [sum(x[name] for x in numbers) for name in numbers[0]]
+            totals = dict(zip(numbers[0], self.world.sum_numbers(sums), strict=True))
             losses_are_finite = all_finite(totals)
             totals |= norms
             is_made = all_finite(totals)
@@ -155,11 +154,6 @@ class PPOUpdate:
             suspects = furthest.rollout, furthest.place[0].cpu()
             raise self.diagnosis.explain(error, policy, self.noise, suspects) from error.__cause__
 
-    def _totals(self, numbers: Sequence[Metrics]) -> Metrics:
-        """The sum of each statistic over the microbatches of all ranks."""
-        totals = {name: sum(x[name] for x in numbers) for name in numbers[0]}
-        return dict(zip(totals, self.world.sum_numbers(list(totals.values())), strict=True))
-
     def _move(self, is_made: bool, norms: Metrics) -> None:
         """Make the step of each engine with its clipped gradient, or discard the gradients."""
         limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
@@ -178,9 +172,9 @@ class PPOUpdate:
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.microbatch(is_last))
-            with self.clock.measure("forward"):
+            with microbatch.rollout.clock.measure("forward"):
                 losses, statistics = self.losses(microbatch, num_tokens, is_first)
-            with self.clock.measure("backward"):
+            with microbatch.rollout.clock.measure("backward"):
                 for name, loss in losses.items():
                     self.engines[name].backward(loss)
         return statistics
@@ -246,10 +240,6 @@ class PPOUpdate:
         if "critic" in self.engines:
             new = new._replace(values=self.engines["critic"].model(packed))
         return new.scatter(packed)
-
-    def _gradient_norms(self) -> dict[str, Tensor]:
-        """The norms of the gradients, before they are clipped, of the policy and of a separate critic; scalars."""
-        return {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
 
 
 def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:

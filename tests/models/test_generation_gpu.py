@@ -8,9 +8,9 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed

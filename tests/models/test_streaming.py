@@ -10,10 +10,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.models.chat_agent import ChatAgent, Responder
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
 from rlhf_dialog.models.network import NetworkLM
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.streaming import GrowingReply, certain, stream
 from tests.parts.agents import save
 from tests.parts.pretended_gpu import pretended_gpu

@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from rlhf_dialog.training import rollout as clock
-from rlhf_dialog.training.rollout import Clock
+from rlhf_dialog.training import clock
 from tests.parts.pretended_gpu import pretended_gpu
 
 
 def test_seconds_of_one_name_add_up(monkeypatch):
     ticks = iter([5.0, 10.0, 12.0, 20.0, 20.5, 30.0, 34.0, 36.0])
     monkeypatch.setattr(clock.time, "perf_counter", lambda: next(ticks))
-    watch = Clock(torch.device("cpu"))
+    watch = clock.Clock(torch.device("cpu"))
     for name in ("rollout", "reward", "rollout"):
         with watch.measure(name):
             pass
@@ -23,7 +22,7 @@ def test_a_gpu_is_waited_for_once_when_the_seconds_are_read(monkeypatch):
     ticks = iter([10.0, 12.0, 20.0, 20.5])
     with pretended_gpu() as gpu:
         monkeypatch.setattr(torch.cuda.Event, "record", lambda self: setattr(self, "seconds", next(ticks)))
-        watch = Clock(torch.device("cuda", 0))
+        watch = clock.Clock(torch.device("cuda", 0))
         for _ in range(2):
             with watch.measure("update"):
                 pass

@@ -10,11 +10,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.chat_agent import Responder
 from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, run_rows
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
@@ -270,9 +270,9 @@ def test_responses_of_one_prompt_stand_side_by_side():
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("rlhf_dialog.training.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("rlhf_dialog.training.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
-    assert roll(models, encoder).seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
+    assert roll(models, encoder).clock.seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
 
 
 # -- fewer episodes

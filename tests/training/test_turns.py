@@ -12,7 +12,7 @@ import torch
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
-from rlhf_dialog.models.chat_agent import Responder
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.simulated import Simulated

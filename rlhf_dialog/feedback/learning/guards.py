@@ -15,9 +15,9 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.examples import HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.models.chat_agent import Reply, Responder
 from rlhf_dialog.models.generation import GenerationLimits, random_numbers
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.responder import Reply, Responder
 from rlhf_dialog.runs.services.guard import GuardLimit
 
 BATCH_SIZE = 64

@@ -10,7 +10,7 @@ from rlhf_dialog.feedback.learning.guards import measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
-from rlhf_dialog.models.chat_agent import Reply
+from rlhf_dialog.models.responder import Reply
 from rlhf_dialog.runs.services.guard import GuardLimit
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
