@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49718,
-    "lines of the pipeline": 32154,
+    "lines of the package": 49707,
+    "lines of the pipeline": 32143,
     "lines of tests": 64227,
     "words of documents": 31527,
     "functions with more than six parameters": 0,

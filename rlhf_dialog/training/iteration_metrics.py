@@ -36,25 +36,24 @@ def times(clock: Clock, num_generated: int) -> Metrics:
 
 
 def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
-    """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own."""
-    total = world.sum
+    """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own.
+
+    Of a filtered rollout also what the KL cannot see under top-k and top-p.
+    """
+    total, mask = world.sum, rollout.response_mask
     parts = rollout.reward_scores.parts
     sums = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     counts = [rollout.num_dropped, rollout.num_tokens, rollout.num_replies, len(rollout)]
     dropped, tokens, replies, episodes, *sums = world.sum_numbers([*counts, *sums])
     means = {
-        "score": mean(rollout.paid, total),
-        "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
-        "truncated": mean(rollout.truncated.float(), total),
+        "objective/score": mean(rollout.paid, total),
+        "objective/entropy": masked_mean(rollout.entropy, mask, total),
+        "response/truncated": mean(rollout.truncated.float(), total),
     }
-    (measured,) = read(means)
-    metrics: Metrics = {
-        "objective/score": measured["score"],
-        "objective/entropy": measured["entropy"],
-        "response/unscored": int(dropped),
-        "response/length": tokens / replies,
-        "response/truncated": measured["truncated"],
-    }
+    if rollout.kl_full is not None and rollout.ref_support_mass is not None:
+        means["objective/kl_full"] = masked_mean(rollout.kl_full, mask, total)
+        means["objective/ref_support_mass"] = masked_mean(rollout.ref_support_mass, mask, total)
+    metrics = {"response/unscored": int(dropped), "response/length": tokens / replies} | read(means)[0]
     for (name, part), raw, weighted in zip(parts.items(), sums[::2], sums[1::2], strict=True):
         metrics[f"reward/{name}"] = raw / episodes
         metrics[f"reward/{name}_weighted"] = weighted / episodes
@@ -72,14 +71,6 @@ def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
     found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
     found |= {"environment/success": successes / judged} if judged else {}
     return found | ({"environment/success_of": judged} if 0 < judged < episodes else {})
-
-
-def filter_metrics(rollout: Rollout, world: World) -> Metrics:
-    """Metrics of what the KL cannot see under top-k and top-p; empty for an unfiltered rollout."""
-    if rollout.kl_full is None or rollout.ref_support_mass is None:
-        return {}
-    found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
-    return read({name: masked_mean(x, rollout.response_mask, world.sum) for name, x in found.items()})[0]
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:

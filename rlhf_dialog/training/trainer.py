@@ -36,7 +36,6 @@ from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, exter
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
     dialogue_metrics,
-    filter_metrics,
     reward_metrics,
     rollout_metrics,
     times,
@@ -235,7 +234,6 @@ class PPOTrainer:
         watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:
             metrics["objective/kl_initial"] = objective["objective/kl"]
-        metrics |= filter_metrics(rollout, self.world)
         if isinstance(self.prompts, Simulated):
             metrics |= dialogue_metrics(rollout, self.world)
         mass = metrics.get("objective/ref_support_mass")
