@@ -17,15 +17,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49707,
-    "lines of the pipeline": 32143,
+    "lines of the package": 49485,
+    "lines of the pipeline": 31921,
     "lines of tests": 64227,
     "words of documents": 31527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,
     "functions named by a participle or preposition": 0,
-    "functions with of in their name": 53,
+    "functions with of in their name": 52,
 }
 WINGS = ("task_oriented", "feedback")  # the pipeline is the package without them
 MANY_PARAMETERS = {  # formulas, the signature of transformers, keys of the YAML

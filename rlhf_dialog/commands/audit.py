@@ -82,10 +82,8 @@ def check(options: AuditOptions) -> None:
     least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
     for name, number in least.items():
         if getattr(options, name) < number:
-            raise UserError(
-                f"--{name}: found {getattr(options, name)}, wanted at least {number}; with less, an audit that finds nothing "
-                "would say nothing"
-            )
+            why = "with less, an audit that finds nothing would say nothing"
+            raise UserError(f"--{name}: found {getattr(options, name)}, wanted at least {number}; {why}")
     check_seed(options.seed)
     check_device(options.device)
     if options.data_path == "":
@@ -96,9 +94,8 @@ def check(options: AuditOptions) -> None:
     if options.output:
         check_output("output", options.output, str(options.output))
     if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
-        raise UserError(
-            f"--likelihood: '{options.likelihood}' is not a folder; name that of a causal LM on this machine"
-        )
+        what = f"'{options.likelihood}' is not a folder; name that of a causal LM on this machine"
+        raise UserError(f"--likelihood: {what}")
     for word in options.judge:
         if not word.startswith("{"):
             check_folder(word, "--judge")
@@ -122,18 +119,12 @@ def run(options: AuditOptions) -> int:
     scorer = build_scorer(config, options.device)
     judges = load_judges(options, config, scorer.reward)
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
-    budget = Budget(
-        min(options.search_prompts, len(prompts)),
-        min(options.search_replies, len(training.different)),
-        options.search_rounds,
-        options.search_candidates,
-    )
+    counts = min(options.search_prompts, len(prompts)), min(options.search_replies, len(training.different))
+    budget = Budget(counts[0], counts[1], options.search_rounds, options.search_candidates)
     plan = AuditPlan(budget, keys.turn_separator or "", keys.max_new_tokens, options.seed)
     result = audit(prompts, training, scorer, judges, plan)
-    result["settings"] = record_settings(options, config, task, plan, len(prompts)) | {
-        "seconds": round(time.monotonic() - begun, 1),
-        "asked": result.pop("asked"),
-    }
+    effort = {"seconds": round(time.monotonic() - begun, 1), "asked": result.pop("asked")}
+    result["settings"] = record_settings(options, config, task, plan, len(prompts)) | effort
     return finish(options, result)
 
 
@@ -169,9 +160,8 @@ def build_scorer(config: RunConfig, device: str) -> Scorer:
     assert reward is not None  # the user named the file
     for classifier in (one for one in walk(reward) if isinstance(one, Intent)):
         classifier.precision = "fp32"  # so that no finding depends on the processor
-    return Scorer(
-        reward.move_to(device), ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
-    )
+    rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
+    return Scorer(reward.move_to(device), rules)
 
 
 def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
@@ -202,9 +192,8 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
     missing = sum(prompt.reference is None for prompt in prompts)
     if missing or not replies:
         where = f"validation: {missing} of {len(prompts)} prompts have" if missing else "train: all prompts have"
-        raise UserError(
-            f"{data_path}, {where} no reference, and an audit compares with true replies; use data with replies (--data_path)"
-        )
+        why = "an audit compares with true replies; use data with replies (--data_path)"
+        raise UserError(f"{data_path}, {where} no reference, and {why}")
     for reward in rewards:
         check_needs(reward, prompts, f" of {data_path}, validation,")
 
@@ -257,15 +246,11 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
 
 def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
     """What a reader of the tables has to know."""
-    settings = result["settings"]
-    notes = [
-        f"{settings['asked']:,} replies were asked about in {settings['seconds']:.0f} s. Intervals: 95 %, over dialogues."
-    ]
+    count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
+    notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):
-        notes.append(
-            "No judge looked at the replies, so what the search found is not counted as a hole; name one with --judge or "
-            "--likelihood."
-        )
+        what = "what the search found is not counted as a hole; name one with --judge or --likelihood."
+        notes.append(f"No judge looked at the replies, so {what}")
     if options.output:
         notes.append(f"written: {options.output}")
     return notes

@@ -218,14 +218,12 @@ class KeyRow:
 
 def key_rows(schema: type[BaseModel]) -> Iterator[KeyRow]:
     """Every described key of `schema`, grouped by the class that defines it (its docstring); `schema` itself first."""
-    fields = [(key, field, field.annotation) for key, field in walk(schema) if field.description]
-    described = [
-        (key, field) for key, field, kind in fields if not (isinstance(kind, type) and issubclass(kind, BaseModel))
-    ]
+    described = [(key, field) for key, field in walk(schema) if field.description]
     for cls in schema.__mro__:
-        own = inspect.get_annotations(cls)
+        annotations = inspect.get_annotations(cls)
         for key, field in described:
-            if key.split(".")[0] in own:
+            is_group = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+            if key.split(".")[0] in annotations and not is_group:
                 title = (inspect.getdoc(cls) or cls.__name__).splitlines()[0].rstrip(".")
                 yield KeyRow(title, key, _kind(field), _default(schema, key, field), field.description)
 
@@ -251,13 +249,9 @@ def show_help(schema: type[BaseModel], usage: str) -> None:
 
 
 def _kind(field: Any) -> str:
-    bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    limits = [
-        f"{sign} {getattr(item, name)}"
-        for item in field.metadata
-        for name, sign in bounds.items()
-        if hasattr(item, name)
-    ]
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [(item, name) for item in field.metadata for name in signs if hasattr(item, name)]
+    limits = [f"{signs[name]} {getattr(item, name)}" for item, name in bounds]
     choices = [" | ".join(item.values) for item in field.metadata if isinstance(item, OneOf)]
     return " ".join([*(choices or [_type_name(field.annotation)]), ", ".join(limits)]).strip()
 

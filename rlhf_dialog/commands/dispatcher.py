@@ -78,13 +78,11 @@ def usage() -> str:
     """The list of commands by group, one per line."""
     program = _program()
     end = f"{program} COMMAND --help shows the arguments of a command, {program} --version the version."
-    groups = {
-        group: {name: command.meaning for name, command in COMMANDS.items() if command.group == group}
-        for group in GROUPS
-    }
-    return command_list(
-        "RLHF fine-tuning for generative dialog language models.", f"{program} COMMAND ...", groups, end
-    )
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name, command in COMMANDS.items():
+        groups[command.group][name] = command.meaning
+    title = "RLHF fine-tuning for generative dialog language models."
+    return command_list(title, f"{program} COMMAND ...", groups, end)
 
 
 def command_list(title: str, call: str, groups: Mapping[str, Mapping[str, str]], end: str) -> str:

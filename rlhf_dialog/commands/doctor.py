@@ -94,9 +94,8 @@ def machine_lines(machine: "Machine") -> Iterator[str]:
     yield from _row("instructions", f"torch uses {machine.capability}{extensions}")
     emulated = ", which it emulates" if machine.emulates_bfloat16 else ""
     load = "" if machine.load is None else f"; load average {machine.load:.1f} before, other work makes them slower"
-    yield from _row(
-        "products", f"float32 {machine.float32:,.0f} GFLOP/s, bfloat16 {machine.bfloat16:,.0f} GFLOP/s{emulated}{load}"
-    )
+    speeds = f"float32 {machine.float32:,.0f} GFLOP/s, bfloat16 {machine.bfloat16:,.0f} GFLOP/s"
+    yield from _row("products", f"{speeds}{emulated}{load}")
     limit = "" if machine.memory_limit is None else f"; limit of the control group {_gib(machine.memory_limit)}"
     yield from _row("memory", f"{_gib(machine.memory_total)}, {_gib(machine.memory_available)} available{limit}")
     for gpu in machine.gpus:
@@ -128,9 +127,8 @@ def run_lines(runs: "list[CommonRun]", packages: list[Package]) -> Iterator[str]
 
 def wrap_lines(text: str, first: str = "  ", then: str = "  ") -> list[str]:
     """The text in lines of at most WIDTH letters; a path or a name that is longer is not divided."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
-    )
+    wrapper = textwrap.TextWrapper(WIDTH, first, then, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 def _row(name: str, text: str) -> list[str]:

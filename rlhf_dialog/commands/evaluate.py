@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 WIDTH = 100  # columns of a log or a pipe
+SPLITS = ("train", "validation", "test")
 BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
@@ -87,11 +88,7 @@ class EvaluateOptions(AgentOptions):
         "data to use in place of the configuration's; without a configuration there is no score"
     )
     legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do")
-    split: str = option(
-        "default: validation; read test once, for a row to publish",
-        "validation",
-        choices=("train", "validation", "test"),
-    )
+    split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
     min_context_size: int | None = option("default: the configuration's")
     batch_size: int = option("number of prompts answered at a time (default: 64)", 64)
@@ -161,9 +158,8 @@ def run(options: EvaluateOptions) -> None:
     judges = build_judges(options, task)
     for name in ("best_of", "baselines"):
         if getattr(options, name) and judges.scorer is None:
-            raise UserError(
-                f"--{name}: there is no reward to choose the best reply by; name one with --config, or leave --{name} out"
-            )
+            remedy = f"name one with --config, or leave --{name} out"
+            raise UserError(f"--{name}: there is no reward to choose the best reply by; {remedy}")
     prompts = held_out_prompts(task, options)
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
@@ -232,10 +228,9 @@ def read_task(options: EvaluateOptions, agent: "ChatAgent") -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
-        least = options.min_context_size or run.config.min_context_size
-        return Task(
-            data_path, run.config.context_size, least, agent.settings.turn_separator, run.config.drop_overlap, run
-        )
+        keys, separator = run.config, agent.settings.turn_separator
+        least = options.min_context_size or keys.min_context_size
+        return Task(data_path, keys.context_size, least, separator, keys.drop_overlap, run)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
@@ -255,9 +250,8 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
     except UserError as error:
         if "unknown reward" in str(error):
             also = "" if options.config or options.trust_config else ", and allow it with --trust_config"
-            error.args = (
-                f"{error}\nIf it is a reward of your own, name the file that registers it: --register train_ppo.py{also}",
-            )
+            remedy = "If it is a reward of your own, name the file that registers it: --register train_ppo.py"
+            error.args = (f"{error}\n{remedy}{also}",)
         raise
 
 
@@ -296,8 +290,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
         raise MissingSplit(f"{error}; or measure another split: --split {other}, or --split train") from error
     prompts = pick_prompts(prompts, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
-        missing = sum(getattr(prompt, what) is None for prompt in prompts)
-        if missing:
+        if missing := sum(getattr(prompt, what) is None for prompt in prompts):
             logger.warning("%d of %d prompts have no %s: left out are %s", missing, len(prompts), what, left_out)
     return prompts
 

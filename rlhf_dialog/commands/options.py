@@ -170,10 +170,8 @@ def parse_options(
 ) -> AnyOptions:
     """The options that the words give. Ends the program with code 2 and a usage line for words that make none."""
     arguments: dict[str, Any] = vars(make_parser(kind, name, about).parse_args(words))
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
-    }
-    return kind(**values)
+    lists = {key: tuple(value) for key, value in arguments.items() if isinstance(value, list)}
+    return kind(**arguments | lists)
 
 
 def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Parser":

@@ -176,8 +176,9 @@ def run(folder: Path, seed: int = 0) -> int:
             return code
     show_samples(folder, console)
     write_page(folder, console)
+    seconds = time.perf_counter() - start
     console.print(
-        f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
+        f"\nfinished in {seconds:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )
     python = Path(sys.executable)
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python

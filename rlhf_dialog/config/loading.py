@@ -43,24 +43,17 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def find_config(name: str, script_dir: Path | None = None) -> Path:
     """The file for `--config name`: as given, in ./configs, next to the script, or shipped. Raises UserError if there is none."""
     beside = script_dir or Path(sys.argv[0]).resolve().parent
-    for path in (
-        Path(name),
-        Path("configs") / name,
-        beside / name,
-        beside / "configs" / name,
-        shipped_folder("configs") / name,
-    ):
+    folders = (Path(), Path("configs"), beside, beside / "configs", shipped_folder("configs"))
+    for path in (folder / name for folder in folders):
         if path.is_file():
             return path
     if is_special(Path(name)):
-        raise UserError(
-            f"config file '{name}' is not a regular file but a device or a pipe; write the settings to a file"
-        )
+        what = "is not a regular file but a device or a pipe; write the settings to a file"
+        raise UserError(f"config file '{name}' {what}")
     own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped_folder("configs"))
     listed = f"configs/ contains: {', '.join(own)}" if own else "there is no configs/ folder here"
-    raise UserError(
-        f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; the program ships {', '.join(ours)}"
-    )
+    listed = f"{nearest(name, [*own, *ours]) or ';'} {listed}; the program ships {', '.join(ours)}"
+    raise UserError(f"config file '{name}' not found{listed}")
 
 
 def shipped_folder(folder: str) -> Path:
@@ -81,9 +74,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if re.search(r"^globals\s*:", text, re.MULTILINE):
-        raise UserError(
-            f"{path}: a `globals:` block (Jinja variables) is not supported; write each value where it is used"
-        )
+        what = "a `globals:` block (Jinja variables) is not supported; write each value where it is used"
+        raise UserError(f"{path}: {what}")
     try:
         raw = yaml.load(text, Loader=_UniqueKeyLoader)
     except YAML_FAULTS as error:
@@ -190,10 +182,9 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
         try:
             config.experiment_name = path.stem
         except ValidationError as error:
-            (item,) = error.errors()
-            raise UserError(
-                f"{path}: {_sentence(Config, item)}; it is the name of the file, so set another with --experiment_name"
-            ) from None
+            what = _sentence(Config, error.errors()[0])
+            remedy = "it is the name of the file, so set another with --experiment_name"
+            raise UserError(f"{path}: {what}; {remedy}") from None
     return config
 
 
@@ -313,20 +304,15 @@ def _sentence(schema: type[BaseModel], item: Any) -> str:
     if item["type"] == "missing":
         meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
         return f"{key}: missing; set it ({meaning})"
-    message = (
-        item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("Assertion failed, ")
-    )
-    if not key:
-        return message
-    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}"
+    message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", item["msg"])
+    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}" if key else message
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:
     """The known key of that name at another level, else what it means in other libraries, else the nearest known key."""
     keys = [name for name, _ in walk(schema)]
     leaf = key.rsplit(".", 1)[-1]
-    same = [name for name in keys if name.rsplit(".", 1)[-1] == leaf]
-    if same:
+    if same := [name for name in keys if name.rsplit(".", 1)[-1] == leaf]:
         return f"; did you mean '{same[0]}'?"
     return hint(leaf, keys) or nearest(key, keys) or nearest(leaf, keys)
 

@@ -40,9 +40,8 @@ class FunctionUser:
         text = self.user([dict(message) for message in self.messages])
         if not isinstance(text, str | None) or (text is None and not self.messages):
             name = getattr(self.user, "__name__", type(self.user).__name__)
-            raise UserError(
-                f"user {name}: returned {text!r}; return a text (None ends the dialogue, after the first turn)"
-            )
+            remedy = "return a text (None ends the dialogue, after the first turn)"
+            raise UserError(f"user {name}: returned {text!r}; {remedy}")
         self.messages += [] if text is None else [{"role": "user", "content": text}]
         return text
 

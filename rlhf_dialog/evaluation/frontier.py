@@ -36,16 +36,10 @@ def worth(curves: dict[str, Curve]) -> list[str]:
         if len(curves["before"]) > 1 and math.isfinite(agent[metric]):
             n = equal_n(curves["before"], metric, agent[metric])
             last = curves["before"][-1]["n"]
-            number = (
-                "less than one reply"
-                if n < 1
-                else f"more than the best of {last:g}"
-                if n > last
-                else f"the best of {n:.1f}"
-            )
-            sentences.append(
-                f"by {metric} the agent is worth {number} of its start's, at the KL of the best of {best_of:.1f}"
-            )
+            number = f"more than the best of {last:g}" if n > last else f"the best of {n:.1f}"
+            number = "less than one reply" if n < 1 else number
+            kl = f"at the KL of the best of {best_of:.1f}"
+            sentences.append(f"by {metric} the agent is worth {number} of its start's, {kl}")
     return sentences
 
 

@@ -73,10 +73,8 @@ def calibration(margins: Array, seed: int = 0) -> dict[str, Any]:
     for i in range(NUM_BINS):
         members = place == i
         if count := int(members.sum()):
-            mean, share = float(predicted[members].mean()), float(first[members].mean())
-            bins.append(
-                {"from": float(edges[i]), "to": float(edges[i + 1]), "pairs": count, "predicted": mean, "won": share}
-            )
+            means = {"predicted": float(predicted[members].mean()), "won": float(first[members].mean())}
+            bins.append({"from": float(edges[i]), "to": float(edges[i + 1]), "pairs": count, **means})
     error = sum(one["pairs"] * abs(one["predicted"] - one["won"]) for one in bins) / len(margins)
     return {"error": error, "log_loss": float(np.mean(np.logaddexp(0.0, -margins))), "bins": bins}
 
@@ -226,10 +224,8 @@ def _moments(values: Array) -> dict[str, float]:
 def markdown(report: dict[str, Any]) -> str:
     """The report as a page."""
     length, swap, normal = report["length"], report["swap"], report["normalisation"]
-    rows = [
-        ("**this model**", report["accuracy"]),
-        *((f"{n.replace('_', ' ')}", x) for n, x in report["baselines"].items()),
-    ]
+    rows = [("**this model**", report["accuracy"])]
+    rows += [(name.replace("_", " "), share) for name, share in report["baselines"].items()]
     for unit, words in (("length", ""), ("length_in_characters", " in characters")):
         if unit in report:  # not in those of older versions
             rows += [(f"pairs of equal length{words}", report[unit]["equal_length"])]
@@ -240,17 +236,14 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [_row(name, found) for name, found in rows]
     ranks = [_number(report[unit]["rank_correlation"]) if unit in report else "-" for unit in UNITS]
     lines += ["", f"Rank correlation of score and number of words: {ranks[0]}, of characters: {ranks[1]}. "]
-    lines[-1] += (
-        f"Of two replies with other numbers of words it prefers the longer one in {_percent(length['prefers_longer'])}."
-    )
+    longer = _percent(length["prefers_longer"])
+    lines[-1] += f"Of two replies with other numbers of words it prefers the longer one in {longer}."
     repeated = report["last_turn_repeated"]["preferred_to_chosen"]
     lines += [f"It scores a repetition of the last turn above the chosen reply in {_percent(repeated)}.", ""]
     lines += [f"Swap test (chosen and rejected exchanged): {'passed' if swap['passed'] else 'FAILED'}, "]
     lines[-1] += f"largest deviation {swap['largest_deviation']:.1e}."
-    lines += [
-        f"Stored for `normalize`: mean {normal['mean']:.4f}, deviation {normal['std']:.4f}, of {normal['of']}.",
-        "",
-    ]
+    stored = f"mean {normal['mean']:.4f}, deviation {normal['std']:.4f}, of {normal['of']}"
+    lines += [f"Stored for `normalize`: {stored}.", ""]
     lines += ["| predicted | pairs | mean prediction | won |", "|---|---|---|---|"]
     lines += [
         f"| {one['from']:.1f} to {one['to']:.1f} | {one['pairs']} | {one['predicted']:.3f} | {one['won']:.3f} |"

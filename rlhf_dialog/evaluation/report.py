@@ -43,14 +43,10 @@ def replies_text(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     """One JSON line per prompt, with the reply of every system."""
     lines = []
     for i, prompt in enumerate(prompts):
-        answers = {
-            name: {"response": found.dialogues[i].response, "truncated": found.dialogues[i].truncated}
-            for name, found in systems.items()
-        }
-        known = {"prompt": prompt.prompt_turns, "references": prompt.references, "act": prompt.act}
-        lines.append(
-            json.dumps({"index": prompt.meta["index"], **known, "replies": answers}, ensure_ascii=False) + "\n"
-        )
+        said = {name: replies.dialogues[i] for name, replies in systems.items()}
+        answers = {name: {"response": reply.response, "truncated": reply.truncated} for name, reply in said.items()}
+        row = {"index": prompt.meta["index"], "prompt": prompt.prompt_turns, "references": prompt.references}
+        lines.append(json.dumps({**row, "act": prompt.act, "replies": answers}, ensure_ascii=False) + "\n")
     return "".join(lines)
 
 
@@ -115,9 +111,8 @@ def cell(metric: dict[str, float | None], form: str) -> str:
 
 def split_rows(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """The rows with intervals, those without, and the columns."""
-    rows: dict[str, Any] = {
-        name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
-    }
+    systems = ("metrics", "before", "after", "difference")
+    rows: dict[str, Any] = {name: result[name] for name in systems if name in result}
     others = result.get("sweep", {}) | result["baselines"]
     own = result.get("settings", {}).get("own_metrics", [])
     return rows, others, [name for name in dict.fromkeys([*SHOWN, *own]) if name in next(iter(rows.values()))]

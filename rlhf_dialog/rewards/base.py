@@ -5,14 +5,14 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.errors import as_reward_error
 
 Purpose = Literal["rollout", "validation", "evaluation"]
-R = TypeVar("R", bound="BaseReward")
+T = TypeVar("T")
 DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
@@ -79,12 +79,10 @@ class BaseReward:
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """Return one finite number for each dialogue, in their order.
 
-        In a rollout, the list holds only the dialogues of this process, in the order of its prompts; the responses to one
-        prompt are neighbours (`num_responses_per_prompt`). `meta["group"]` is the number of the prompt within the rollout, the
-        same for all responses to it, and `meta["dialogue"]` the number of the dialogue in the data. The reward is called once
-        per rollout. A score that compares dialogues should do so only within a prompt, so that scores do not depend on the
-        number of processes. A validation passes the replies to its prompts on rank 0 only; before training it also passes two
-        references. A reward that does not use the device is called in a thread.
+        A rollout calls it once, with the dialogues of this process in the order of the prompts; the responses to one prompt are
+        neighbours and share `meta["group"]`, its number in the rollout. `meta["dialogue"]` is the number in the data. Compare
+        dialogues only within a prompt, so that scores do not depend on the number of processes. A validation passes its replies
+        on rank 0 only; before training it also passes two references. Without `uses_device` the call is made in a thread.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 
@@ -109,8 +107,8 @@ class BaseReward:
     def frozen_models(self) -> dict[str, Any]:
         """The models (`torch.nn.Module`) that this reward holds and does not train, by name, without its children's.
 
-        They are moved to the device, are part of the identity of the run, and are placed as `intent_ds_config` says. Return the
-        same objects at every call, and quickly: the method is called often.
+        They are moved to the device, belong to the identity of the run, and are placed as `intent_ds_config` says. The method is
+        called often: return the same objects, and quickly.
         """
         return {}
 
@@ -123,7 +121,7 @@ class BaseReward:
         """
         return {}
 
-    def move_to(self: R, device: str) -> R:
+    def move_to(self, device: str) -> Self:
         """Move its models and those of its children to `device`."""
         for module in self.frozen_models().values():
             module.to(device)
@@ -238,10 +236,7 @@ ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDia
 
 def references(dialogues: list[Dialogue], reward: str) -> list[str]:
     """The reference of each dialogue. Raises UserError when one has none."""
-    found = [dialogue.reference for dialogue in dialogues if dialogue.reference is not None]
-    if len(found) < len(dialogues):
-        raise _missing("a reference reply", [dialogue.reference is None for dialogue in dialogues], reward)
-    return found
+    return _all_present([dialogue.reference for dialogue in dialogues], "a reference reply", reward)
 
 
 def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
@@ -252,31 +247,31 @@ def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
 
 def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
     """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
-    known_acts = [dialogue.act for dialogue in dialogues if dialogue.act is not None]
-    if len(known_acts) < len(dialogues):
-        raise _missing("the act of the reference", [dialogue.act is None for dialogue in dialogues], reward)
-    if wrong := [act for act in known_acts if act not in ACTS]:
-        known = ", ".join(f"{number} {act}" for number, act in ACTS.items())
-        raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {known}")
-    return known_acts
+    numbers = _all_present([dialogue.act for dialogue in dialogues], "the act of the reference", reward)
+    if wrong := [act for act in numbers if act not in ACTS]:
+        names = ", ".join(f"{number} {act}" for number, act in ACTS.items())
+        raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {names}")
+    return numbers
 
 
 def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") -> None:
     """Raises UserError when the reward wants a reference or an act and a prompt (of `where`) has none."""
     for need in reward.needs:
-        missing = sum(getattr(prompt, need) is None for prompt in prompts)
-        if missing:
+        if missing := sum(getattr(prompt, need) is None for prompt in prompts):
             raise UserError(
                 f"env.args.data_path: {missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{reward.name}' "
                 "needs it; use data that has it, or another reward_class"
             )
 
 
-def _missing(what: str, lacks: list[bool], reward: str) -> UserError:
-    return UserError(
-        f"reward '{reward}' needs {what} for every prompt; {sum(lacks)} of {len(lacks)} dialogues have none "
-        f"(the first is number {lacks.index(True)}). Use data that has it, or another reward."
-    )
+def _all_present(values: list[T | None], what: str, reward: str) -> list[T]:
+    present = [value for value in values if value is not None]
+    if missing := len(values) - len(present):
+        raise UserError(
+            f"reward '{reward}' needs {what} for every prompt; {missing} of {len(values)} dialogues have none "
+            f"(the first is number {values.index(None)}). Use data that has it, or another reward."
+        )
+    return present
 
 
 def is_number(value: object) -> bool:

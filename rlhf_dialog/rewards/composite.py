@@ -9,7 +9,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import as_reward_error
-from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, score_dialogues
+from rlhf_dialog.rewards.scoring import score_dialogues
 
 PART_KEYS = ("id", "weight", "args")
 
@@ -56,11 +56,7 @@ class CompositeReward(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""
-        return self.score(dialogues).total
-
-    def score(self, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
-        """The weighted sums and their parts. Raises RewardError, see `__call__`, and RewardTimeout."""
-        return score_dialogues(self, dialogues, rules)
+        return score_dialogues(self, dialogues).total
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Intent: does a frozen classifier find the same act in the response as in the reference?"""
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-Own = TypeVar("Own", bound="Intent")
 INPUTS = ("pair", "concat")
 KEY = "reward_class.args.intent_model"
 CLASSIFIER = "act classifier"  # its name among the frozen models of a reward
@@ -134,7 +133,7 @@ class Intent(BaseReward):
             cut = "only_second" if pair else "only_first"
         return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
 
-    def move_to(self: Own, device: str) -> Own:
+    def move_to(self, device: str) -> Self:
         """Move the classifier; on a GPU that runs it in bf16, its linear layers keep the 16 bits that its checkpoint has."""
         from rlhf_dialog.models.precision import narrow
 

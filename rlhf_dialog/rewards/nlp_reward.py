@@ -58,9 +58,7 @@ class NLPReward(CompositeReward):
             raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
-            intent = Intent(
-                str(intent_model), intent_input, allow_pickle_weights=allow_pickle_weights, precision=precision
-            )
+            intent = Intent(str(intent_model), intent_input, None, allow_pickle_weights, precision)
             parts.append(Part(intent_coef, intent))
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))

@@ -1,7 +1,7 @@
 """RewardModel: the score that a model learned from preferences, or several such models together."""
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -13,7 +13,6 @@ from rlhf_dialog.rewards.composite import is_finite
 if TYPE_CHECKING:
     from rlhf_dialog.rewards.scalar_model import ScalarModel
 
-Own = TypeVar("Own", bound="RewardModel")
 ARGS = "reward_class.args"
 REWARD_MODEL = "reward model"  # its name among the frozen models of a reward
 COMBINE = ("mean", "min", "uncertainty")
@@ -118,7 +117,7 @@ class RewardModel(BaseReward):
         """The members."""
         return list(self.members)
 
-    def move_to(self: Own, device: str) -> Own:
+    def move_to(self, device: str) -> Self:
         """Move the models; on a GPU that runs them in bf16, their linear layers keep the 16 bits that their checkpoints have."""
         from rlhf_dialog.models.precision import narrow
 

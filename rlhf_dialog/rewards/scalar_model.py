@@ -77,10 +77,8 @@ class ScalarModel:
         long = Dialogue(["Hello ."], "Hi ! " * min(self.input.max_length, 2000))
         found = self.outputs([*PROBES, long])
         if not all(map(math.isfinite, found)):
-            raise UserError(
-                f"{self.key}: '{self.path}' gives {found} for three short dialogues; its weights are damaged, or its training "
-                "diverged"
-            )
+            why = "its weights are damaged, or its training diverged"
+            raise UserError(f"{self.key}: '{self.path}' gives {found} for three short dialogues; {why}")
 
     def outputs(self, dialogues: list[Dialogue]) -> list[float]:
         """The output for each of the N dialogues, in their order; it does not depend on the others, up to rounding."""

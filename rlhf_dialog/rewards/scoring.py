@@ -138,21 +138,15 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     Raises RewardError when the reward raises, or returns something that is not a number.
     """
     with as_reward_error(reward.name, type(reward)):
-        metrics = {str(key): value for key, value in reward.metrics().items()}
-    if wrong := [key for key, value in metrics.items() if not isinstance(value, Real)]:
-        raise RewardError(
-            f"reward '{reward.name}': metrics() returned {metrics[wrong[0]]!r} for {wrong[0]!r}; return a number"
-        )
-    of_part = reward.weighted_parts() if metrics else {}
-    return {
-        key if _part_in(key) in of_part else metric_name(reward.name, key): float(value)
-        for key, value in metrics.items()
-    }
-
-
-def _part_in(key: str) -> str:
-    """The part of a sum that a key begins with, such as `x` in `x/loss` and in `x_std`; empty without one."""
-    return key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION) if key.endswith(DEVIATION) else ""
+        values = {str(key): value for key, value in reward.metrics().items()}
+    parts = reward.weighted_parts() if values else {}
+    metrics: dict[str, float] = {}
+    for key, value in values.items():
+        if not isinstance(value, Real):
+            raise RewardError(f"reward '{reward.name}': metrics() returned {value!r} for {key!r}; return a number")
+        part = key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION)  # `x` in `x/loss` and in `x_std`
+        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = float(value)
+    return metrics
 
 
 def state_of(reward: BaseReward) -> dict[str, Any]:
@@ -162,9 +156,8 @@ def state_of(reward: BaseReward) -> dict[str, Any]:
     try:
         json.dumps(state)
     except (TypeError, ValueError) as error:
-        raise RewardError(
-            f"reward '{reward.name}': state_dict() is not JSON ({error}); return numbers, text, lists and dicts"
-        ) from error
+        remedy = "return numbers, text, lists and dicts"
+        raise RewardError(f"reward '{reward.name}': state_dict() is not JSON ({error}); {remedy}") from error
     if not isinstance(state, dict):
         raise RewardError(f"reward '{reward.name}': state_dict() returned {type(state).__name__}; return a dict")
     return state
@@ -216,28 +209,23 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
         for one in walk(reward):
             stack.enter_context(one.at_work())
         values = stop_after(rules.timeout_s, name, lambda: _call_reward(reward, dialogues, rules))
+    who = f"reward '{name}'"
     if not isinstance(values, (list, tuple)):
-        raise RewardError(
-            f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
-        )
+        raise RewardError(f"{who} returned {type(values).__name__}; it must return a list of one number per dialogue")
     if len(values) != len(dialogues):
-        raise RewardError(f"reward '{name}' returned {len(values)} values for {len(dialogues)} dialogues")
+        raise RewardError(f"{who} returned {len(values)} values for {len(dialogues)} dialogues")
     if rules.skip_unscored:
         values = _without_unscored(name, values)
     for value, dialogue, i in zip(values, dialogues, range(len(values)), strict=True):
         if not (isinstance(value, Real) and (rules.skip_unscored or math.isfinite(value))):
             kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
-            raise RewardError(
-                f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
-            )
+            raise RewardError(f"{who} gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}")
     return [value if isinstance(value, NoScore) else float(value) for value in values]
 
 
 def _call_reward(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
-    if rules.processes is not None:
-        scores = rules.processes.scores(reward, dialogues)
-        if scores is not None:
-            return scores
+    if rules.processes is not None and (scores := rules.processes.scores(reward, dialogues)) is not None:
+        return scores
     values = (reward.score_available if rules.skip_unscored else reward)(dialogues)
     return values.tolist() if hasattr(values, "tolist") else values  # an array or tensor is welcome too
 
@@ -246,15 +234,9 @@ def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
     """The values with `NoScore` in place of None and of numbers that are not finite; logs how many."""
     missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
     if any(missing):
+        text = "reward '%s' gave no score for %d of %d dialogues (the first is number %d: %r); they are left out"
         first = missing.index(True)
-        logger.warning(
-            "reward '%s' gave no score for %d of %d dialogues (the first is number %d: %r); they are left out",
-            name,
-            sum(missing),
-            len(values),
-            first,
-            values[first],
-        )
+        logger.warning(text, name, sum(missing), len(values), first, values[first])
     return [_reason(value) if gone else value for gone, value in zip(missing, values, strict=True)]
 
 

@@ -121,9 +121,7 @@ def checkpoints_of(folder: Path) -> list[Path]:
 
 def newest_up_to(folder: Path, iteration: int) -> Path | None:
     """The newest checkpoint of an iteration that is not after `iteration`."""
-    return max(
-        (one for one in checkpoints_of(folder) if iteration_of(one) <= iteration), key=iteration_of, default=None
-    )
+    return next((one for one in reversed(checkpoints_of(folder)) if iteration_of(one) <= iteration), None)
 
 
 def iteration_of(checkpoint: Path) -> int:

@@ -14,21 +14,25 @@ from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.chat_template import warn_about_marks
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
 from rlhf_dialog.environments.built_in import build_environment
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.runs.services.validation import BATCH_SIZE, ValidationService, load_validation_prompts
+from rlhf_dialog.runs.services.validation import (
+    BATCH_SIZE,
+    ValidationService,
+    load_run_prompts,
+    load_validation_prompts,
+)
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
@@ -68,9 +72,8 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
     seed_rank(config.seed, world)
     batch_plan(config, world.size)
     check_placement(config, world.device)
-    memory = forecast.report_forecast(
-        config, world.device, deepspeed_setting(config, world)
-    )  # before anything is loaded
+    setting = deepspeed_setting(config, world)
+    memory = forecast.report_forecast(config, world.device, setting)  # before anything is loaded
     with world.fail_together():
         with times.measure("reward"):
             reward = build_reward(config.reward_class.id, config.reward_class.args)
@@ -105,10 +108,7 @@ def read_source(config: Config, reward: BaseReward) -> Source:
         held_out = build_simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return build_simulated(config.environment, config.seed, "train"), validation
-    path = config.env.args.data_path
-    prompts = load_prompts(
-        path, "train", config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
-    )
+    prompts = load_run_prompts(config, "train")
     check_needs(reward, prompts)
     if not config.eval_interval:
         return prompts, None
@@ -131,11 +131,8 @@ def play_dialogues(speaker: Responder, source: Simulated, numbers: range, at_onc
     for start in range(0, len(numbers), at_once):
         inputs = source.deal([source[number] for number in numbers[start : start + at_once]])
         episodes = run_episodes(inputs, speaker)
-        rewards = (
-            [0.0] * len(inputs.environments)
-            if episodes.turn_rewards is None
-            else episodes.turn_rewards.sum(dim=1).tolist()
-        )
+        paid, unpaid = episodes.turn_rewards, [0.0] * len(inputs.environments)
+        rewards = unpaid if paid is None else paid.sum(dim=1).tolist()
         dialogues += [Played(*pair) for pair in zip(episodes.dialogues, rewards, strict=True)]
     return dialogues
 
@@ -155,12 +152,8 @@ def _spoken(environment: Environment, system: Baseline, seed: int, limits: Episo
         check_turns(environment, count, limits)
         reply = system.reply()
         text, reward, terminated, truncated, info = answer(environment, reply, limits)
-        dialogue, reward_sum, ended, count = (
-            dialogue.with_reply(reply, truncated).with_user_turn(text),
-            reward_sum + reward,
-            terminated or truncated,
-            count + 1,
-        )
+        dialogue = dialogue.with_reply(reply, truncated).with_user_turn(text)
+        reward_sum, ended, count = reward_sum + reward, terminated or truncated, count + 1
     dialogue.meta = {"info": plain(info)}
     return Played(dialogue, reward_sum)
 
@@ -175,11 +168,7 @@ class DialogueValidation(ValidationService):
 
     def check(self) -> None:
         """Play the dialogues with the handcrafted policy. Raises UserError for an unknown `eval_metric`."""
-        if self.config.eval_metric not in MEASURES:
-            hint = nearest(self.config.eval_metric, MEASURES) or "."
-            raise UserError(
-                f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(MEASURES)}"
-            )
+        self._check_metric(MEASURES)
         if "handcrafted" in baseline_names(self.source.environments[0]):
             found = means(spoken("handcrafted", self.source, range(self.num_prompts)))
             self.known = {f"handcrafted_{name}": found[name] for name in ("success", "reward")}

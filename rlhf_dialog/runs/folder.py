@@ -34,9 +34,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, 
 
 def holds_run(folder: Path) -> bool:
     """Whether the folder contains results of a run, which must not be lost."""
-    metrics = folder / "metrics.jsonl"
-    finished_something = metrics.is_file() and metrics.stat().st_size > 0
-    return finished_something or any((folder / name).exists() for name in ("agent", "checkpoints", "evaluation.json"))
+    return _has_metrics(folder) or any((folder / name).exists() for name in ("agent", "checkpoints", "evaluation.json"))
 
 
 def has_begun(folder: Path) -> bool:
@@ -46,8 +44,12 @@ def has_begun(folder: Path) -> bool:
 
 def has_results(folder: Path) -> bool:
     """Whether the run in the folder has saved or logged anything."""
+    return bool(checkpoints_of(folder / "checkpoints")) or _has_metrics(folder)
+
+
+def _has_metrics(folder: Path) -> bool:
     metrics = folder / "metrics.jsonl"
-    return bool(checkpoints_of(folder / "checkpoints")) or (metrics.is_file() and metrics.stat().st_size > 0)
+    return metrics.is_file() and metrics.stat().st_size > 0
 
 
 def check_folder(folder: Path, overwrite: bool, resume: bool, save_interval: int) -> None:
@@ -85,8 +87,7 @@ def check_metrics(run: Path, source: Path) -> None:
     if last >= iteration:
         return
     content = f"contains only iterations 1 to {last} without a gap" if last else "does not start with iteration 1"
-    fault = first_fault(metrics)
-    place = f"{fault}; " if fault else ""
+    place = f"{fault}; " if (fault := first_fault(metrics)) else ""
     raise UserError(
         f"{metrics}: {content if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
         f"{place}restore it from a copy, or start a new run with its weights: --resume_weights_only {run} "
@@ -96,14 +97,12 @@ def check_metrics(run: Path, source: Path) -> None:
 
 def check_source(source: Path, folder: Path) -> None:
     """Raises UserError when a new run in `folder` cannot start with the weights of the run in `source`."""
+    key = "--resume_weights_only"
     if source.absolute() == folder.absolute():
-        raise UserError(
-            f"--resume_weights_only: {source} is this run's own folder; give the new run another name with --experiment_name"
-        )
+        remedy = "give the new run another name with --experiment_name"
+        raise UserError(f"{key}: {source} is this run's own folder; {remedy}")
     if newest_checkpoint(source / "checkpoints") is None:
-        raise UserError(
-            f"--resume_weights_only: {source} contains no checkpoint; choose the folder of a run that has one"
-        )
+        raise UserError(f"{key}: {source} contains no checkpoint; choose the folder of a run that has one")
 
 
 def confirm_overwrite(folder: Path) -> None:

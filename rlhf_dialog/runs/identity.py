@@ -28,12 +28,9 @@ SHARED_KEYS = (
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 NETWORK_KEYS = ("model_class", "critic_class")
-BATCH_KEYS = (
-    "rollout_batch_size",
-    "num_responses_per_prompt",
-    "episode_length",
-    "env_num",
-)  # compared by the resulting numbers
+# compared by the resulting numbers
+BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")
+END_KEYS = ("total_time_steps", "max_iterations", "total_episodes")
 FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
 KEPT_KEYS = {"kl_coef": "no effect: the controller continues with the value of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
@@ -75,7 +72,7 @@ def settings_of(config: Config) -> dict[str, Any]:
     names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, *PRECISION_KEYS]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
-        kept += ["total_time_steps", "max_iterations", "total_episodes"]
+        kept += END_KEYS
     return {name: getattr(config, name) for name in kept}
 
 
@@ -91,43 +88,28 @@ def differences(now: dict[str, Any], then: Any, here: str = "here", there: str =
 
 def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
     """Raises UserError that lists every differing key when the checkpoint in `source` belongs to another run."""
-    changes = differences(now, then)
-    if changes:
-        run = source.parent.parent
+    if changes := differences(now, then):
         raise UserError(
             "\n  ".join([f"{source}: belongs to a different run than this one:", *changes])
             + "\nresume with the values of the checkpoint, or start a new run with its weights: "
-            f"--resume_weights_only {run} --experiment_name <a new name>"
+            f"--resume_weights_only {source.parent.parent} --experiment_name <a new name>"
         )
 
 
 def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
     """Raises UserError when a process of the run has another model, other data or other settings than rank 0."""
-    deciding = {
-        *PPOKeys.model_fields,
-        *DoubledKeys.model_fields,
-        "total_time_steps",
-        "max_iterations",
-        "total_episodes",
-        "save_interval",
-        "eval_interval",
-        "ledger",
-        "ledger_texts",
-    }
-    gathered = world.gather(config.model_dump(include=deciding) | identity)
+    deciding = {*PPOKeys.model_fields, *DoubledKeys.model_fields, *END_KEYS, "save_interval", "eval_interval"}
+    gathered = world.gather(config.model_dump(include=deciding | {"ledger", "ledger_texts"}) | identity)
     for rank, other in enumerate(gathered):
         if found := differences(gathered[0], other, "on rank 0", f"on rank {rank}"):
-            raise UserError(
-                "\n  ".join(
-                    [f"rank {rank} differs from rank 0; start all processes with the same settings and files:", *found]
-                )
-            )
+            what = f"rank {rank} differs from rank 0; start all processes with the same settings and files:"
+            raise UserError("\n  ".join([what, *found]))
 
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint records about its run, in addition to its state."""
-    known = {"settings": settings_of(config), "formulas": FORMULAS}
-    return {"identity": identity, "identity_sha256": sha256_of(identity), **known}
+    settings = {"settings": settings_of(config), "formulas": FORMULAS}
+    return {"identity": identity, "identity_sha256": sha256_of(identity), **settings}
 
 
 def refuse_other_formulas(source: Path, state: dict[str, Any]) -> None:

@@ -92,9 +92,8 @@ def _take(folder: Path, path: Path) -> int:
 
 def _replace_owner(folder: Path, path: Path, handle: int) -> None:
     if owner := _read_owner(path):
-        logger.info(
-            "%s: process %d, which used it since %s, has ended; its lock is replaced", folder, owner.pid, owner.since
-        )
+        text = "%s: process %d, which used it since %s, has ended; its lock is replaced"
+        logger.info(text, folder, owner.pid, owner.since)
     owner = Owner(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(asdict(owner)).encode(), 0)

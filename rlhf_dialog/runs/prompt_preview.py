@@ -9,10 +9,11 @@ from typing import Any
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptSampler, load_prompts
+from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.runs.data_source import build_simulated
+from rlhf_dialog.runs.services.validation import load_run_prompts
 from rlhf_dialog.terminal import visible
 
 
@@ -29,7 +30,8 @@ class AsRead:
 
 def as_read(encoder: TurnEncoder, turns: Sequence[str]) -> AsRead:
     """The prompt of these turns, oldest first, as `encoder.encode_prompt` writes it."""
-    ids, whole = encoder.encode_prompt(turns), _without_limit(encoder)
+    ids, whole = encoder.encode_prompt(turns), copy(encoder)
+    whole.max_prompt_length = 2**31
     kept = [start for start in range(len(turns)) if whole.encode_prompt(turns[start:]) == ids]
     text = _text(encoder, ids)
     if kept:
@@ -38,12 +40,6 @@ def as_read(encoder: TurnEncoder, turns: Sequence[str]) -> AsRead:
     count = len(newest) - len(ids)
     head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(newest, ids, strict=False)))
     return AsRead(text, len(ids), tuple(turns[:-1]), _text(encoder, newest[head : head + count]), count)
-
-
-def _without_limit(encoder: TurnEncoder) -> TurnEncoder:
-    whole = copy(encoder)
-    whole.max_prompt_length = 2**31
-    return whole
 
 
 def _text(encoder: TurnEncoder, ids: Sequence[int]) -> str:
@@ -76,14 +72,7 @@ def first_prompts(config: Config, count: int) -> tuple[list[Dialogue], int]:
         source = build_simulated(config.environment, config.seed, "train")
         environment = source.environments[0]
         return [open_episode(environment, source.seed_of(number), source.limits) for number in range(count)], count
-    prompts = load_prompts(
-        config.env.args.data_path,
-        "train",
-        config.context_size,
-        config.min_context_size,
-        config.drop_overlap,
-        config.turn_separator,
-    )
+    prompts = load_run_prompts(config, "train")
     numbers = PromptSampler(len(prompts), config.seed).take(min(count, len(prompts)))
     return [prompts[number] for number in numbers], len(prompts)
 

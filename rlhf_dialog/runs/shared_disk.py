@@ -27,55 +27,45 @@ def check_shared(folder: Path, world: World) -> None:
         world.on_main(lambda: stack.enter_context(lock_folder(folder)))
         if world.is_main:
             stack.callback(_remove_probes, folder)
-        host, word = world.on_main(lambda: _begin(folder))
+        word = world.on_main(lambda: _begin(folder))
+        hosts = world.gather(socket.gethostname())
         with world.fail_together():
             if not world.is_main:
-                _answer(folder, word, host, world.rank)
-        hosts = world.gather(socket.gethostname())
+                _check_word(folder, word, 0, hosts[0])
+                _write(folder, world.rank, word)
         world.on_main(lambda: _check_answers(folder, word, hosts))
 
 
-def _begin(folder: Path) -> tuple[str, str]:
+def _begin(folder: Path) -> str:
     _remove_probes(folder)  # those of a run that was killed
     word = secrets.token_hex(16)
     _write(folder, 0, word)
-    return socket.gethostname(), word
-
-
-def _answer(folder: Path, word: str, host: str, rank: int) -> None:
-    if not _shows(folder, 0, word):
-        raise UserError(
-            f"run_dir: {folder} on {socket.gethostname()} does not show what rank 0 has written there on {host}; {REMEDY}"
-        )
-    _write(folder, rank, word)
-
-
-def _check_answers(folder: Path, word: str, hosts: list[str]) -> None:
-    for rank, host in enumerate(hosts):
-        if not _shows(folder, rank, word):
-            raise UserError(
-                f"run_dir: {folder} on {hosts[0]} does not show what rank {rank} has written there on {host}; {REMEDY}"
-            )
+    return word
 
 
 def _write(folder: Path, rank: int, word: str) -> None:
     try:
         (folder / f"{PROBE}{rank}").write_text(word, encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"run_dir: {folder} cannot be written on {socket.gethostname()}: {error.strerror}; {REMEDY}"
-        ) from error
+        what = f"{folder} cannot be written on {socket.gethostname()}: {error.strerror}"
+        raise UserError(f"run_dir: {what}; {REMEDY}") from error
 
 
-def _shows(folder: Path, rank: int, word: str) -> bool:
-    """Whether the file of a rank holds the word, at the latest after `PATIENCE`."""
+def _check_answers(folder: Path, word: str, hosts: list[str]) -> None:
+    for rank, host in enumerate(hosts):
+        _check_word(folder, word, rank, host)
+
+
+def _check_word(folder: Path, word: str, rank: int, host: str) -> None:
+    """Raises UserError when the file of `rank`, which is on `host`, does not show the word here within `PATIENCE`."""
     end = time.monotonic() + PATIENCE
     while True:
         with suppress(OSError, UnicodeDecodeError):
             if (folder / f"{PROBE}{rank}").read_text(encoding="utf-8") == word:
-                return True
+                return
         if time.monotonic() >= end:
-            return False
+            what = f"{folder} on {socket.gethostname()} does not show what rank {rank} has written there on {host}"
+            raise UserError(f"run_dir: {what}; {REMEDY}")
         time.sleep(0.1)
 
 

@@ -44,9 +44,8 @@ class Start:
         if self.weights_from is None:
             return
         if self.resume:
-            raise UserError(
-                "--resume_weights_only begins a new run, --resume goes on with an old one; give one of them"
-            )
+            what = "begins a new run, --resume goes on with an old one; give one of them"
+            raise UserError(f"--resume_weights_only {what}")
         run_folder.check_source(self.weights_from, folder)
 
     def prepare(self, folder: Path, kept: Path | None = None, extra_files: tuple[str, ...] = ()) -> Path | None:

@@ -128,10 +128,8 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> list[dict[st
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequence[Mapping[str, Any]]) -> None:
     """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`)."""
-    adopted = [
-        {**group, **{name: own[name] for name in OWN_KEYS}}
-        for group, own in zip(groups, optimizer.param_groups, strict=True)
-    ]
+    pairs = zip(groups, optimizer.param_groups, strict=True)
+    adopted = [{**group, **{name: own[name] for name in OWN_KEYS}} for group, own in pairs]
     state = joined_state(load_file(path), adopted)
     check_moments(optimizer, state["state"])
     optimizer.load_state_dict(state)

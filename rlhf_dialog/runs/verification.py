@@ -115,9 +115,8 @@ def _version(name: str) -> str:
 def changed_versions(state: dict[str, Any]) -> str:
     """`torch 2.6.0 -> 2.7.0, ...`: the versions that differ from those of the checkpoint; empty if none does."""
     then = state.get("versions", {})
-    return ", ".join(
-        f"{name} {then[name]} -> {now}" for name, now in versions().items() if name in then and then[name] != now
-    )
+    changed = {name: now for name, now in versions().items() if then.get(name, now) != now}
+    return ", ".join(f"{name} {then[name]} -> {now}" for name, now in changed.items())
 
 
 def sha256_of(identity: Any) -> str:

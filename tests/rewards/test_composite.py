@@ -37,7 +37,7 @@ def test_weighted_sum_and_parts_by_hand():
 
 def test_equal_names_get_a_number():
     parts = [{"id": "Given", "args": {"value": value}} for value in (1, 2, 3)]
-    scores = CompositeReward(parts).score(DIALOGUES[:1])
+    scores = score_dialogues(CompositeReward(parts), DIALOGUES[:1])
     assert {name: part.raw for name, part in scores.parts.items()} == {"given": [1], "given_2": [2], "given_3": [3]}
 
 
@@ -110,7 +110,7 @@ def test_build_reward():
 
 def test_a_sum_beyond_all_numbers_is_no_crash():
     parts = [{"id": "Given", "args": {"value": 1.5e308}}] * 2
-    assert CompositeReward(parts).score(DIALOGUES[:1]).total == [math.inf]
+    assert score_dialogues(CompositeReward(parts), DIALOGUES[:1]).total == [math.inf]
 
 
 # -- a reward without an end

@@ -47,4 +47,4 @@ def test_nlp_reward_is_the_weighted_sum(pair_folder):
     expected = [0.3 * value + 0.6 * (1 - 0.5 / 64) for value in intents]
     assert reward(dialogues) == pytest.approx(expected)
     assert set(reward.needs) == {"reference", "act"}
-    assert list(reward.score(dialogues).parts) == ["intent", "meteor_exact_stem"]
+    assert list(score_dialogues(reward, dialogues).parts) == ["intent", "meteor_exact_stem"]

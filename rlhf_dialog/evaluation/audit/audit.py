@@ -41,10 +41,8 @@ def audit(
     `probes` and `search`: a row for each (`summary_row`), the former with an example; `found`: some texts of the search;
     `parts`: each part's share of the score's variance over all replies of the probes; `calibration`; `findings`.
     """
-    probes = [
-        Probe(TRUE, TRUE, [prompt.reference for prompt in prompts]),
-        *fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed),
-    ]
+    probes = [Probe(TRUE, TRUE, [prompt.reference for prompt in prompts])]
+    probes += fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed)
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
     other = next(probe for probe in probes if probe.name == RANDOM).texts
     units = dialogue_numbers(prompts)
@@ -56,11 +54,10 @@ def audit(
         tables = _score_probes(payer, prompts, probes)
         true = tables[0].select(np.asarray(chosen))
         looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
-    rows = {
-        probe.name: {"family": probe.family, "example": probe.texts[0]}
-        | summary_row(table, tables[0], units, plan.seed)
-        for probe, table in zip(probes, tables, strict=True)
-    }
+    rows = {}
+    for probe, table in zip(probes, tables, strict=True):
+        row = summary_row(table, tables[0], units, plan.seed)
+        rows[probe.name] = {"family": probe.family, "example": probe.texts[0]} | row
     score = np.concatenate([one.score for one in tables])
     parts = {name: np.concatenate([one.parts[name] for one in tables]) for name in tables[0].parts}
     result = {
@@ -89,14 +86,11 @@ def run_search(
     units: Numbers,
 ) -> dict[str, Any]:
     """The rows of what the search found, and some of its texts, those that are paid most first."""
-    texts = search(
-        prompts,
-        training,
-        plan.budget,
-        lambda asked, candidates: payer.score_texts(asked, candidates, judged=False).score,
-        plan.max_words,
-        plan.seed,
-    )
+
+    def pay(asked: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
+        return payer.score_texts(asked, candidates, judged=False).score
+
+    texts = search(prompts, training, plan.budget, pay, plan.max_words, plan.seed)
     kinds = (texts.retrieved, texts.climbed, texts.grown)
     retrieved, climbed, grown = (payer.score_texts(prompts, some) for some in kinds)
     best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
@@ -112,10 +106,8 @@ def run_search(
     ]
     units = np.unique(units, return_inverse=True)[1]
     found = {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
-    return {
-        "search": {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()},
-        "found": examples,
-    }
+    rows = {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()}
+    return {"search": rows, "found": examples}
 
 
 def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) -> dict[str, Any]:
@@ -124,27 +116,26 @@ def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) 
     `paid`, `difference`, `more` (the share of prompts where it is paid more) and, of each judge, `mean` and `difference` are
     intervals, on the prompts that have both numbers; `parts` are means.
     """
+    judges = {name: _compare(values, true.judges[name], units, seed, "mean") for name, values in table.judges.items()}
+    more = np.where(_both(table.score, true.score), table.score > true.score, np.nan)
     return {
         "num_prompts": int(np.isfinite(table.score).sum()),
         **_compare(table.score, true.score, units, seed),
-        "more": _mean(np.where(_both(table.score, true.score), table.score > true.score, np.nan), units, seed),
+        "more": intervals.interval(_mean(more, units), seed),
         "parts": {name: _plain_mean(values) for name, values in table.parts.items()},
-        "judges": {
-            name: _compare(values, true.judges[name], units, seed, "mean") for name, values in table.judges.items()
-        },
+        "judges": judges,
     }
 
 
 def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = "paid") -> dict[str, Interval]:
-    known = _both(values, true)
-    here, there = (
-        replace(intervals.mean_statistic(np.where(known, some, np.nan)), units=units) for some in (values, true)
-    )
-    return {name: _mean(values, units, seed), "difference": intervals.difference(there, here, seed)}
+    has_both = _both(values, true)
+    here, there = (_mean(np.where(has_both, some, np.nan), units) for some in (values, true))
+    mean = intervals.interval(_mean(values, units), seed)
+    return {name: mean, "difference": intervals.difference(there, here, seed)}
 
 
-def _mean(values: Array, units: Numbers, seed: int) -> Interval:
-    return intervals.interval(replace(intervals.mean_statistic(values), units=units), seed)
+def _mean(values: Array, units: Numbers) -> intervals.Statistic:
+    return replace(intervals.mean_statistic(values), units=units)
 
 
 def _plain_mean(values: Array) -> float:

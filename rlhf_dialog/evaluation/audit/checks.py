@@ -61,9 +61,8 @@ def variance_shares(score: Array, parts: dict[str, Array]) -> dict[str, float]:
     finite = np.isfinite(score)
     about = score[finite] - score[finite].mean()
     variance = float((about**2).mean())
-    return {
-        name: float((about * values[finite]).mean()) / variance if variance else 0.0 for name, values in parts.items()
-    }
+    covariances = {name: float((about * values[finite]).mean()) for name, values in parts.items()}
+    return {name: covariance / variance if variance else 0.0 for name, covariance in covariances.items()}
 
 
 def flat_parts(score: Array, parts: dict[str, Array]) -> list[str]:
@@ -82,20 +81,14 @@ def calibration(classifier: Intent, prompts: Sequence[Dialogue]) -> dict[str, An
     dialogues = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
     probabilities = classifier.logits(dialogues).softmax(-1)
     confidence = probabilities.max(-1).values.numpy().astype(np.float64)
-    right = np.asarray(
-        [prompt.act == i + 1 for prompt, i in zip(prompts, probabilities.argmax(-1).tolist(), strict=True)]
-    )
+    classes = probabilities.argmax(-1).tolist()
+    right = np.asarray([prompt.act == i + 1 for prompt, i in zip(prompts, classes, strict=True)])
     places = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
-    members = [places == i for i in range(NUM_BINS)]
-    bins = [
-        {
-            "replies": int(in_bin.sum()),
-            "confidence": float(confidence[in_bin].mean()),
-            "accuracy": float(right[in_bin].mean()),
-        }
-        for in_bin in members
-        if in_bin.any()
-    ]
+    bins = []
+    for in_bin in (places == i for i in range(NUM_BINS)):
+        if count := int(in_bin.sum()):
+            means = {"confidence": float(confidence[in_bin].mean()), "accuracy": float(right[in_bin].mean())}
+            bins.append({"replies": count, **means})
     error = sum(one["replies"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / len(prompts)
     found = {"accuracy": float(right.mean()), "confidence": float(confidence.mean()), "error": error, "bins": bins}
     return {"part": classifier.name, **found}

@@ -11,15 +11,8 @@ from rlhf_dialog.metrics.text import others
 from rlhf_dialog.rewards.base import ACTS
 
 TRUE, RANDOM = "true reply", "random reply"
-MARKS = (
-    "<EOU>",
-    "__eou__",
-    "</s>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "[SEP]",
-)  # of usual tokenizers and data
+# of usual tokenizers and data
+MARKS = ("<EOU>", "__eou__", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "[SEP]")
 TEMPLATES = (
     *("I don't know .", "Yes .", "No .", "OK .", "Thank you .", "I see .", "What do you mean ?"),
     *("That is a good idea .", "I'm sorry , I don't understand .", "Can you say more about that ?"),
@@ -62,23 +55,14 @@ def fixed_probes(
         return probe(family, [text] * len(prompts), name)
 
     draw, true = random.Random(seed), [prompt.reference or "" for prompt in prompts]
+    contexts = [prompt.prompt_turns for prompt in prompts]
     probes = [
         probe(RANDOM, [true[i] for i in others(len(prompts), seed)]),
         constant("empty", "", "empty"),
         probe("shuffled true reply", [word_salad.shuffle_words(text, draw) for text in true]),
-        probe(
-            "context's rarest words", [word_salad.rarest(prompt.prompt_turns, training.counts) for prompt in prompts]
-        ),
-        probe(
-            "two turns mixed",
-            [word_salad.halves(prompt.prompt_turns) for prompt in prompts],
-            "halves of the last two turns",
-        ),
-        probe(
-            "two turns mixed",
-            [word_salad.alternating(prompt.prompt_turns) for prompt in prompts],
-            "words of the last two turns",
-        ),
+        probe("context's rarest words", [word_salad.rarest(turns, training.counts) for turns in contexts]),
+        probe("two turns mixed", map(word_salad.halves, contexts), "halves of the last two turns"),
+        probe("two turns mixed", map(word_salad.alternating, contexts), "words of the last two turns"),
     ]
     for back in range(1, max(len(prompt.prompt_turns) for prompt in prompts) + 1):
         turns = [prompt.prompt_turns[-back] if back <= len(prompt.prompt_turns) else None for prompt in prompts]
@@ -87,9 +71,8 @@ def fixed_probes(
     probes += [constant("most common reply", text, name) for name, text in _most_common(training)]
     for mark in dict.fromkeys([*([] if separator == CHAT_TEMPLATE else [separator]), *MARKS]):
         probes.append(constant("mark alone", mark, f"{mark} alone"))
-        probes.append(
-            probe("mark appended", [f"{cut(text, max_words - 1)} {mark}" for text in true], f"{mark} appended")
-        )
+        longer = [f"{cut(text, max_words - 1)} {mark}" for text in true]
+        probes.append(probe("mark appended", longer, f"{mark} appended"))
     typical = [word for word, _ in training.counts.most_common(LENGTHS[-1])]
     for length in (length for length in LENGTHS if length <= max_words):
         probes.append(constant("repeated word", " ".join(typical[:1] * length), f"repeated word, {length}"))
@@ -106,9 +89,8 @@ def cut(text: str, max_words: int) -> str:
 
 def _most_common(training: Training) -> Iterator[tuple[str, str]]:
     """The most common reply, of all and of each act, with its name."""
-    named = {"most common reply": training.replies} | {
-        f"act {ACTS[act]}": training.replies_with_act(act) for act in ACTS
-    }
+    named = {"most common reply": training.replies}
+    named |= {f"act {name}": training.replies_with_act(act) for act, name in ACTS.items()}
     for name, replies in named.items():
         if replies:
             yield name, Counter(replies).most_common(1)[0][0]

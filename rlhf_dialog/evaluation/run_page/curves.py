@@ -1,6 +1,7 @@
 """The curves of a run for a page: at most so much of them as a screen can show, finite, with the parts that make up the score."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -58,21 +59,16 @@ def reward_parts(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Value
 
     Empty for a run whose rewards have no parts.
     """
-    names = dict.fromkeys(name for row in rows for name in row if _is_part(name))
+    part = re.compile("reward/([^/]*)_weighted")
+    names = {name: match[1] for row in rows for name in row if (match := part.fullmatch(name))}
     if not names:
         return {}
-    parts: dict[str, Values] = {
-        name.removeprefix("reward/").removesuffix("_weighted"): [row.get(name) for row in rows] for name in names
-    }
+    parts: dict[str, Values] = {title: [row.get(name) for row in rows] for name, title in names.items()}
     rest = [_less(row.get(SCORE), [row.get(name) for name in names]) for row in rows]
     sizes = [abs(row.get(SCORE) or 0.0) for row in rows]
     if any(abs(value or 0.0) > TOLERANCE * max(size, 1) for value, size in zip(rest, sizes, strict=True)):
         parts[_remainder_title(rest, rows, config)] = rest
     return parts
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("reward/") and name.count("/") == 1 and name.endswith("_weighted")
 
 
 def _less(score: Any, parts: Iterable[Any]) -> float | None:

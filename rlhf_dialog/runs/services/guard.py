@@ -220,17 +220,12 @@ class RunGuard(Service):
         measured = self.validation.measured
         assert measured is not None
         judge, points = self.validation.judge, measured.points()
-        signs = {
-            DISTINCT: points["distinct_2"],
-            WORDS: points["mean_words"],
-            ENTROPY: metrics["objective/entropy"],
-            **({KL: metrics["objective/kl"] / self.config.kl_target} if self.config.kl_rate else {}),
-        }
+        signs = {DISTINCT: points["distinct_2"], WORDS: points["mean_words"], ENTROPY: metrics["objective/entropy"]}
+        signs |= {KL: metrics["objective/kl"] / self.config.kl_target} if self.config.kl_rate else {}
+        finite = {name: value for name, value in signs.items() if math.isfinite(value)}
         scores = measured.per_prompt["score"].tolist()
         judged = measured.per_prompt[judge].tolist() if judge else None
-        alarm = self.guard.add(
-            ValidationSnapshot(iteration, scores, judged, {k: x for k, x in signs.items() if math.isfinite(x)})
-        )
+        alarm = self.guard.add(ValidationSnapshot(iteration, scores, judged, finite))
         numbers: Metrics = {"guard/alarm": float(alarm is not None)}
         for name, change in zip(("score", "judge"), self.guard.last, strict=True):
             if change is not None:
@@ -243,20 +238,14 @@ class RunGuard(Service):
             self.alarm = alarm
             return
         if action == "raise_kl":
-            self._raise_kl(trainer)
+            trainer.kl.kl_coef *= FACTOR
+            self.guard.num_raised += 1
+            self._set_target(trainer)
             done = f"The KL coefficient is now {trainer.kl.kl_coef:.3g}, its target {trainer.kl.kl_target:.3g}"
         else:
-            done = (
-                "Read some replies; guard.action says what the run does next time"
-                if alarm.is_judged
-                else "Read some replies"
-            )
+            next_time = "; guard.action says what the run does next time" if alarm.is_judged else ""
+            done = f"Read some replies{next_time}"
         logger.warning("guard: %s. %s", alarm.sentence, done)
-
-    def _raise_kl(self, trainer: "PPOTrainer") -> None:
-        trainer.kl.kl_coef *= FACTOR
-        self.guard.num_raised += 1
-        self._set_target(trainer)
 
     def _set_target(self, trainer: "PPOTrainer") -> None:
         trainer.kl.kl_target = self.config.kl_target / FACTOR**self.guard.num_raised

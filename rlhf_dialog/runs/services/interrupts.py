@@ -1,6 +1,7 @@
 """SIGTERM, SIGINT and their like during training: finish and save the iteration if time allows, else end at once."""
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -114,13 +115,11 @@ class Interrupts(Service):
         """End the run, or announce the remaining time and set an alarm in case the iteration takes longer."""
         signum = self.signum or signal.SIGINT
         name = signal.Signals(signum).name
-        remaining = None if self._last is None else max(self._last - (now - self._started), 0.0)
-        if remaining is None or remaining > self.grace_seconds:
-            why = (
-                "this is the first iteration"
-                if remaining is None
-                else f"the iteration needs about {remaining:.0f} s more"
-            )
+        remaining, why = math.inf, "this is the first iteration"
+        if self._last is not None:
+            remaining = max(self._last - (now - self._started), 0.0)
+            why = f"the iteration needs about {remaining:.0f} s more"
+        if remaining > self.grace_seconds:
             self._say(f"{name}: ending at once, because {why}; the last checkpoint is kept")
             leave(signum)
         self._say(f"{name}: finishing the iteration, about {remaining:.0f} s; send it again to end at once")

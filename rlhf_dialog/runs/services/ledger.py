@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.rewards.base import NoScore
 from rlhf_dialog.rewards.scoring import PartScore
@@ -51,21 +49,18 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
             row |= _of_part(name, part, i)
         row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
         row |= {"environment": earned} if config.environment else {}
-        rows.append(row | (_texts_of(dialogue) if config.ledger_texts else {}))
+        row |= {"prompt": dialogue.turns_before, "reply": dialogue.response} if config.ledger_texts else {}
+        rows.append(row)
     return rows
 
 
 def _measure(rollout: Rollout) -> list[list[float]]:
     """Of each response: its score, the sum of its KL, its tokens, and what the environment paid; one wait for the device."""
     mask = rollout.response_mask
+    kl = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1)
     earned = torch.zeros_like(rollout.scores) if rollout.turn_rewards is None else rollout.turn_rewards.sum(dim=1)
-    columns: tuple[Tensor, ...] = (
-        rollout.paid,
-        apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1),
-        mask.sum(dim=1),
-        earned,
-    )
-    numbers: list[list[float]] = torch.stack([column.double() for column in columns], dim=1).tolist()
+    columns = [column.double() for column in (rollout.paid, kl, mask.sum(dim=1), earned)]
+    numbers: list[list[float]] = torch.stack(columns, dim=1).tolist()
     return numbers
 
 
@@ -73,10 +68,6 @@ def _of_part(name: str, part: PartScore, row: int) -> Row:
     value = part.raw[row]
     seen = {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight, f"time/reward_{name}": part.seconds}
     return seen | ({f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {})
-
-
-def _texts_of(dialogue: Dialogue) -> Row:
-    return {"prompt": dialogue.turns_before, "reply": dialogue.response}
 
 
 def _finite(value: float) -> float | None:

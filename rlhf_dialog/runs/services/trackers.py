@@ -74,10 +74,8 @@ class JsonlTracker:
         except OSError:
             is_present = False
         if not is_present:
-            raise UserError(
-                f"{self.path}: was removed or moved while the run was writing to it; leave the run folder in its place until "
-                "the run has ended"
-            )
+            remedy = "leave the run folder in its place until the run has ended"
+            raise UserError(f"{self.path}: was removed or moved while the run was writing to it; {remedy}")
 
     def _write(self, line: bytes) -> None:
         while line:
@@ -191,10 +189,8 @@ class ConsoleTracker:
             self.progress.start()
 
     def _show_iteration(self, step: int, metrics: Metrics) -> None:
-        text = (
-            f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:z.3f}  "
-            f"FPS {metrics['FPS']:.0f}"
-        )
+        reward, kl, speed = (metrics[name] for name in ("objective/score", "objective/kl", "FPS"))
+        text = f"iteration {step}  reward {reward:.3f}  KL {kl:z.3f}  FPS {speed:.0f}"
         if self.live:
             self.progress.update(self.task, description=text)
         else:

@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -75,11 +75,13 @@ class ValidationService(Service):
         dialogues = [replace(prompt, response=prompt.reference or "") for prompt in barest[:2]]
         with random_states_kept():
             names = measure(Replies(dialogues, [1] * len(dialogues)), self.judges).points()
-        if self.config.eval_metric not in names:
-            hint = nearest(self.config.eval_metric, names) or "."
-            raise UserError(
-                f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(names)}"
-            )
+        self._check_metric(names)
+
+    def _check_metric(self, names: Collection[str]) -> None:
+        metric = self.config.eval_metric
+        if metric not in names:
+            hint = nearest(metric, names) or "."
+            raise UserError(f"eval_metric: '{metric}' is not measured{hint} Choose one of: {', '.join(names)}")
 
     def begin(self, run: PPORun) -> None:
         self.run = run
@@ -174,21 +176,20 @@ def guards_judge(spec: ClassConfig) -> BaseReward:
         raise error.with_location("guard.judge", "reward_class") from error
 
 
+def load_run_prompts(config: Config, split: str) -> list[Dialogue]:
+    """The prompts of a split of the run's data. Raises UserError as `load_prompts` does."""
+    path, least, most = config.env.args.data_path, config.min_context_size, config.context_size
+    return load_prompts(path, split, most, least, config.drop_overlap, config.turn_separator)
+
+
 def load_validation_prompts(config: Config) -> list[Dialogue]:
     """At most `eval_episodes` prompts of the validation split, drawn by the seed.
 
     Raises UserError when there is no such split, or when it cannot be read.
     """
     try:
-        prompts = load_prompts(
-            config.env.args.data_path,
-            "validation",
-            config.context_size,
-            config.min_context_size,
-            turn_separator=config.turn_separator,
-        )
+        prompts = load_run_prompts(config, "validation")
     except UserError as error:
-        raise UserError(
-            f"eval_interval: {config.eval_interval} needs a validation split; set eval_interval: 0, or fix this: {error}"
-        ) from error
+        what = f"{config.eval_interval} needs a validation split; set eval_interval: 0, or fix this: {error}"
+        raise UserError(f"eval_interval: {what}") from error
     return random.Random(config.seed).sample(prompts, min(config.eval_episodes, len(prompts)))

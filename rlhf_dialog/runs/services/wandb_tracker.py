@@ -59,11 +59,8 @@ class WandbTracker:
             with suppress(Exception):
                 wandb.teardown()  # its helper process still holds the id of the run
             run = self._init("offline")
-            logger.warning(
-                "wandb cannot log online: %s. The run goes on and logs offline; upload it later: wandb sync %s",
-                _reason(error),
-                Path(run.dir).parent,
-            )
+            text = "wandb cannot log online: %s. The run goes on and logs offline; upload it later: wandb sync %s"
+            logger.warning(text, _reason(error), Path(run.dir).parent)
             return run
 
     def _init(self, mode: str | None) -> Any:
