@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49485,
-    "lines of the pipeline": 31921,
+    "lines of the package": 49465,
+    "lines of the pipeline": 31901,
     "lines of tests": 64227,
     "words of documents": 31527,
     "functions with more than six parameters": 0,

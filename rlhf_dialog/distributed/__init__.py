@@ -10,32 +10,25 @@
   minutes. A first exchange at the start ends a run whose hosts do not reach each other (`process_group`).
 - **What launchers do is looked up, not assumed** (`launcher_warnings`): how long torchrun waits after SIGTERM is on its command
   line, and one process in place of several shows in the environment.
-- **A process stores its own device's generator only**, under the name of the first device, so that a checkpoint does not
-  depend on the number of devices that a machine has.
+- **A process stores its own device's generator only**, under the name of the first device.
 - **One voice** (`rank_errors.with_one_voice`): launchers end all processes when one has ended, so the others wait until
   rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
-  those of a single process. Every rank reads the checkpoint, so the run folder must be on a disk that all of them
-  see.
+  those of a single process. Every rank reads the checkpoint.
 - **DeepSpeed is one more engine** (`DeepSpeedEngine` has the methods of `Engine`); `placement.Sharing` makes one or
   the other. accelerate is not between us and DeepSpeed: two trained models are two engines of `deepspeed.initialize`.
-- **Nothing is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded (an optimizer or
-  scheduler in the JSON is ignored, and the log says so), gloo or nccl. The shared-memory operation, which DeepSpeed
-  would build for minutes on a CPU, is off.
-- **Batch sizes are in responses**; accumulation boundaries are set by hand for each microbatch. A JSON that counts
-  tokens, as OpenRL's does, is checked against the YAML.
+- **Nothing is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded. An optimizer or scheduler
+  in the JSON is ignored, and the log says so. DeepSpeed's shared-memory operation is off.
+- **Batch sizes are in responses**; accumulation boundaries are set for each microbatch.
 - **The norm of the gradient is asked for before the step**, with the function that DeepSpeed's step calls, so that
-  nothing moves when a number of either model or a loss is not finite. A gradient that gets no step is dropped by
-  DeepSpeed's own way for overflows: that function says infinity. An fp16 overflow that lowers the scale is logged,
-  and does not count in `max_skipped_steps`.
+  nothing moves when a number is not finite. An fp16 overflow that lowers the scale is logged, and does not count in
+  `max_skipped_steps`.
 - **Frozen models**: stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is an engine
   without an optimizer; the reference follows a policy of stage 3. With LoRA the reference is the policy, and has no place.
-- **ZeRO-3 in a rollout.** The weights are gathered, and DeepSpeed's hooks are off, so each rank calls the models at
-  its own pace.
+- **ZeRO-3 in a rollout.** The weights are gathered, and DeepSpeed's hooks are off.
 - **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, `policy_rank0.safetensors`
   ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
-  name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used: it reads
-  them with `weights_only=False`. So nothing here needs `allow_pickle_weights`, and `ds_to_universal` has nothing to
-  convert: another number of processes, stage or precision is refused, and `--resume_weights_only` takes the weights.
-  Stage 0 resumes like DDP.
+  name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used, because it
+  reads them with `weights_only=False`. Another number of processes, stage or precision is refused, and
+  `--resume_weights_only` takes the weights. Stage 0 resumes like DDP.
 """
