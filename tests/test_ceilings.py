@@ -17,10 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 49465,
-    "lines of the pipeline": 31901,
-    "lines of tests": 64227,
-    "words of documents": 31527,
+    "lines of the package": 50964,
+    "lines of the pipeline": 33400,
+    "lines of tests": 66727,
+    "words of documents": 33527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,

@@ -25,8 +25,7 @@
 - **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
   the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
-- **The ledger is written before anything that follows an iteration can raise**, without fsync: a kill leaves its rows, a
-  power cut may cost some, which the resume warns of.
+- **The ledger is written before anything that follows an iteration can raise**, without fsync: a kill leaves its rows.
 - **An error costs as few iterations as possible** (`rescue`). Between two iterations (evaluation, metrics, vec-info)
   the iteration is saved first, if metrics.jsonl has its line. Inside of one, weights and optimizer are half updated, so
   the last checkpoint stays the newest, and a warning says how many iterations are lost.
