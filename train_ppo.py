@@ -9,7 +9,10 @@ Register a reward, a vec-info class or a network of your own here, before main()
 
 import sys
 
-from rlhf_dialog import main
+try:
+    from rlhf_dialog import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
 if __name__ == "__main__":
     sys.exit(main())

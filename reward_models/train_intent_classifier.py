@@ -5,7 +5,10 @@ python reward_models/train_intent_classifier.py --config intent_quickstart.yaml 
 
 import sys
 
-from rlhf_dialog.commands.supervised.intent_classifier import main
+try:
+    from rlhf_dialog.commands.supervised.intent_classifier import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,10 @@ python reward_models/train_preference_model.py --config preference_quickstart.ya
 
 import sys
 
-from rlhf_dialog.commands.supervised.preference_model import main
+try:
+    from rlhf_dialog.commands.supervised.preference_model import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
 if __name__ == "__main__":
     sys.exit(main())

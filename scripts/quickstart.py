@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
-from rlhf_dialog.commands.quickstart import main
+try:
+    from rlhf_dialog.commands.quickstart import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
 if __name__ == "__main__":
     sys.exit(main(folder=Path(__file__).resolve().parents[1]))

@@ -2,7 +2,10 @@
 
 import sys
 
-from rlhf_dialog.commands.write_dialogues import main
+try:
+    from rlhf_dialog.commands.write_dialogues import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
 if __name__ == "__main__":
     sys.exit(main())

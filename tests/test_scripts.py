@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts.processes import ROOT
+from tests.parts.processes import ROOT, environment, run_python
 
 SHIMS = {  # script: the module whose main it calls
     "scripts/audit.py": "rlhf_dialog.commands.audit",
@@ -50,7 +50,15 @@ def test_a_script_reads_its_own_command_line(path, monkeypatch, capsys):
     assert re.search(rf"usage: .*{Path(path).name}", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("path", ["train_ppo.py", "chat.py", "scripts/evaluate.py"])
+def test_without_the_environment_a_script_says_how_to_activate_it(path, tmp_path):
+    ran = run_python("-S", ROOT / path, cwd=tmp_path, env=environment(PYTHONPATH=None))  # -S: without site-packages
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("; first run: source .venv/bin/activate (make quickstart makes it)\n")
+    assert "Traceback" not in ran.stderr
+
+
 def test_a_script_says_how_it_is_called():
     sources = {path: (ROOT / path).read_text(encoding="utf-8") for path in SHIMS}
     assert [path for path, source in sources.items() if f"python {path}" not in source] == []
-    assert [path for path, source in sources.items() if len(source.splitlines()) > 15] == []
+    assert [path for path, source in sources.items() if len(source.splitlines()) > 18] == []

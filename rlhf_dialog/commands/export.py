@@ -4,6 +4,7 @@ import logging
 import re
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import new_folder
@@ -52,7 +53,9 @@ def run(options: ExportOptions) -> None:
     if options.register:
         register(options.register)
     iteration = export(options.run, options.output, options.checkpoint, named, options.trust_config)
-    logger.info("agent of iteration %d saved; talk to it: rlhf-dialog chat --agent %s", iteration, Path(options.output))
+    logger.info(
+        "agent of iteration %d saved; talk to it: rlhf-dialog chat --agent %s", iteration, quote(options.output)
+    )
 
 
 def export(

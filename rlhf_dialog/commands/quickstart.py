@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel
 from rich.markup import escape
@@ -181,10 +182,10 @@ def run(folder: Path, seed: int = 0) -> int:
         f"\nfinished in {seconds:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )
     python = Path(sys.executable)
-    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    shown = quote(str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python))
     if (folder / CHECK).is_file():
         console.print(f"check the targets:  {shown} {CHECK}")
-    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {folder / RUN}/agent ")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {quote(str(folder / RUN / 'agent'))}")
     return 0
 
 

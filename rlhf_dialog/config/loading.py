@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
 YAML_FAULTS = yaml.YAMLError, ValueError  # the latter of a date such as 2026-99-99
 SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
+ENDS = ("max_iterations", "total_episodes", "total_time_steps")  # the keys that end a run, of which one is enough
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
 
@@ -51,8 +52,9 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
         what = "is not a regular file but a device or a pipe; write the settings to a file"
         raise UserError(f"config file '{name}' {what}")
     own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped_folder("configs"))
-    listed = f"configs/ contains: {', '.join(own)}" if own else "there is no configs/ folder here"
-    listed = f"{nearest(name, [*own, *ours]) or ';'} {listed}; the program ships {', '.join(ours)}"
+    own = [other for other in own if other not in ours]
+    listed = f" configs/ contains: {', '.join(own)};" if own else ""
+    listed = f"{nearest(name, [*own, *ours]) or ';'}{listed} the program ships {', '.join(ours)}"
     raise UserError(f"config file '{name}' not found{listed}")
 
 
@@ -122,6 +124,14 @@ def override_all(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
         override(raw, key, value)
 
 
+def _override_run(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """`override_all` for a run: an end of the run that is overridden replaces whatever ends it in the file."""
+    if any(key in overrides for key in ENDS):
+        for key in ENDS:
+            raw.pop(key, None)
+    override_all(raw, overrides)
+
+
 def _node(raw: Any, key: str) -> Any:
     """What the nested mapping holds at the dotted key; None where there is nothing."""
     for name in key.split("."):
@@ -164,7 +174,7 @@ def replace_keys(settings: S, values: dict[str, Any]) -> S:
 def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
     """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
     raw = read_yaml(path)
-    override_all(raw, overrides)
+    _override_run(raw, overrides)
     _replace_deleted(raw)
     return _validate(schema, raw, str(path), [], classes=False)
 
@@ -173,7 +183,7 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
     path = Path(path)
     raw = read_yaml(path)
-    override_all(raw, overrides or {})
+    _override_run(raw, overrides or {})
     _log(_replace_deleted(raw))
     problems = _lift_kl(raw)
     config = _validate(Config, raw, str(path), problems)

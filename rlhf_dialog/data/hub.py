@@ -21,6 +21,20 @@ MODEL_FILES = (  # of a model, its tokenizer and our settings; no pickles, no co
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "*.jinja"),
 )
 
+MADE_BY = {  # the commands that make what the shipped YAML files read, by the beginning of the path
+    "runs/quickstart_": "make quickstart",
+    "runs/quickstart/": "make quickstart",
+    "runs/month": "make month",
+    "runs/chitchat": "make smollm2",
+    "fetched/": "make smollm2",
+    "runs/restaurant_data": "python scripts/write_restaurant.py",
+    "runs/restaurant_sft": "rlhf-dialog train-sft --config sft_restaurant.yaml",
+    "runs/dailydialog_sft": "rlhf-dialog train-sft --config sft_dailydialog_small.yaml",
+    "runs/dailydialog_intent": "rlhf-dialog train-intent-classifier --config intent_dailydialog_small.yaml",
+    "runs/dailydialog_relevance_order": "rlhf-dialog train-relevance-model --config relevance_order_dailydialog_small.yaml",
+    "runs/dailydialog_relevance": "rlhf-dialog train-relevance-model --config relevance_dailydialog_small.yaml",
+}
+
 
 @functools.cache
 def hub_reachable() -> bool:
@@ -45,8 +59,18 @@ def is_local(path: str) -> bool:
     return written_like_one or os.path.exists(path) or (parent != "" and os.path.isdir(parent))
 
 
+def check_made(path: str, where: str) -> None:
+    """Raises UserError, with the command that makes it, for a path of a shipped YAML file at which nothing is yet."""
+    command = next((command for beginning, command in MADE_BY.items() if path.startswith(beginning)), None)
+    if command and not os.path.exists(path):
+        raise UserError(
+            f"{where}: '{path}' does not exist yet; `{command}` makes it, in the folder in which it is started"
+        )
+
+
 def check_folder(path: str, key: str) -> None:
     """Raises UserError when `path`, which `key` named, can only mean a folder on this machine and is none."""
+    check_made(path, key)
     if is_local(path) and not os.path.isdir(os.path.expanduser(path)):
         raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
 
@@ -57,6 +81,7 @@ def model_folder(name: str, key: str, with_code: bool = False) -> str:
     Downloads what is new; when the Hub cannot be reached, the copy of an earlier download is used. `key` named the model.
     Raises UserError when there is neither.
     """
+    check_made(name, key)
     if is_local(name):
         return name
     from huggingface_hub import snapshot_download

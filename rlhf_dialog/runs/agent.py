@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
@@ -209,6 +210,6 @@ class PPOAgent:
         """Say where the agent is, and push it if the run asks for it."""
         if self.is_trial:
             return
-        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
+        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
         if self.world.is_main:  # the others need not wait: nothing follows
             push_agent(self.config, self.run_folder)

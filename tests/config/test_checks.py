@@ -191,3 +191,15 @@ def test_what_the_keys_ask_for(keys, wanted):
 def test_two_keys_that_ask_for_two_things(keys, message):
     with pytest.raises(ValueError, match=message):
         settings(**keys)
+
+
+@pytest.mark.parametrize("end", ["total_episodes: 9", "total_time_steps: 500", "max_iterations: 7"])
+@pytest.mark.parametrize("key", ["max_iterations", "total_episodes", "total_time_steps"])
+def test_an_end_of_the_command_line_replaces_that_of_the_file(tmp_path, end, key):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{MINIMAL}\n{end}\n", encoding="utf-8")
+    config = load_config(path, {key: 2})
+    ends = {
+        name: Config.model_fields[name].default for name in ("max_iterations", "total_episodes", "total_time_steps")
+    }
+    assert {name: getattr(config, name) for name in ends} == ends | {key: 2}

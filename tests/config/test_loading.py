@@ -480,9 +480,7 @@ def test_find_config_lists_what_there_is_and_the_nearest_name(tmp_path, monkeypa
     assert "did you mean 'nlp_ppo.yaml'" in str(error.value)
     assert "quickstart.yaml" in str(error.value)
     assert "notes.txt" not in str(error.value)
-    monkeypatch.chdir(tmp_path / "configs")
-    with pytest.raises(UserError, match="no configs/ folder"):
-        find_config("nlp_poo.yaml", tmp_path / "nowhere")
+    assert str(error.value).count("nlp_ppo.yaml") == 2  # as the nearest name and in one list: both folders have it
 
 
 def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch):

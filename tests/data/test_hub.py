@@ -1,5 +1,6 @@
 """Loading from a folder or the Hub: what is local, one clear error, and no waiting when the Hub cannot be reached."""
 
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from rlhf_dialog.config.loading import shipped_folder
 from rlhf_dialog.data import hub
+from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
 from tests.parts.hub_answers import answer
 from tests.parts.hub_server import Repo
@@ -105,3 +108,23 @@ def test_offline_the_copy_of_an_earlier_download_is_used(hub_server, monkeypatch
 def test_a_name_that_nobody_has(name, hub_server):
     with pytest.raises(UserError, match=f"--baseline: '{name}' is neither a folder here nor a model on the Hub"):
         hub.model_folder(name, "--baseline")
+
+
+def test_a_path_of_a_shipped_yaml_that_is_not_there_names_the_command_that_makes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=r"model_path: 'runs/quickstart_sft' does not exist yet; `make quickstart` makes it"
+    ):
+        hub.check_folder("runs/quickstart_sft", "model_path")
+    with pytest.raises(UserError, match="`make smollm2` makes it"):
+        check_path("fetched/chitchat")
+    (tmp_path / "runs/quickstart_sft").mkdir(parents=True)
+    hub.check_folder("runs/quickstart_sft", "model_path")
+
+
+def test_every_path_that_a_shipped_yaml_reads_is_known():
+    texts = [path.read_text(encoding="utf-8") for path in shipped_folder("configs").glob("*.yaml")]
+    lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith(("#", "output:"))]
+    paths = set(re.findall(r"(?:runs|fetched)/[\w/.]+", "\n".join(lines)))
+    assert len(paths) > 10
+    assert [path for path in paths if not path.startswith(tuple(hub.MADE_BY))] == []

@@ -542,7 +542,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
-    assert "already contains a run" in refused("--smoke")
+    assert run("--smoke") == 0  # it does not write to the folder of the run
     assert smoke(PPOAgent.from_config("ppo.yaml", experiment_name="new")).keys() == {
         *(
             "config",

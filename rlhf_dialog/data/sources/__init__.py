@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.data.hub import is_local
+from rlhf_dialog.data.hub import check_made, is_local
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, read_records
@@ -74,6 +74,7 @@ def _load(data_path: str, split: str, make: Callable[..., list[Any]]) -> list[An
 
 def check_path(data_path: str) -> None:
     """Raises UserError when nothing is at this path of data, and it cannot be a name on the Hub either."""
+    check_made(data_path, "data path")
     if not os.path.exists(os.path.expanduser(data_path)) and not is_hub_name(data_path):
         raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
 

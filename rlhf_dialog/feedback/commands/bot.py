@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.text import Text
@@ -34,7 +35,7 @@ class InitOptions(BotOptions):
 def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
     bot = Bot.create(options.run, options.agent)
-    logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, bot.folder)
+    logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 
 
 class RollbackOptions(BotOptions):
