@@ -128,3 +128,16 @@ def test_no_advice_names_a_package_that_no_index_has():
     texts = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *files] if path != Path(__file__)}
     wrong = r"rlhf-dialog\[|pip install (?!-e )[\"']?\.\["
     assert {str(path): found for path, text in texts.items() if (found := re.findall(wrong, text))} == {}
+
+
+def test_a_program_of_the_documents_imports_the_package_before_torch():
+    """Otherwise a run of it warns of torch's idle threads."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    programs = [block for text in texts for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    late = [
+        text
+        for text in programs
+        if re.search(r"^(import torch|from transformers).*^from rlhf_dialog", text, re.M | re.S)
+    ]
+    assert len(programs) > 10
+    assert late == []
