@@ -39,8 +39,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
-    """The page with links between the places on the site; a link to a file that is not there becomes its text."""
+    """The page with links between the places on the site; a link to a file that is not there becomes its text.
+
+    The search leaves out the pages of experiments.
+    """
     name = page.file.src_uri
+    page.meta["search"] = {"exclude": name == "LOG.md" or name.startswith("results/")}
     parts = re.split(r"(^ *```.*?^ *```)", markdown, flags=re.DOTALL | re.MULTILINE)
     parts[::2] = [LINK.sub(lambda link: rewritten(link, name, files), part) for part in parts[::2]]
     parts[::2] = [BEGINS.sub(r"\1\n", part) for part in parts[::2]]  # MkDocs wants an empty line there, GitHub does not
