@@ -39,9 +39,13 @@ class RunKeys(Settings):
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every iteration"
     )
-    sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
+    sample_interval: int = Field(
+        10, ge=0, description="iterations between tables of the ledger in wandb and TensorBoard; 0: none"
+    )
     ledger: bool = Field(True, description="write score, parts, KL and length of each response to ledger.jsonl")
-    ledger_texts: bool = Field(False, description="include prompts and replies in ledger.jsonl and its tables")
+    ledger_texts: Literal["some", "all", "none"] = Field(
+        "some", description="prompts and replies in ledger.jsonl: of 8 responses per iteration, of all, or of none"
+    )
     report: bool = Field(True, description="update report.html during training, at most every 30 seconds")
     eval_interval: int = Field(
         0, ge=0, description="iterations between evaluations on the validation split, with one more at the end; 0: none"
@@ -69,6 +73,11 @@ class RunKeys(Settings):
     use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
 
     _folder_name = field_validator("experiment_name")(folder_name)
+
+    @field_validator("ledger_texts", mode="before", json_schema_input_type=Literal["some", "all", "none"] | bool)
+    @classmethod
+    def _texts_by_yes_or_no(cls, value: Any) -> Any:
+        return ("all" if value else "none") if isinstance(value, bool) else value
 
 
 class ModelKeys(Settings):

@@ -69,7 +69,7 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
         "stop_token stop eos_token_id add_eot_token"
     ),
     "set 'truncation_penalty', which is subtracted from the score of a response cut at 'max_new_tokens'": "overlong_buffer_len",
-    "set 'sample_interval' (iterations between tables of sample dialogues)": (
+    "the console shows two replies at each 'log_interval'; set 'ledger_texts' to all for every reply in ledger.jsonl": (
         "num_sample_generations print_answers print_answers_interval log_completions"
     ),
     "set 'reward_class.id' to a reward and 'reward_class.args' to its arguments; for other rewards write a "

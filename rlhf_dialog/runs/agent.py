@@ -94,17 +94,21 @@ class PPOAgent:
         self.report_end()
         return metrics
 
-    def meet(self) -> None:
-        """Meet the other processes, and check what can be known of the run folder before anything is loaded."""
+    def meet(self, writes: bool = True) -> None:
+        """Meet the other processes, and check packages and, if the run `writes` to it, its folder; loads nothing."""
         self.world = process_group.start(self.config)
         launcher_warnings.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
-        self.start.settle(self.run_folder, self.world)
-        self.world.on_main(self._check_folder)
-        check_shared(self.run_folder, self.world)
+        self.world.on_main(self._check_packages)
+        if writes:
+            self.start.settle(self.run_folder, self.world)
+            self.world.on_main(self._check_folder)
+            check_shared(self.run_folder, self.world)
 
-    def _check_folder(self) -> None:
+    def _check_packages(self) -> None:
         check_packages(self.config)
         check_push(self.config)
+
+    def _check_folder(self) -> None:
         self.start.check(self.run_folder, self.config.save_interval)
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:

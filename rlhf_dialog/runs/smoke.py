@@ -5,7 +5,6 @@ import time
 
 from rlhf_dialog.config.loading import replace_keys
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -19,7 +18,7 @@ def smoke(agent: PPOAgent) -> dict[str, float]:
     Raises what `PPOAgent.train` would raise.
     """
     start = time.perf_counter()
-    agent.world = process_group.start(agent.config)
+    agent.meet(writes=False)
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
         folder = agent.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(agent.run_folder)))

@@ -39,7 +39,8 @@ def test_training_reads_it_and_says_what_has_no_effect(run_folder, capsys, caplo
     deleted = set(keys) & set(NO_EFFECT)
     assert set(keys) - deleted <= set(printed)
     changed = {key for key in set(keys) - deleted if printed[key] != keys[key]}
-    assert changed == {"guard"}
+    assert changed == {"guard", "ledger_texts"}
+    assert printed["ledger_texts"] == "all"  # true
     assert printed["guard"] == keys["guard"] | {"action": "stop"}
     lines = [one.getMessage() for one in caplog.records]
     assert sum(line.startswith("guard.action: go_back is read as stop") for line in lines) == 1

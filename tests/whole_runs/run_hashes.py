@@ -372,7 +372,9 @@ def columns(path: Path) -> dict[str, str]:
 
 def replies_in(said: str) -> dict[str, str]:
     """The tables of samples and the dialogues that a command printed, without lines that hold measured times."""
-    lines = [line.rstrip() for line in said.splitlines() if line.startswith(("│", "Goal", "goal", "user", "system"))]
+    lines = [
+        line.rstrip() for line in said.splitlines() if line.startswith(("│", "| ", "Goal", "goal", "user", "system"))
+    ]
     return {"printed": sha256(lines)} if lines else {}
 
 

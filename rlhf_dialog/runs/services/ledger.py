@@ -1,7 +1,7 @@
 """The ledger of a run: a row for each response, with its score, the parts of the reward, KL and length. Rank 0 writes it.
 
 A row is flat JSON, with the names of metrics.jsonl: `reward/<part>`, its weight and the seconds of its batch. The rows are in
-the order of the prompts, those of all ranks. Texts are in it only if the run asks for them.
+the order of the prompts, those of all ranks. `ledger_texts` says which have texts; the tables of trackers have them under `all`.
 """
 
 import json
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 LEDGER = "ledger.jsonl"
 MAX_REASON = 300  # letters of a failure
 MAX_TABLE = 64  # rows of a table in a tracker
+SOME_TEXTS = 8  # rows of an iteration with texts under `ledger_texts: some`
+TEXTS = ("prompt", "reply")
 Row = dict[str, Any]
 
 
@@ -49,8 +51,8 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
             row |= _of_part(name, part, i)
         row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
         row |= {"environment": earned} if config.environment else {}
-        row |= {"prompt": dialogue.turns_before, "reply": dialogue.response} if config.ledger_texts else {}
-        rows.append(row)
+        texts = {} if config.ledger_texts == "none" else {"prompt": dialogue.turns_before, "reply": dialogue.response}
+        rows.append(row | texts)
     return rows
 
 
@@ -72,6 +74,13 @@ def _of_part(name: str, part: PartScore, row: int) -> Row:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def keep_texts(rows: Sequence[Row], kept: Sequence[int]) -> None:
+    """Remove the texts of all rows but those with the numbers `kept`."""
+    for number, row in enumerate(rows):
+        for name in TEXTS if number not in kept else ():
+            row.pop(name, None)
 
 
 class Ledger:
@@ -121,8 +130,12 @@ class LedgerService(Service):
         if not run.world.is_main:
             return
         rows = [row for part in gathered for row in part]
+        if self.config.ledger_texts == "some":
+            keep_texts(rows, [i * len(rows) // SOME_TEXTS for i in range(SOME_TEXTS)])
         self.output.use(LEDGER, lambda ledger: ledger.write(rows))
         if interval and iteration % interval == 0:
+            if self.config.ledger_texts == "some":
+                keep_texts(rows, [])
             self.show_table(iteration, *table_of(rows))
 
     def end(self, error: BaseException | None) -> None:

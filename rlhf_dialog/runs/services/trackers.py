@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Protocol
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, check_installed
-from rlhf_dialog.evaluation.dialogues import transcript
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
 from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
-from rlhf_dialog.terminal import Console, TimeLeft, message, visible
+from rlhf_dialog.terminal import Console, TimeLeft, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 NUM_SHOWN = 8  # metrics in the console line of an evaluation
+SHOWN_LETTERS = 100  # of a turn or reply in the console
 
 
 class Tracker(Protocol):
@@ -203,25 +203,17 @@ class ConsoleTracker:
         self.progress.update(self.task, completed=share)
         self.left = self.time_left.text(share)
 
-    def show_samples(self, rollout: Rollout, step: int, num_samples: int = 3) -> None:
-        """Print a table of dialogues of a rollout with the parts of their reward; those of several turns as a whole."""
-        parts, goes_on = rollout.reward_scores.parts, any(dialogue.earlier for dialogue in rollout.dialogues)
-        table = Table(title=f"samples of iteration {step}", show_lines=True, title_justify="left")
-        styles = {"dialogue": ""} if goes_on else {"last turn": "dim", "response": "bold", "reference": "dim"}
-        for name, style in styles.items():
-            table.add_column(name, style=style, overflow="fold", ratio=3)
-        for name in ("score", *parts):
-            table.add_column(name, justify="right", no_wrap=True)
-        stride = max(len(rollout) // num_samples, 1)
-        for i in range(0, min(stride * num_samples, len(rollout)), stride):
+    def show_replies(self, rollout: Rollout) -> None:
+        """Print two replies of a rollout, one per line: the last turn before each, the reply and its score."""
+        for i in (0, len(rollout) // 2)[: len(rollout)]:
             dialogue = rollout.dialogues[i]
+            turn, reply = (" ".join(visible(text).split()) for text in (dialogue.turns_before[-1], dialogue.response))
             cut = " [cut]" if dialogue.truncated else ""
-            whole = "\n".join(message(line) for line in transcript(dialogue)) + cut
-            texts = (dialogue.prompt_turns[-1], dialogue.response + cut, dialogue.reference or "")
-            numbers = [rollout.paid[i].item(), *(part.raw[i] for part in parts.values())]
-            shown = [whole] if goes_on else map(visible, texts)
-            table.add_row(*map(Text, shown), *(f"{number:.2f}" for number in numbers))
-        self.console.print(table)
+            turn, reply = (
+                shorten(turn, SHOWN_LETTERS, placeholder=" ..."),
+                shorten(reply, SHOWN_LETTERS, placeholder=" ..."),
+            )
+            self.console.print(Text(f"| {turn} -> {reply}{cut}  {rollout.paid[i].item():.2f}", style="dim"))
 
     def close(self) -> None:
         self.progress.stop()
@@ -271,9 +263,9 @@ class Trackers(OptionalOutputs):
         """Show that `share` (0 to 1) of the run is done."""
         self.use("the console", lambda console: console.advance(share))
 
-    def show_samples(self, rollout: Rollout, step: int) -> None:
-        """Print a table of dialogues of the rollout."""
-        self.use("the console", lambda console: console.show_samples(rollout, step))
+    def show_replies(self, rollout: Rollout) -> None:
+        """Print replies of the rollout."""
+        self.use("the console", lambda console: console.show_replies(rollout))
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -331,9 +323,8 @@ class TrackerService(Service):
         assert self.trackers is not None
         self.trackers.advance(run.progress)
         self.trackers.log(run.iteration, metrics)
-        interval = self.config.sample_interval
-        if run.rollout and interval and run.iteration % interval == 0:
-            self.trackers.show_samples(run.rollout, run.iteration)
+        if run.rollout and run.iteration % self.config.log_interval == 0:
+            self.trackers.show_replies(run.rollout)
 
     def complete(self, run: Run, metrics: Metrics) -> bool:
         return self.trackers is not None and self.trackers.complete(run.iteration, metrics)

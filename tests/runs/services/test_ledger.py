@@ -8,7 +8,16 @@ import pytest
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
 from rlhf_dialog.runs.services import ledger
-from rlhf_dialog.runs.services.ledger import Ledger, cut_ledger, end_of, markdown_table, newest_rows, rows_of, table_of
+from rlhf_dialog.runs.services.ledger import (
+    Ledger,
+    cut_ledger,
+    end_of,
+    keep_texts,
+    markdown_table,
+    newest_rows,
+    rows_of,
+    table_of,
+)
 from tests.parts.ppo_runs import CLOCKS, rows
 from tests.parts.trainers import Holes, Places, Share, make_trainer
 
@@ -98,7 +107,8 @@ def test_an_environment_pays_a_part_of_its_own():
 
 
 def test_texts_only_where_they_are_asked_for():
-    trainer, _, found = stepped(Places())
+    trainer, _, _ = stepped(Places())
+    found = rows_of(trainer.rollout, 1, trainer.config.model_copy(update={"ledger_texts": "none"}))
     assert not [name for row in found for name in row if isinstance(row[name], str | list)]
     rollout = trainer.rollout
     rollout.dialogues[0] = (
@@ -107,9 +117,16 @@ def test_texts_only_where_they_are_asked_for():
         .with_user_turn("Tea .")
         .with_reply("No .")
     )
-    found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": True}))
+    found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": "all"}))
     assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
     assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns
+
+
+def test_some_texts_are_kept_and_the_rest_removed():
+    rows = [{"iteration": 1, "prompt": ["a"], "reply": str(i)} for i in range(4)]
+    keep_texts(rows, [0, 2])
+    assert [row.get("reply") for row in rows] == ["0", None, "2", None]
+    assert [row.get("prompt") for row in rows] == [["a"], None, ["a"], None]
 
 
 # -- the file
