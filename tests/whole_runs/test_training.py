@@ -529,7 +529,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
     assert "iteration 1 " in out
     assert "iteration 2 " not in out
     assert "evaluation of iteration 1 " in out
-    assert "samples of iteration 1" in out
+    assert " -> " in out
     assert "4 responses" in caplog.text
     line = caplog.messages[-1]
     assert line.startswith("smoke test passed with 2 prompts: config 0.")
