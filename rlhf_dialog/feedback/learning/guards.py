@@ -30,8 +30,8 @@ def measure_guards(learner: Learner, heldout: HeldOut) -> list[GuardLimit]:
     """
     settings, validation = learner.settings, validation_prompts(learner)
     prompts = validation or _heldout_prompts(heldout, settings, learner.agent.settings.context_size)
-    candidate, first = (_speaker(learner, policy) for policy in (learner.policy, learner.reference_policy))
-    ours, theirs = (_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
+    candidate, first = (make_responder(learner, policy) for policy in (learner.policy, learner.reference_policy))
+    ours, theirs = (sample_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
     guards = [
         GuardLimit("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
         GuardLimit("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
@@ -57,18 +57,20 @@ def _heldout_prompts(heldout: HeldOut, settings: BotSettings, context_size: int)
     return [Dialogue(list(turns)) for turns in distinct[: settings.guard_prompts]]
 
 
-def _speaker(learner: Learner, policy: Policy) -> Responder:
+def make_responder(learner: Learner, policy: Policy) -> Responder:
+    """Lets this policy reply as the learner's agent does."""
     agent = learner.agent
     limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
     return Responder(policy, agent.encoder, agent.sampling, agent.stop, limits)
 
 
-def _replies(speaker: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
-    device = speaker.policy.lm.device
+def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
+    """One reply to each prompt; the same seed gives the same random numbers for each, whoever replies."""
+    device = responder.policy.lm.device
     generator = torch.Generator(device).manual_seed(seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
-    drawn = (random_numbers(len(part), speaker.sampling, device, generator) for part in parts)
-    return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in speaker.reply(part, uniform)]
+    drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)
+    return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
 
 
 def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:

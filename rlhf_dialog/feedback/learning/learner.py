@@ -57,6 +57,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
+RATE_OF_A_MILLION, LORA_FACTOR = 1e-3, 10  # searched for: experiments/LOG.md, 2026-11-26
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
 Save = Callable[[dict[str, Any]], None]  # called with what a night has done so far
@@ -99,8 +100,10 @@ class Learner:
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
         self.parameters = list(trainable_parameters(self.policy).values())
+        num_parameters = sum(parameter.numel() for parameter in self.policy.lm.parameters())
+        self.learning_rate = settings.learning_rate or rate_by_size(num_parameters, settings.use_lora)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=1e-5
+            self.parameters, lr=self.learning_rate, weight_decay=settings.weight_decay, eps=1e-5
         )
         self.num_steps = self.num_nights = 0
         self.consumed: frozenset[int] = frozenset()
@@ -206,7 +209,7 @@ class Learner:
         """One optimizer step: the mean loss of all its examples."""
         settings = self.settings
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, (self.num_steps + 1) / max(settings.warmup_steps, 1))
+            group["lr"] = self.learning_rate * min(1.0, (self.num_steps + 1) / max(settings.warmup_steps, 1))
         count, totals = sum(map(len, step.values())), dict.fromkeys(("loss", "kto", "dpo", "nll", "kl_baseline"), 0.0)
         for name, losses, weight in batches.losses(step):
             loss = weight * losses.sum() / count
@@ -219,7 +222,7 @@ class Learner:
             self.optimizer.zero_grad()
             raise RunStopped(
                 f"step {self.num_steps + 1}: the loss is {totals['loss']:g} and the norm of its gradient {norm:g}; nothing was "
-                "promoted. Lower learning_rate in config.yaml"
+                f"promoted. Lower learning_rate in config.yaml; it was {self.learning_rate:.2g}"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -284,6 +287,15 @@ class Batches:
         policies = (self.policy, self.reference.policy)
         own, first = (compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)
         return kl_baseline(own - first).item()
+
+
+def rate_by_size(num_parameters: int, use_lora: bool) -> float:
+    """The learning rate of a night: it falls with the square root of the model's size; adapters need a larger one.
+
+    >>> rate_by_size(1_000_000, use_lora=False)
+    0.001
+    """
+    return RATE_OF_A_MILLION * math.sqrt(1e6 / num_parameters) * (LORA_FACTOR if use_lora else 1)
 
 
 def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
+from rlhf_dialog.feedback.learning.changed_answers import NUM_LINES, ChangedAnswers, compare_answers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
@@ -30,6 +31,7 @@ from rlhf_dialog.feedback.store.examples import (
     Examples,
     describe_small_group,
     heldout_set,
+    newest_prompts,
     read_examples,
     training_set,
 )
@@ -84,10 +86,11 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     trained_in = time.perf_counter() - start
     night.learner.consumed = snapshot.training.seen
     night.learner.num_nights += 1
-    comparison, guards = _measure(night)
+    comparison, guards, changed = _measure(night)
     report = _report(bot, settings, snapshot, "")
     report.comparison, report.guards, report.metrics, report.seconds = comparison, guards, metrics, trained_in
-    report.promoted, report.why = _decision(comparison, guards)
+    report.changed = changed
+    report.promoted, report.why = _decision(comparison, guards, changed)
     _publish(night, report)
     return report
 
@@ -206,6 +209,8 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
         start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))
         state = {"start": start, "done": 0, "sums": {}, "plan": plan}
         state |= {"last_event": snapshot.last_event, "fingerprint": snapshot.fingerprint}
+        with closing(bot.store()) as store:
+            state["last_turn"] = store.last_turn()
     else:
         learner.load(bot.folder / NIGHT)
     rows = dict(_rows(learner.encoder, snapshot.training), **_rows(learner.encoder, snapshot.heldout))
@@ -229,15 +234,19 @@ def _train(night: Night, watch: Watch) -> dict[str, float]:
     return preference_night.train(night, watch)
 
 
-def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit]]:
-    """The gate's comparison with the champion, and the guards."""
+def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:
+    """The gate's comparison with the champion, the guards, and the answers that are not the champion's."""
     learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
     if champion == night.bot.first():
-        before = dict.fromkeys(candidate, 0.0)
+        policy, before = learner.reference_policy, dict.fromkeys(candidate, 0.0)
     else:
-        before = log_ratios(learner, load_version(night.bot, champion, night.settings).policy, heldout)
-    return gate.compare(heldout, before, candidate, night.settings.seed), measure_guards(learner, heldout)
+        policy = load_version(night.bot, champion, night.settings).policy
+        before = log_ratios(learner, policy, heldout)
+    with closing(night.bot.store()) as store:
+        lines = newest_prompts(store, NUM_LINES, learner.agent.settings.context_size, night.state.get("last_turn"))
+    comparison = gate.compare(heldout, before, candidate, night.settings.seed)
+    return comparison, measure_guards(learner, heldout), compare_answers(learner, policy, lines)
 
 
 def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str, float]:
@@ -249,7 +258,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
     return dict(zip(rows, (own - learner.reference.get(list(rows))).tolist(), strict=True))
 
 
-def _decision(comparison: GateComparison, guards: list[GuardLimit]) -> tuple[bool, str]:
+def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: ChangedAnswers) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
     points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"
@@ -261,7 +270,11 @@ def _decision(comparison: GateComparison, guards: list[GuardLimit]) -> tuple[boo
         return False, f"refused: {{version}} agrees less with the held-out feedback than the champion ({points})"
     if not comparison.is_enough:
         return False, f"refused: {{version}} may be worse than the champion: {low} not above {bound:+.1f}"
-    return True, f"promoted: {{version}} is the champion: {points}, {low} above {bound:+.1f}, all guards passed"
+    if not changed.is_enough:
+        remedy = f"at least {changed.num_needed} are needed; raise learning_rate or epochs, or wait for more feedback"
+        return False, f"refused: {{version}} answers only {changed} differently, {remedy}"
+    passed = f"all guards passed, {changed} answered differently"
+    return True, f"promoted: {{version}} is the champion: {points}, {low} above {bound:+.1f}, {passed}"
 
 
 def _publish(night: Night, report: NightReport) -> None:

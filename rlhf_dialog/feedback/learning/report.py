@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rlhf_dialog.feedback.learning.changed_answers import ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.store.examples import format_counts
 from rlhf_dialog.runs.services.guard import GuardLimit
@@ -27,6 +28,7 @@ class NightReport:
     promoted: bool = False
     comparison: GateComparison | None = None
     guards: list[GuardLimit] = field(default_factory=list)
+    changed: ChangedAnswers | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -45,6 +47,8 @@ class NightReport:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:
             texts.append(_gate_line(self.comparison))
+        if self.changed:
+            texts += self.changed.shown_lines()
         if self.removed:
             texts.append(f"removed (keep_last): {', '.join(self.removed)}")
         return [*texts, self.why]
@@ -56,6 +60,7 @@ class NightReport:
         numbers = {**asdict(found), "concordance": found.candidate, "difference": found.difference}
         return {
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+            "changed_lines": None if self.changed is None else [len(self.changed.changes), self.changed.num_lines],
             "guards": [guard.as_json() for guard in self.guards],
             "promoted": self.promoted,
             "why": self.why,

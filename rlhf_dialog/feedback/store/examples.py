@@ -113,7 +113,7 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
 def _read(store: Store, upto: int | None) -> Examples:
     stored = store.feedback(upto=upto, newest=False)
     events, left_out = _labels(counting(stored))
-    changes = _by_dialogue(event for event in stored if event.kind in ("choice", "edit"))
+    changes = _by_dialogue(stored)
     dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
     examples: list[Example] = []
     for dialogue, events_of_dialogue in _by_dialogue(events).items():
@@ -169,16 +169,33 @@ def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event]
 def turns_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
     """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
 
-    `changes`: the choices and edits of the dialogue, also those that no longer count.
+    `changes`: the choices and edits of the dialogue, also those that no longer count; other events change nothing.
     """
     by_id = {turn.id: turn for turn in turns}
     written = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
-    for event in changes:
+    for event in (one for one in changes if one.kind in ("choice", "edit")):
         turn = by_id[event.turn or 0]
         if event.created <= answer.created:
             written.append((event.created, turn.position, event.text or turn.text))
     at = {place: text for _, place, text in sorted(written, key=lambda one: one[0]) if place < answer.position}
     return tuple(at[place] for place in sorted(at))
+
+
+def newest_prompts(store: Store, count: int, context_size: int, last_turn: int | None = None) -> list[Prompt]:
+    """The newest different prompts that an agent answered, up to the turn `last_turn`: newest first, each as it was then.
+
+    Raises UserError when the store cannot be read.
+    """
+    prompts: dict[Prompt, None] = {}
+    with store.reading():
+        for number, dialogue in store.newest_answers(last_turn):
+            turns = store.turns(dialogue)
+            answer = next(turn for turn in turns if turn.id == number)
+            if prompt := turns_before(turns, answer, store.feedback_on(dialogue, newest=False)):
+                prompts.setdefault(prompt[-context_size:])
+            if len(prompts) == count:
+                break
+    return list(prompts)
 
 
 def _ids(turn: StoredTurn) -> tuple[int, ...] | None:

@@ -50,7 +50,9 @@ class LossKeys(Settings):
 class OptimizerKeys(Settings):
     """Optimizer"""
 
-    learning_rate: float = Field(1e-5, gt=0, le=1, description="learning rate of AdamW after the warm-up")
+    learning_rate: float | None = Field(
+        None, gt=0, le=1, description="learning rate of AdamW after the warm-up; null: by the size of the model"
+    )
     warmup_steps: int = Field(20, ge=0, le=10**6, description="steps of linear warm-up, over the life of the bot")
     batch_size: int = Field(
         16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"

@@ -214,10 +214,11 @@ class Store:
         events = [Event(**dict(row)) for row in self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))]
         return [event for event in (counting(events) if newest else events) if event.id > after]
 
-    def feedback_on(self, dialogue: str) -> list[Event]:
-        """The events on a dialogue that count, by id."""
+    def feedback_on(self, dialogue: str, newest: bool = True) -> list[Event]:
+        """The events on a dialogue, by id; with `newest`, those that count."""
         rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
-        return counting([Event(**dict(row)) for row in rows])
+        events = [Event(**dict(row)) for row in rows]
+        return counting(events) if newest else events
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
@@ -231,6 +232,16 @@ class Store:
     def last_event(self) -> int:
         """The highest id of feedback, 0 before the first."""
         return int(self.rows("SELECT coalesce(max(id), 0) FROM feedback")[0][0])
+
+    def last_turn(self) -> int:
+        """The highest id of a turn, 0 before the first."""
+        return int(self.rows("SELECT coalesce(max(id), 0) FROM turns")[0][0])
+
+    def newest_answers(self, upto: int | None = None) -> list[tuple[int, str]]:
+        """Id and dialogue of every turn of an agent with id <= `upto`, newest first."""
+        limit = (1 << 63) - 1 if upto is None else upto
+        rows = self.rows("SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC", (limit,))
+        return [(row["id"], row["dialogue"]) for row in rows]
 
     def reserve(self, event: int) -> None:
         """Let all new events have an id above this one."""

@@ -32,7 +32,7 @@ def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
             parameter.add_(change * noise)
     if replies is not None:
         turns = iter(replies)
-        monkeypatch.setattr(guards_module, "_replies", lambda *_: next(turns))
+        monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(turns))
     store = bot.store()
     heldout = heldout_set(read_examples(store), learner.settings)
     store.close()

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
+from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
@@ -28,6 +29,7 @@ from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
 
 PASSED = GuardLimit("KL", 0.1, 1.0, True)
+CHANGED = ChangedAnswers(50, [AnswerChange("Hello .", "Yes .", "Why ?")] * 5)
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +82,9 @@ def made_of(bot, version):
     return found, record
 
 
-def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,)):
+def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,), changed=CHANGED):
     found = GateComparison(40, 0.5, 0.5 + difference, low, 0.03)
-    monkeypatch.setattr(night_module, "_measure", lambda night: (found, list(guards)))
+    monkeypatch.setattr(night_module, "_measure", lambda night: (found, list(guards), changed))
 
 
 def test_a_night_makes_a_champion(later):
@@ -163,6 +165,7 @@ def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(d
     ("keys", "why"),
     [
         ({"difference": -0.01}, "agrees less with the held-out feedback than the champion"),
+        ({"changed": ChangedAnswers(50, CHANGED.changes[:4])}, "answers only 4 of the newest 50 lines differently, at least 5"),
         ({"guards": [PASSED, GuardLimit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
         ({"guards": [GuardLimit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
     ],
@@ -173,6 +176,15 @@ def test_why_a_candidate_is_refused(day, monkeypatch, keys, why):
     assert why in report.why
     assert day.champion() == "0001"
     json.dumps(versions(day), allow_nan=False)
+
+
+def test_a_night_that_changes_no_answer_is_refused(day):
+    """With a rate so small that the gate is content, but every answer stays as it was."""
+    set_keys(day, learning_rate=1e-9, steps=2, max_kl=100)
+    report = learn(day)
+    assert report.comparison.is_enough
+    assert report.why.startswith("refused: 0002 answers only 0 of the newest 50 lines differently")
+    assert (day.champion(), versions(day)["0002"]["gate"]["changed_lines"]) == ("0001", [0, 50])
 
 
 @pytest.mark.ci
@@ -294,6 +306,7 @@ def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
     report = learn(day)
     assert "goes on after step 2" in caplog.text
     assert report.last_event == 60
+    assert all("Hello 4" not in change.line for change in report.changed.changes)
     assert learn(day).used["new"] > 0
 
 

@@ -19,6 +19,7 @@ from rlhf_dialog.feedback.store.examples import (
     describe_small_group,
     heldout_set,
     max_share,
+    newest_prompts,
     read_examples,
     training_set,
 )
@@ -290,3 +291,28 @@ def test_pairs_have_a_share_too():
     found = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
     assert Counter(one.person == "troll" for one in found.all) == {True: 4, False: 4}
     assert events(found)[:4] == [6, 7, 8, 9]
+
+
+# --- the newest lines ---
+
+
+def test_the_newest_lines_are_those_that_were_answered_last_rated_or_not(store):
+    rated, (turn,) = talk(store, asked="Is it far ?")
+    store.add_feedback(rated, "p", Rating("thumb", turn, 1))
+    talk(store, asked="Is it new ?", answers=("Yes .", "No ."))  # alternatives: one line
+    talk(store, asked="Is it far ?", answers=("No .",))  # said again: newer
+    dialogue = store.begin("p", "terminal")
+    store.add_turn(dialogue, 0, "user", "Nobody answered this .")
+    assert newest_prompts(store, 50, 5) == [("Is it far ?",), ("Is it new ?",)]
+    assert newest_prompts(store, 1, 5) == [("Is it far ?",)]
+    assert newest_prompts(store, 50, 5, last_turn=turn) == [("Is it far ?",)]
+    assert store.last_turn() == 8
+
+
+def test_a_newest_line_has_what_the_agent_saw_before_it(store):
+    dialogue, (turn,) = talk(store, asked="Is it far ?")
+    store.add_feedback(dialogue, "p", Rating("edit", turn, text="Two miles ."))
+    store.add_turn(dialogue, 2, "user", "Which way ?")
+    store.add_turn(dialogue, 3, "agent", "Left .")
+    assert newest_prompts(store, 50, 3) == [("Is it far ?", "Two miles .", "Which way ?"), ("Is it far ?",)]
+    assert newest_prompts(store, 50, 1) == [("Which way ?",), ("Is it far ?",)]

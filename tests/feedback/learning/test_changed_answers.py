@@ -1,0 +1,78 @@
+"""How many of the newest lines a new version answers differently: the rule, the numbers that both versions draw, the text."""
+
+import json
+
+import pytest
+import torch
+
+from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers, compare_answers
+from rlhf_dialog.feedback.learning.learner import Learner
+from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.models.chat_agent import ChatAgent
+from tests.parts.taught_bots import new_bot
+
+PROMPTS = [(f"Hello {number} .",) for number in range(12)]
+
+
+def changed(num_lines, count):
+    return ChangedAnswers(num_lines, [AnswerChange(f"line {i}", "yes", "no") for i in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("num_lines", "count", "is_enough"),
+    [(50, 5, True), (50, 4, False), (50, 0, False), (20, 4, False), (20, 5, True), (3, 3, True), (3, 2, False)],
+)
+def test_five_lines_have_to_change_or_all_of_fewer(num_lines, count, is_enough):
+    assert changed(num_lines, count).is_enough is is_enough
+
+
+def test_the_number_and_the_first_three_pairs_are_shown():
+    texts = changed(50, 4).shown_lines()
+    assert (
+        texts[0] == "answered differently: 4 of the newest 50 lines, with the same random numbers (at least 5 are needed)"
+    )
+    assert [text.split()[-1] for text in texts[1:]] == ["0", "yes", "no", "1", "yes", "no", "2", "yes", "no"]
+    odd = ChangedAnswers(50, [AnswerChange("two\nlines", "", "a  b")]).shown_lines()
+    assert odd[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+
+
+@pytest.fixture(scope="module")
+def bot(tmp_path_factory):
+    return new_bot(tmp_path_factory.mktemp("changed"))
+
+
+def learner_with_noise(bot, size, draw=0):
+    learner = Learner(bot, read_settings(bot.settings_path))
+    with torch.no_grad():
+        for seed, parameter in enumerate(learner.parameters):
+            noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed + draw))
+            parameter.add_(size * noise)
+    return learner
+
+
+def test_the_same_weights_draw_the_same_answers(bot):
+    """Though they are sampled: without the same numbers, random weights would agree on nothing."""
+    learner = learner_with_noise(bot, 0.0)
+    assert learner.agent.sampling.temperature == 1
+    assert compare_answers(learner, learner.reference_policy, PROMPTS) == ChangedAnswers(12, [])
+
+
+def test_other_weights_answer_as_each_would_by_itself(bot):
+    """At temperature 0 against `chat` of each version; the temperature is that of the chat."""
+    learner = learner_with_noise(bot, 0.3)
+    learner.agent.settings = learner.agent.settings.model_copy(update={"chat_temperature": 0.0})
+    found = compare_answers(learner, learner.reference_policy, PROMPTS)
+    assert learner.agent.sampling.temperature == 1
+    path = bot.agent_folder("0001") / "rlhf_dialog.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "top_k": 1}))  # the likeliest token, by another way
+    first = ChatAgent.load(path.parent)
+    path.write_text(json.dumps(settings))
+    before = [first.chat(line) for (line,) in PROMPTS]
+    first.policy.lm.load_state_dict(learner.policy.lm.state_dict())
+    after = [first.chat(line) for (line,) in PROMPTS]
+    wanted = [
+        AnswerChange(line, old, new) for (line,), old, new in zip(PROMPTS, before, after, strict=True) if old != new
+    ]
+    assert wanted
+    assert found == ChangedAnswers(12, wanted)
