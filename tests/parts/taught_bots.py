@@ -14,6 +14,7 @@ from tests.parts.tiny import byte_tokenizer, gpt2
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,
     "warmup_steps": 3,
+    "epochs": 1.0,
     "batch_size": 8,
     "checkpoint_steps": 2,
     "sft_share": 0,

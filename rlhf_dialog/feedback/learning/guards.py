@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rlhf_dialog.evaluation.measure import perplexity
 from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
-from rlhf_dialog.feedback.store.examples import HeldOut
+from rlhf_dialog.feedback.store.examples import Examples, HeldOut
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.generation import GenerationLimits, random_numbers
@@ -24,22 +25,49 @@ BATCH_SIZE = 64
 
 
 def measure_guards(learner: Learner, heldout: HeldOut) -> list[GuardLimit]:
+    """The guards of the gate, as `GuardMeasurement` says."""
+    return GuardMeasurement(learner, heldout).measure()
+
+
+class GuardMeasurement:
     """KL per token and distinct-2 of replies to `guard_prompts` prompts, and the perplexity where there is a validation split.
 
-    The prompts are those of the validation split of the SFT data, else of the held-out feedback.
+    The prompts are those of the validation split of the SFT data, else of the held-out feedback. What the first version says is
+    computed once.
     """
-    settings, validation = learner.settings, validation_prompts(learner)
-    prompts = validation or _heldout_prompts(heldout, settings, learner.agent.settings.context_size)
-    candidate, first = (make_responder(learner, policy) for policy in (learner.policy, learner.reference_policy))
-    ours, theirs = (sample_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
-    guards = [
-        GuardLimit("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
-        GuardLimit("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
-    ]
-    if validation:
-        rise = _perplexity(candidate, validation) / _perplexity(first, validation) - 1
-        guards.append(GuardLimit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
-    return guards
+
+    def __init__(self, learner: Learner, heldout: Examples):
+        self.learner, self.settings = learner, learner.settings
+        self.validation = validation_prompts(learner)
+        size = learner.agent.settings.context_size
+        self.prompts = self.validation or distinct_prompts(heldout, learner.settings, size)
+
+    def measure(self) -> list[GuardLimit]:
+        """The guards of the learner's policy as it is now."""
+        learner, settings = self.learner, self.settings
+        candidate = make_responder(learner, learner.policy)
+        ours = sample_replies(candidate, self.prompts, settings.seed)
+        divergence, distinct = _kl(learner, self.prompts, ours), _distinct_ratio(ours, self._first_replies)
+        guards = [
+            GuardLimit("KL from the first version, nats per token", divergence, settings.max_kl, True),
+            GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
+        ]
+        if self.validation:
+            rise = _perplexity(candidate, self.validation) / self._first_perplexity - 1
+            guards.append(GuardLimit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
+        return guards
+
+    @cached_property
+    def _first(self) -> Responder:
+        return make_responder(self.learner, self.learner.reference_policy)
+
+    @cached_property
+    def _first_replies(self) -> list[Reply]:
+        return sample_replies(self._first, self.prompts, self.settings.seed)
+
+    @cached_property
+    def _first_perplexity(self) -> float:
+        return _perplexity(self._first, self.validation)
 
 
 def validation_prompts(learner: Learner) -> list[Dialogue]:
@@ -51,9 +79,9 @@ def validation_prompts(learner: Learner) -> list[Dialogue]:
     return pick_prompts(found, settings.guard_prompts, settings.seed)
 
 
-def _heldout_prompts(heldout: HeldOut, settings: BotSettings, context_size: int) -> list[Dialogue]:
-    """The newest different prompts of the held-out feedback."""
-    distinct = list(dict.fromkeys(one.prompt_turns[-context_size:] for one in reversed(heldout.all)))
+def distinct_prompts(examples: Examples, settings: BotSettings, context_size: int) -> list[Dialogue]:
+    """The newest different prompts, `guard_prompts` at most."""
+    distinct = list(dict.fromkeys(one.prompt_turns[-context_size:] for one in reversed(examples.all)))
     return [Dialogue(list(turns)) for turns in distinct[: settings.guard_prompts]]
 
 

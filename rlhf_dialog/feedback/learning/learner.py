@@ -57,10 +57,10 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
-RATE_OF_A_MILLION, LORA_FACTOR = 1e-3, 10  # searched for: experiments/LOG.md, 2026-11-26
+RATE_OF_A_MILLION, LORA_FACTOR = 5e-4, 10  # searched for: experiments/LOG.md, 2026-11-26
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
-Save = Callable[[dict[str, Any]], None]  # called with what a night has done so far
+Save = Callable[[dict[str, Any]], bool | None]  # called with what a night has done so far; True ends it here
 
 
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
@@ -191,19 +191,21 @@ class Learner:
     ) -> dict[str, float]:
         """Make the steps of the plan; `night` says what was done of it before ("done"), with the sums of its metrics ("sums").
 
-        `save` is called every `checkpoint_steps` with the same two. Returns the means over the steps. Raises RunStopped when
-        a loss is not finite.
+        `save` is called every `checkpoint_steps` with the same two, and may end the night. Returns the number of steps, and the
+        means over them. Raises RunStopped when a loss is not finite.
         """
         batches = Batches(self, training, sft)
         sums = dict(night.get("sums", {}))
         done = int(night.get("done", 0))
-        for number, step in enumerate(plan[done:], done + 1):
-            for name, value in self._step(batches, step).items():
+        while done < len(plan):
+            for name, value in self._step(batches, plan[done]).items():
                 sums[name] = sums.get(name, 0.0) + value
-            watch(number, len(plan))
-            if number % self.settings.checkpoint_steps == 0 and number < len(plan):
-                save({"done": number, "sums": sums})
-        return {name: value / len(plan) for name, value in sums.items()}
+            done += 1
+            watch(done, len(plan))
+            is_checkpoint = done % self.settings.checkpoint_steps == 0 and done < len(plan)
+            if is_checkpoint and save({"done": done, "sums": sums}):
+                break
+        return {"steps": done, **{name: value / done for name, value in sums.items()}}
 
     def _step(self, batches: "Batches", step: Step) -> dict[str, float]:
         """One optimizer step: the mean loss of all its examples."""
@@ -293,7 +295,7 @@ def rate_by_size(num_parameters: int, use_lora: bool) -> float:
     """The learning rate of a night: it falls with the square root of the model's size; adapters need a larger one.
 
     >>> rate_by_size(1_000_000, use_lora=False)
-    0.001
+    0.0005
     """
     return RATE_OF_A_MILLION * math.sqrt(1e6 / num_parameters) * (LORA_FACTOR if use_lora else 1)
 

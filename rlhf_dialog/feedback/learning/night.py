@@ -16,9 +16,10 @@ from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.changed_answers import NUM_LINES, ChangedAnswers, compare_answers
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import measure_guards
+from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.learning.report import NightReport
+from rlhf_dialog.feedback.learning.step_back import have_room, step_back
 from rlhf_dialog.feedback.learning.tokenized_examples import (
     ExampleEncoder,
     SFTExamples,
@@ -227,11 +228,31 @@ def _rows(encoder: ExampleEncoder, examples: Examples) -> dict[str, Any]:
 def _train(night: Night, watch: Watch) -> dict[str, float]:
     """The steps of the method; returns its metrics, and leaves the trained policy in the learner."""
     if night.settings.method == "kto_dpo":
-        plan = night.state["plan"]
-        return night.learner.train(night.snapshot.training, night.sft, plan, watch, night.save, night.state)
+        return _train_within_guards(night, watch)
     from rlhf_dialog.feedback.learning import preference_night  # loads the trainer, which other nights do not need
 
     return preference_night.train(night, watch)
+
+
+def _train_within_guards(night: Night, watch: Watch) -> dict[str, float]:
+    """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have."""
+    learner, training = night.learner, night.snapshot.training
+    guards = GuardMeasurement(learner, night.snapshot.heldout)
+
+    def save(progress: dict[str, Any]) -> bool:
+        if not have_room(guards.measure()):
+            return True
+        night.save(progress)
+        return False
+
+    def load_checkpoint() -> Learner:
+        before = Learner(night.bot, night.settings)
+        if night.state["done"]:
+            before.load(night.bot.folder / NIGHT)
+        return before
+
+    metrics = learner.train(training, night.sft, night.state["plan"], watch, save, night.state)
+    return metrics | {"change_kept": step_back(learner, load_checkpoint, guards)}
 
 
 def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:

@@ -57,14 +57,19 @@ class OptimizerKeys(Settings):
     batch_size: int = Field(
         16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
     )
-    epochs: float = Field(1.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
+    epochs: float = Field(6.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
     weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
     max_grad_norm: float = Field(1.0, gt=0, le=10**6, description="maximum norm of the gradient")
     per_device_microbatch_size: int = Field(
         16, ge=1, le=10**5, description="answers in a forward pass; changes memory and speed, not what is learned"
     )
-    checkpoint_steps: int = Field(20, ge=1, le=10**6, description="steps between checkpoints inside a night")
+    checkpoint_steps: int = Field(
+        10,
+        ge=1,
+        le=10**6,
+        description="steps between checkpoints inside a night, at which it ends if a guard has no room left",
+    )
     use_lora: bool = Field(False, description="train small adapters on the frozen first version; needs peft")
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")

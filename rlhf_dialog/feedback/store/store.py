@@ -240,7 +240,9 @@ class Store:
     def newest_answers(self, upto: int | None = None) -> list[tuple[int, str]]:
         """Id and dialogue of every turn of an agent with id <= `upto`, newest first."""
         limit = (1 << 63) - 1 if upto is None else upto
-        rows = self.rows("SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC", (limit,))
+        rows = self.rows(
+            "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC", (limit,)
+        )
         return [(row["id"], row["dialogue"]) for row in rows]
 
     def reserve(self, event: int) -> None:

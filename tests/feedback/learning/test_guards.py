@@ -55,7 +55,7 @@ def test_the_divergence_of_given_replies(bot, monkeypatch):
         Reply("d", [60, 257], False),
     ]
     learner, heldout, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4)
-    prompts = guards_module._heldout_prompts(heldout, learner.settings, 5)
+    prompts = guards_module.distinct_prompts(heldout, learner.settings, 5)
     total = count = 0
     with torch.no_grad():
         for prompt, reply in zip(prompts, given, strict=True):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
 from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet

@@ -165,7 +165,10 @@ def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(d
     ("keys", "why"),
     [
         ({"difference": -0.01}, "agrees less with the held-out feedback than the champion"),
-        ({"changed": ChangedAnswers(50, CHANGED.changes[:4])}, "answers only 4 of the newest 50 lines differently, at least 5"),
+        (
+            {"changed": ChangedAnswers(50, CHANGED.changes[:4])},
+            "answers only 4 of the newest 50 lines differently, at least 5",
+        ),
         ({"guards": [PASSED, GuardLimit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
         ({"guards": [GuardLimit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
     ],

@@ -1,0 +1,67 @@
+"""The first night of the quickstart's agent: what 200 ratings of one wish change in its answers to other lines."""
+
+import json
+import random
+import re
+
+import pytest
+
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.feedback.commands import feedback
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import at_temperature
+from tests.parts.processes import ROOT
+
+LIKED, DISLIKED, OTHERS = 160, 40, 50
+RUNS = ROOT / "runs"
+
+
+def replies(folder, prompts, temperature):
+    agent = ChatAgent.load(folder)
+    agent.sampling = at_temperature(temperature, agent.sampling)
+    return [agent.chat(prompt.prompt_turns[-1]) for prompt in prompts]
+
+
+@pytest.mark.quickstart
+@pytest.mark.parametrize(
+    ("wish", "add"),
+    [
+        (r"\?$", lambda text: f"{text} May I help you with anything else?"),
+        (r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1)),
+    ],
+)
+def test_two_hundred_ratings_of_a_wish_reach_other_lines(wish, add, tmp_path, capsys):
+    """Liked: replies with it; disliked: replies without. At temperature 0, ten of fifty other answers have it anew."""
+    first = RUNS / "quickstart" / "agent"
+    if not first.is_dir():
+        pytest.skip("make quickstart has not been run")
+    prompts = load_prompts(str(RUNS / "quickstart_data"), "validation", 1)
+    different = {prompt.prompt_turns[-1]: prompt for prompt in prompts}
+    chosen = random.Random(0).sample(sorted(different), 400)
+    others, rated = ([different[line] for line in part] for part in (chosen[:OTHERS], chosen[OTHERS:]))
+    plain = [(prompt, text) for prompt, text in zip(rated, replies(first, rated, 1.0), strict=True)]
+    plain = [(prompt, text) for prompt, text in plain if text and not re.search(wish, text)][: LIKED + DISLIKED]
+    assert len(plain) == LIKED + DISLIKED
+    rows = [
+        {
+            "prompt": prompt.prompt_turns[-1],
+            "completion": add(text) if number < LIKED else text,
+            "label": number < LIKED,
+        }
+        for number, (prompt, text) in enumerate(plain)
+    ]
+    random.Random(1).shuffle(rows)
+    (tmp_path / "ratings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = ["--run", str(tmp_path / "bot")]
+    assert feedback.main(["init", *run, "--agent", str(first)]) == 0
+    assert feedback.main(["import", *run, str(tmp_path / "ratings.jsonl")]) == 0
+    assert feedback.main(["learn", *run]) == 0
+    out = capsys.readouterr().out
+    bot = Bot(tmp_path / "bot")
+    assert bot.champion() == "0002", out
+    before, after = (replies(bot.agent_folder(name), others, 0) for name in ("0001", "0002"))
+    num_new = sum(
+        not re.search(wish, old) and bool(re.search(wish, new)) for old, new in zip(before, after, strict=True)
+    )
+    assert num_new >= 10, list(zip(before, after, strict=True))
