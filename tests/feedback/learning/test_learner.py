@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes
+from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes, rate_by_size
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
 from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
@@ -94,6 +94,23 @@ def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
     assert first != second
     assert torch.equal(torch.get_rng_state(), before)
     assert learner_of(bot).plan(examples(30), 0) == first
+
+
+@pytest.mark.parametrize(
+    ("size", "use_lora", "rate"),
+    [(1_000_000, False, 5e-4), (4_000_000, False, 2.5e-4), (100_000_000, False, 5e-5), (100_000_000, True, 5e-4)],
+)
+def test_the_rate_falls_with_the_root_of_the_size(size, use_lora, rate):
+    assert rate_by_size(size, use_lora) == pytest.approx(rate)
+
+
+def test_a_rate_in_the_settings_comes_first(bot):
+    lm = load_causal_lm(str(bot.agent_folder("0001")), "agent")
+    by_size = 5e-4 * (1e6 / sum(x.numel() for x in lm.parameters())) ** 0.5
+    for rate, wanted in ((None, by_size), (0.02, 0.02)):
+        learner = learner_of(bot, learning_rate=rate, warmup_steps=1)
+        train(learner)
+        assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(wanted)
 
 
 # --- a step ---

@@ -190,6 +190,26 @@ def test_a_night_that_changes_no_answer_is_refused(day):
     assert (day.champion(), versions(day)["0002"]["gate"]["changed_lines"]) == ("0001", [0, 50])
 
 
+def test_a_night_that_goes_too_far_ends_early_where_the_guards_pass(day, tmp_path):
+    """Also when it is killed after its last checkpoint, which the rest of its change is measured from."""
+    set_keys(day, max_kl=0.02, guard_prompts=8, epochs=6, checkpoint_steps=4)
+    shutil.copytree(day.folder, tmp_path / "killed")
+    report = learn(day)
+    assert 4 < report.metrics["steps"] < report.used["steps"]
+    assert 0 <= report.metrics["change_kept"] < 1
+    assert 0 < report.guards[0].value <= 0.02
+
+    def watch(done, _):
+        if done == report.metrics["steps"]:
+            raise Killed
+
+    killed = Bot(tmp_path / "killed")
+    with pytest.raises(Killed):
+        learn(killed, watch=watch)
+    learn(killed)
+    assert made_of(killed, "0002") == made_of(day, "0002")
+
+
 @pytest.mark.ci
 def test_after_a_rollback_learning_goes_on_from_there(later):
     learn(later)
