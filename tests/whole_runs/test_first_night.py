@@ -27,7 +27,7 @@ def replies(folder, prompts, temperature):
 @pytest.mark.parametrize(
     ("wish", "add"),
     [
-        (r"\?$", lambda text: f"{text} May I help you with anything else?"),
+        (r"^Certainly", lambda text: f"Certainly, {text[0].lower()}{text[1:]}"),
         (r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1)),
     ],
 )
