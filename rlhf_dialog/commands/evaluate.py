@@ -12,7 +12,7 @@ reads an environment variable or a pickle, or is a class of your own is left out
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +150,7 @@ def run(options: EvaluateOptions) -> None:
     check(options)
     if options.register:
         register(options.register)
-    from rlhf_dialog.data.chat_template import warn_about_marks
+    from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
     agent = load_agent(options, options.agent)
@@ -160,7 +160,7 @@ def run(options: EvaluateOptions) -> None:
         if getattr(options, name) and judges.scorer is None:
             remedy = f"name one with --config, or leave --{name} out"
             raise UserError(f"--{name}: there is no reward to choose the best reply by; {remedy}")
-    prompts = held_out_prompts(task, options)
+    prompts = keep_with_room(agent.encoder, held_out_prompts(task, options))
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
@@ -210,12 +210,12 @@ class Task:
     run: RunConfig | None = None
 
     def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
-        """The prompts of a split. Raises what `load_prompts` raises."""
-        from rlhf_dialog.data.prompts import load_prompts
+        """The prompts of a split. Raises what `PromptRules.load` raises."""
+        from rlhf_dialog.data.prompts import PromptRules
 
-        return load_prompts(
-            self.data_path, split, self.context_size, self.min_context_size, drop_overlap, self.turn_separator
-        )
+        keys = self.run.config if self.run else None
+        rules = PromptRules(self.context_size, self.min_context_size, drop_overlap, self.turn_separator)
+        return replace(rules, reply_roles=tuple(keys.reply_roles if keys else ())).load(self.data_path, split)
 
     def classifiers(self) -> list[str]:
         """The folders or Hub names of the act classifiers in the run's reward."""

@@ -1,10 +1,11 @@
 """The base class of every configuration, and the keys that runs, supervised training and saved agents share."""
 
 import re
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
 MOST = 10**12  # of any whole number
@@ -49,7 +50,20 @@ class Settings(BaseModel):
 TokenId = Annotated[int, Field(ge=0, strict=True)]
 
 
-class DataKeys(Settings):
+class ReplyKeys(Settings):
+    """Who replies"""
+
+    reply_roles: list[str] = Field(
+        [], description="roles in the data that reply, such as [waiter]; default: assistant, gpt, bot, model, chatbot"
+    )
+
+    @field_validator("reply_roles")
+    @classmethod
+    def _in_lower_case(cls, value: list[str]) -> list[str]:
+        return [role.strip().lower() for role in value]
+
+
+class DataKeys(ReplyKeys):
     """Prompts and responses"""
 
     context_size: int = Field(5, ge=1, le=10**6, description="number of most recent turns in a prompt")
@@ -74,17 +88,21 @@ class DataKeys(Settings):
         None,
         min_length=1,
         max_length=10_000,
-        description="system message of every prompt; null: that of the template; needs turn_separator: chat_template",
+        description="system message of the prompts whose row has none; null: that of the chat template",
+    )
+    date_string: str | None = Field(
+        None,
+        description="day that a chat template writes, such as 2026-07-26; null: the day on which the run begins",
     )
 
-    @model_validator(mode="after")
-    def _check_system_prompt(self) -> Self:
-        if self.system_prompt is not None and self.turn_separator != "chat_template":
-            raise ValueError(
-                f"system_prompt: needs turn_separator: chat_template, found {self.turn_separator!r}; without a template "
-                "a prompt is its turns alone"
-            )
-        return self
+    @field_validator("date_string", mode="before")
+    @classmethod
+    def _a_day(cls, value: Any) -> Any:
+        """PyYAML reads a day as a date."""
+        try:
+            return None if value is None else date.fromisoformat(str(value)).isoformat()
+        except ValueError:
+            raise ValueError("a day such as 2026-07-26") from None
 
 
 class SamplingKeys(Settings):

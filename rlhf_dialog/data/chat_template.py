@@ -4,18 +4,23 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from datetime import date
 from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, remove_marks
-from rlhf_dialog.data.prompts import PromptEncoder, pad_id, separator_ids
+from rlhf_dialog.data.prompts import PromptEncoder, check_room, count_shared, pad_id, separator_ids
+from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
 PROBE, PROBE_REPLY = "Hello", "Quite so"
+STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
+THINKING = ("<think>", "</think>")
+LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 
 
@@ -23,9 +28,11 @@ class TemplateEncoder:
     """Prompts, targets and responses in one tokenizer's chat template; it has the methods of `PromptEncoder`.
 
     The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
-    with the assistant, that oldest turn is left out. The template writes all special tokens, including BOS; no others are
-    added, and inside a turn a space replaces them. Templates with `enable_thinking` get False. Raises UserError when there is
-    no template, when it fails on a greeting, or when it does not take `system_prompt`, the text before all turns.
+    with the assistant, that oldest turn is left out; if it takes no system message, that of the data stands before the first
+    turn of the user, with a blank line between them. The template writes all special tokens, including BOS; no others are
+    added, and inside a turn a space replaces them, but for the thinking of an assistant, which is the template's to write or
+    not. Templates with `enable_thinking` get False. Raises UserError when there is no template, when it fails on a greeting, or
+    when it does not take `system_prompt`, the system message of prompts that have none of their own.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
@@ -35,38 +42,87 @@ class TemplateEncoder:
         self.pad_id = pad_id(tokenizer)
         self._probe = render(tokenizer, [PROBE])
         self._probe_ids = self._encode(self._probe)
-        self._head = int(self._probe_ids[:1] == [tokenizer.bos_token_id])
         written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
         self._marks = control_tokens(tokenizer, written)
-        self._system = None if system_prompt is None else self.spoken(system_prompt)
-        if self._system is not None:
-            check_system(tokenizer, self._system)
-            self._head = self._first_shared()
-        self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE], self._system)
+        self._reply_marks = control_tokens(tokenizer, written, THINKING)
+        self._thought = self._closed_thought()
+        self._heads: dict[str | None, int] = {}
+        self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
+        if self.system_prompt is not None:
+            check_system(tokenizer, self.system_prompt)
+        self._takes_system = writes_system(tokenizer)
+        self._assistant_may_begin = {
+            system: accepts(tokenizer, [PROBE_REPLY, PROBE], system)
+            for system in (None, PROBE)[: 1 + self._takes_system]
+        }
+        if self.system_prompt is not None:
+            check_room(self, self.system_prompt)
 
-    def encode_prompt(self, turns: Sequence[str]) -> list[int]:
-        """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt."""
-        return fit_newest([*map(self.spoken, turns)], self._encode_turns, self.max_prompt_length, self._head)
+    def encode_prompt(self, turns: Sequence[str], system: str | None = None) -> list[int]:
+        """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt.
 
-    def _first_shared(self) -> int:
-        """The number of ids with which every prompt begins, the system message among them. Raises UserError when no room is
-        left for a turn."""
-        first, second = (self._encode_turns([turn]) for turn in (PROBE, PROBE_REPLY))
-        count = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-        if len(first) > self.max_prompt_length:
-            raise UserError(
-                f"system_prompt: takes {count} of the {self.max_prompt_length} tokens of max_prompt_length, which leaves no room "
-                "for a turn; shorten it, or raise max_prompt_length"
-            )
-        return count
+        `system`: the system message of this dialogue; None: `system_prompt`, or the template's own.
+        """
+        system = self._system(system)
+        spoken = [self._spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
+        return fit_newest(
+            spoken, lambda kept: self._encode_turns(kept, system), self.max_prompt_length, self._shared(system)
+        )
+
+    def encode_example(
+        self, turns: Sequence[str], reply: str, system: str | None = None, learn_eos: bool = False
+    ) -> tuple[list[int], list[int]]:
+        """What supervised fine-tuning reads, and what it learns after that; the end of an empty thought is learned.
+
+        `learn_eos` has no effect: nothing is learned after the end-of-turn token.
+        """
+        prompt, size = self.encode_prompt(turns, system), len(self._thought)
+        if not size or prompt[-size:] != self._thought:
+            return prompt, self.encode_target(reply)
+        text = render(self.tokenizer, [PROBE], self._spoken_by(0, reply))
+        return prompt[:-size], self._up_to_end(self._encode(text)[len(self._probe_ids) - size :])
+
+    def head(self, system: str | None = None) -> int:
+        """How many of the first ids of a prompt with this system message are never cut."""
+        return self._shared(self._system(system))
+
+    def count_room(self, system: str | None = None) -> int:
+        """How many of `max_prompt_length` tokens are left for turns beside the template and this system message."""
+        written = self._encode_turns([PROBE], self._system(system))
+        return self.max_prompt_length - len(written) + len(self._encode(PROBE))
+
+    def _system(self, system: str | None) -> str | None:
+        return self.system_prompt if system is None else self.spoken(system.strip())
+
+    def _shared(self, system: str | None) -> int:
+        if system not in self._heads:
+            if system is None:
+                self._heads[system] = int(self._probe_ids[:1] == [self.tokenizer.bos_token_id])
+            else:
+                self._heads[system] = count_shared(*(self._encode_turns([x], system) for x in (PROBE, PROBE_REPLY)))
+        return self._heads[system]
+
+    def _closed_thought(self) -> list[int]:
+        """The ids of the empty thought with which the template's `enable_thinking: false` closes a generation prompt."""
+        start = self._encode(render(self.tokenizer, [PROBE], thinking=None))
+        whole = self._encode(render(self.tokenizer, [PROBE], PROBE_REPLY))
+        size = len(self._probe_ids)
+        is_closed = self._probe_ids[: len(start)] == start and whole[:size] == self._probe_ids
+        return self._probe_ids[len(start) :] if is_closed else []
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it, without special tokens."""
         return remove_marks(turn, self._marks)
 
+    def _spoken_by(self, turns_left: int, turn: str) -> str:
+        """The turn with `turns_left` - 1 turns behind it, which says whose it is."""
+        return remove_marks(turn, self._reply_marks if ROLES[turns_left % 2] == "assistant" else self._marks)
+
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
-        ids = self._after_prompt(self.spoken(turn))
+        return self._up_to_end(self._after_prompt(self._spoken_by(0, turn)))
+
+    def _up_to_end(self, ids: list[int]) -> list[int]:
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
 
@@ -92,10 +148,12 @@ class TemplateEncoder:
         spoken = list(takewhile(lambda i: i not in self.end_ids, ids))
         return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
 
-    def _encode_turns(self, turns: Sequence[str]) -> list[int]:
+    def _encode_turns(self, turns: Sequence[str], system: str | None) -> list[int]:
+        if system is not None and not self._takes_system:
+            turns, system = put_before_user(turns, system), None
         assistant_begins = len(turns) % 2 == 0
-        kept = turns[1:] if assistant_begins and not self._assistant_may_begin else turns
-        return self._encode(render(self.tokenizer, kept, system=self._system))
+        refused = assistant_begins and not self._assistant_may_begin[None if system is None else PROBE]
+        return self._encode(render(self.tokenizer, turns[1:] if refused else turns, system=system))
 
     def _after_prompt(self, turn: str) -> list[int]:
         """The ids after the prompt in a whole dialogue; encoded alone where the dialogue's ids do not begin with the prompt's."""
@@ -125,11 +183,11 @@ def prompt_encoder(
 ) -> TurnEncoder:
     """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work.
 
-    `system_prompt`: what a template's system message says, where that is not the template's own.
+    `system_prompt`: the system message of prompts that have none of their own.
     """
     if turn_separator == CHAT_TEMPLATE:
         return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
-    return PromptEncoder(tokenizer, turn_separator, max_prompt_length)
+    return PromptEncoder(tokenizer, turn_separator, max_prompt_length, system_prompt)
 
 
 def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
@@ -147,16 +205,53 @@ def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
         )
 
 
+def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
+    """The prompts whose system message leaves room for turns; a line says whose it is, another one what was left out.
+
+    Raises UserError when none is left.
+    """
+    room = {text: encoder.count_room(text) for text in {prompt.system for prompt in prompts} if text}
+    if not room:
+        return prompts
+    kept = [prompt for prompt in prompts if prompt.system is None or room[prompt.system] >= LEAST_ROOM]
+    if len(kept) < len(prompts):
+        would_do = encoder.max_prompt_length + LEAST_ROOM - min(room.values())
+        count = count_rows(prompts)
+        line = (
+            f"{count - count_rows(kept)} of {count} rows have a system message that leaves fewer than {LEAST_ROOM} of the "
+            f"{encoder.max_prompt_length} tokens of max_prompt_length for turns; {would_do} would do"
+        )
+        if not kept:
+            raise UserError(f"max_prompt_length: {line}")
+        logger.warning("%s; they are left out", line)
+    without = count_rows([prompt for prompt in kept if prompt.system is None])
+    other = "that of the chat template" if isinstance(encoder, TemplateEncoder) else "none"
+    logger.info(
+        "system message: that of the row in %d rows%s",
+        count_rows(kept) - without,
+        f", {other if encoder.system_prompt is None else 'system_prompt'} in {without}" if without else "",
+    )
+    return kept
+
+
+def count_rows(prompts: Iterable[Dialogue]) -> int:
+    """The number of dialogues of the data from which the prompts are."""
+    return len({(prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))) for prompt in prompts})
+
+
 def warn_about_cut(
-    encoder: TurnEncoder, turns: Iterable[str], gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes]
+    encoder: TurnEncoder,
+    newest: Iterable[Dialogue],
+    gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes],
 ) -> None:
-    """A warning with the number of these newest turns of prompts that do not fit whole, and with what would do.
+    """A warning with the number of prompts whose newest turn does not fit whole, and with what would do.
 
     `gather` adds the sizes of the turns of other processes.
     """
     whole = copy(encoder)
     whole.max_prompt_length = 2**31
-    sizes = [size for some in gather([len(whole.encode_prompt([turn])) for turn in turns]) for size in some]
+    lengths = [len(whole.encode_prompt(dialogue.prompt_turns[-1:], dialogue.system)) for dialogue in newest]
+    sizes = [size for some in gather(lengths) for size in some]
     if cut := sum(size > encoder.max_prompt_length for size in sizes):
         logger.warning(
             "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do",
@@ -167,6 +262,19 @@ def warn_about_cut(
         )
 
 
+def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:
+    """Let the chat template write this day (`2026-07-26`; None: today) in place of that on which it is used.
+
+    Returns the day; None where the template writes none.
+    """
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or not STRFTIME.search(template):
+        return None
+    fixed = date.today() if day is None else date.fromisoformat(day)
+    tokenizer.chat_template = STRFTIME.sub(lambda call: f"'{fixed.strftime(call[2])}'", template)
+    return fixed.isoformat()
+
+
 def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[int]:
     """The ids that end a turn, none where plain text ends it. Raises UserError as `end_of_turn` does."""
     if turn_separator == CHAT_TEMPLATE:
@@ -174,11 +282,13 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[
     return separator_ids(tokenizer, turn_separator)
 
 
-def control_tokens(tokenizer: PreTrainedTokenizerBase, written: Iterable[int]) -> re.Pattern[str]:
+def control_tokens(
+    tokenizer: PreTrainedTokenizerBase, written: Iterable[int], allowed: Iterable[str] = ()
+) -> re.Pattern[str]:
     """What a turn must not hold: the special tokens, and those of the added tokens that a template has `written`."""
     added = {i: token for token, i in tokenizer.get_added_vocab().items()}
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    tokens = special | {added[i] for i in written if i in added} | set(tokenizer.all_special_tokens)
+    tokens = (special | {added[i] for i in written if i in added} | set(tokenizer.all_special_tokens)) - {*allowed}
     return re.compile("|".join(re.escape(token) for token in sorted(tokens) if token.strip()) or r"(?!)")
 
 
@@ -213,6 +323,20 @@ def check_system(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
         raise UserError(
             "system_prompt: the tokenizer's chat template leaves the system message out; leave system_prompt out"
         )
+
+
+def writes_system(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the template takes a system message and writes its text."""
+    try:
+        return PROBE_REPLY in render(tokenizer, [PROBE], system=PROBE_REPLY)
+    except UserError:
+        return False
+
+
+def put_before_user(turns: Sequence[str], system: str) -> list[str]:
+    """The turns with a system message before the first turn of the user, for a template that takes none."""
+    first = (len(turns) + 1) % 2
+    return [BLANK_LINE.join([system, turn]) if i == first else turn for i, turn in enumerate(turns)]
 
 
 def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], system: str | None = None) -> bool:

@@ -56,6 +56,7 @@ class Dialogue:
     # between the prompt and `response`; empty in a single-turn episode
     earlier: list[Turn] = field(default_factory=list)
     later: list[Turn] = field(default_factory=list)  # after `response`
+    system: str | None = None  # the system message of the data, which is no turn
 
     @property
     def turns(self) -> list[Turn]:
@@ -94,11 +95,6 @@ def render_target(turn: str, separator: str) -> str:
     return f"{render_reply(turn)} {separator}"
 
 
-def fit_turns(turns: Sequence[str], separator: str, encode: Callable[[str], list[int]], max_length: int) -> list[int]:
-    """Token ids of the prompt, at most `max_length`: whole oldest turns are dropped first, then tokens from the left."""
-    return fit_newest(turns, lambda kept: encode(render_prompt(kept, separator)), max_length)
-
-
 def fit_newest(
     turns: Sequence[str], encode: Callable[[Sequence[str]], list[int]], max_length: int, head: int = 0
 ) -> list[int]:
@@ -107,6 +103,7 @@ def fit_newest(
         ids = encode(turns[start:])
         if len(ids) <= max_length:
             return ids
+    head = min(head, max_length)
     return ids[:head] + ids[len(ids) - max_length + head :]
 
 

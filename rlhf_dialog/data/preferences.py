@@ -9,13 +9,13 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.messages import read_role, split_messages
+from rlhf_dialog.data.sources.messages import Messages, read_role, split_messages, without_tools
 from rlhf_dialog.data.sources.record import checked_text, is_null, kind
 from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.data.speakers import BLANK_LINE, USER_ROLES, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
 SIDES = ("chosen", "rejected")
-USER_ROLES = ("user", "human")
 SCORES = (("score_chosen", "score_rejected"), ("chosen_score", "rejected_score"))
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
 
@@ -61,7 +61,7 @@ def load_pairs(data_path: str, split: str) -> list[PreferencePair]:
     Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be used: a column is
     missing, a text is empty, both replies are the same; and when the scores of the data say that the columns are exchanged.
     """
-    rows = load_rows(data_path, split)
+    rows = list(without_tools(load_rows(data_path, split)))
     pairs = [_pair(row, where) for where, row in rows]
     _check_margins(pairs)
     _check_scores([row for _, row in rows], data_path)
@@ -95,27 +95,38 @@ def _pair(row: Row, where: str) -> PreferencePair:
     if missing := [name for name in SIDES if name not in row]:
         raise _no_column(row, missing[0], where)
     prompt = _prompt(row.get("prompt"), where)
-    chosen, rejected = (_dialogue([*prompt, *_turns(row[name], name, where)], row) for name in SIDES)
+    chosen, rejected = (_dialogue(prompt, _side(row[name], name, where), row) for name in SIDES)
     if chosen == rejected:
         raise UserError(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
     return PreferencePair(chosen, rejected, _margin(row.get("margin"), where), where)
 
 
-def _dialogue(turns: list[str], row: Row) -> Dialogue:
-    reference = row.get("reference")
-    return Dialogue(turns[:-1], turns[-1], reference=reference.strip() if isinstance(reference, str) else None)
+def _dialogue(prompt: Messages, side: Messages, row: Row) -> Dialogue:
+    """The prompt and the reply of one side; messages of one role in a row are one turn."""
+    reference, turns = row.get("reference"), [*prompt.turns, *side.turns]
+    if any(prompt.roles + side.roles):
+        roles = [role or "user" for role in prompt.roles] + [role or "assistant" for role in side.roles]
+        if speakers := read_speakers(roles):
+            turns = [turn.text for turn in join_turns(turns, speakers)]
+    return Dialogue(
+        turns[:-1],
+        turns[-1],
+        reference=reference.strip() if isinstance(reference, str) else None,
+        system=BLANK_LINE.join(text for _, text in prompt.system + side.system) or None,
+    )
 
 
-def _prompt(value: Any, where: str) -> list[str]:
+def _prompt(value: Any, where: str) -> Messages:
     if is_null(value):
-        return []
+        return Messages()
     if not isinstance(value, str | list):
         raise UserError(f"{where}: 'prompt' holds {kind(value)}, wanted a string, a list of turns or messages")
-    turns = split_messages([value] if isinstance(value, str) else value, where)[0]
-    return [checked_text(turn, f"turn {number} of 'prompt'", where) for number, turn in enumerate(turns, 1)]
+    messages = split_messages([value] if isinstance(value, str) else value, where)
+    messages.turns = [checked_text(turn, f"turn {i} of 'prompt'", where) for i, turn in enumerate(messages.turns, 1)]
+    return messages
 
 
-def _turns(value: Any, name: str, where: str) -> list[str]:
+def _side(value: Any, name: str, where: str) -> Messages:
     """The text of one side, or its messages, of which the last one is the reply."""
     if not isinstance(value, str | list):
         raise UserError(f"{where}: '{name}' holds {kind(value)}, wanted the reply as a string, or messages")
@@ -124,10 +135,11 @@ def _turns(value: Any, name: str, where: str) -> list[str]:
         raise UserError(
             f"{where}: '{name}' ends with a message of the {read_role(items[-1])}; its last one must be the reply"
         )
-    turns = split_messages(items, where)[0]
-    if not turns:
+    messages = split_messages(items, where)
+    if not messages.turns:
         raise UserError(f"{where}: '{name}' holds no message; its last one must be the reply")
-    return [checked_text(turn, f"'{name}'", where) for turn in turns]
+    messages.turns = [checked_text(turn, f"'{name}'", where) for turn in messages.turns]
+    return messages
 
 
 def _margin(value: Any, where: str) -> float | None:

@@ -6,9 +6,10 @@ B prompts, P prompt tokens.
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -17,19 +18,74 @@ from rlhf_dialog.data.dialogue import (
     CHAT_TEMPLATE,
     Dialogue,
     cut_at_separator,
-    fit_turns,
+    fit_newest,
     remove_marks,
+    render_prompt,
     render_reply,
     render_target,
 )
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
+from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, spoken_turns
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 MIN_OVERLAP_TOKENS = 4
+PROBES = ("Hello", "Quite so")  # turns that begin differently
+
+
+@dataclass(frozen=True)
+class PromptRules:
+    """How records become prompts. `from_keys` reads the rules from the keys of a configuration."""
+
+    context_size: int = 5
+    min_context_size: int = 1
+    drop_overlap: bool = False  # leave out training dialogues that nearly repeat one of validation or test
+    turn_separator: str | None = "<EOU>"  # a space replaces it in the texts; None: nothing is replaced
+    reply_roles: tuple[str, ...] = ()  # who replies; empty: the assistant
+    unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
+
+    @classmethod
+    def from_keys(cls, keys: Any) -> "PromptRules":
+        """The rules of a configuration; defaults for the keys that it does not have."""
+        names = ("context_size", "min_context_size", "drop_overlap", "turn_separator", "reply_roles")
+        rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
+        return cls(**rules | {"reply_roles": tuple(rules.get("reply_roles", ()))})
+
+    def load(self, data_path: str, split: str) -> list[Dialogue]:
+        """The prompts of one split, see `prompts_of`. A warning counts the texts that hold the separator.
+
+        Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
+        """
+        where = f"{data_path}, {split}"
+        records = load_records(data_path, split)
+        check_reply_roles(records, self.reply_roles, where)
+        overlap = _overlap(records, data_path) if self.drop_overlap and split == "train" else set()
+        kept = {number: record for number, record in enumerate(records) if number not in overlap}
+        if self.turn_separator not in (None, CHAT_TEMPLATE):
+            kept = _without_separator(kept, str(self.turn_separator), where)
+        if line := describe_roles(records, self.reply_roles):
+            logger.log(logging.WARNING if "reply_roles" in line else logging.INFO, "%s: %s", where, line)
+        prompts: list[Dialogue] = []
+        for number, dialogue in first_rows(kept).items():
+            for prompt in prompts_of(kept[number], self):
+                prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
+                prompts.append(prompt)
+        if ended := sum(_ends_with_reply(record, self) for record in kept.values()):
+            logger.warning("%s: %d of %d prompts end with the assistant and are left out", where, ended, len(records))
+        if not prompts:
+            longest = max((len(record.turns) for record in kept.values()), default=0)
+            needed = self.min_context_size + (
+                0 if records and records[0].is_prompt else 1
+            )  # a dialogue holds the reply
+            raise UserError(
+                f"{where}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after drop_overlap, and the "
+                f"longest has {longest} turns, but min_context_size {self.min_context_size} needs {needed}; lower "
+                "min_context_size, turn drop_overlap off, or use other data"
+            )
+        return prompts
 
 
 def load_prompts(
@@ -40,32 +96,8 @@ def load_prompts(
     drop_overlap: bool = False,
     turn_separator: str | None = "<EOU>",
 ) -> list[Dialogue]:
-    """One prompt for every turn with at least `min_context_size` turns before it; it holds the last `context_size` of them.
-
-    Data that consists of prompts gives one prompt for each row with at least `min_context_size` turns. `drop_overlap` leaves
-    out training dialogues that nearly repeat one of validation or test; it affects only the split "train". Inside a turn or a
-    reference, a space replaces `turn_separator` (None: nothing is replaced), and a warning counts them.
-    Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
-    """
-    records = load_records(data_path, split)
-    overlap = _overlap(records, data_path) if drop_overlap and split == "train" else set()
-    kept = {number: record for number, record in enumerate(records) if number not in overlap}
-    if turn_separator not in (None, CHAT_TEMPLATE):
-        kept = _without_separator(kept, str(turn_separator), f"{data_path}, {split}")
-    prompts: list[Dialogue] = []
-    for number, dialogue in first_rows(kept).items():
-        for prompt in _prompts(kept[number], context_size, min_context_size):
-            prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
-            prompts.append(prompt)
-    if not prompts:
-        longest = max((len(record.turns) for record in kept.values()), default=0)
-        needed = min_context_size + (0 if records and records[0].is_prompt else 1)  # a dialogue also holds the reply
-        raise UserError(
-            f"{data_path}, {split}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after "
-            f"drop_overlap, and the longest has {longest} turns, but min_context_size {min_context_size} needs "
-            f"{needed}; lower min_context_size, turn drop_overlap off, or use other data"
-        )
-    return prompts
+    """The prompts of one split by these `PromptRules`; raises as `PromptRules.load`."""
+    return PromptRules(context_size, min_context_size, drop_overlap, turn_separator).load(data_path, split)
 
 
 def first_rows(records: dict[int, DialogueRecord]) -> dict[int, int]:
@@ -121,24 +153,42 @@ def _texts(record: DialogueRecord) -> Iterator[str]:
         yield from some
 
 
-def _prompts(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
-    """The prompts of one dialogue; a record that is a prompt gives itself, when it is long enough."""
-    num_turns = len(record.turns)
+def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
+    """One prompt for every reply with at least `min_context_size` turns before it; it holds the last `context_size` of them.
+
+    A reply is a turn of the assistant, or of `reply_roles`; where the roles do not say who replies, every turn is one. A record
+    that is a prompt gives itself, unless it is too short or ends with a reply.
+    """
+    turns = spoken_turns(record, rules.reply_roles, rules.turn_separator == CHAT_TEMPLATE)
+    texts, least = [turn.text for turn in turns], rules.min_context_size
+
+    def prompt(end: int, said: list[str], reply: int | None, heard: int) -> Dialogue:
+        """The prompt of the turns before `end`; `reply` and `heard` are numbers of messages of the record."""
+        versions = record.references[reply] if record.references and reply is not None else []
+        references = list(dict.fromkeys([*said, *versions]))
+        return Dialogue(
+            prompt_turns=texts[max(0, end - rules.context_size) : end],
+            reference=references[0] if references else None,
+            act=record.acts[reply] if record.acts and reply is not None else None,
+            meta=dict(record.meta),
+            references=references,
+            system=BLANK_LINE.join(text for number, text in record.system if number <= heard) or None,
+        )
+
     if record.is_prompt:
-        return [_prompt(record, num_turns, 0, [], context_size)] if num_turns >= min_context_size else []
-    return [_prompt(record, i, i, [record.turns[i]], context_size) for i in range(min_context_size, num_turns)]
+        complete = len(turns) >= least and not turns[-1].is_reply
+        return [prompt(len(turns), [], 0, len(record.turns))] if complete else []
+    replies = [
+        prompt(i, [turn.text], turn.last, turn.first) for i, turn in enumerate(turns) if turn.is_reply and i >= least
+    ]
+    if rules.unanswered and not turns[-1].is_reply and len(turns) >= least:
+        replies.append(prompt(len(turns), [], None, len(record.turns)))
+        replies[-1].meta["unanswered"] = True
+    return replies
 
 
-def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], context_size: int) -> Dialogue:
-    """The prompt of the turns before `end`; `reply` is the index of its reply in the record's acts and references."""
-    references = list(dict.fromkeys([*said, *(record.references[reply] if record.references else ())]))
-    return Dialogue(
-        prompt_turns=record.turns[max(0, end - context_size) : end],
-        reference=references[0] if references else None,
-        act=record.acts[reply] if record.acts else None,
-        meta=dict(record.meta),
-        references=references,
-    )
+def _ends_with_reply(record: DialogueRecord, rules: PromptRules) -> bool:
+    return record.is_prompt and spoken_turns(record, rules.reply_roles)[-1].is_reply
 
 
 def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
@@ -190,10 +240,17 @@ def long_utterances(record: DialogueRecord) -> set[str]:
 class PromptEncoder:
     """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn.
 
-    Inside a turn, a space replaces the separator.
+    Inside a turn, a space replaces the separator. A system message is the first turn, which is not cut. Raises UserError when
+    `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        separator: str,
+        max_prompt_length: int,
+        system_prompt: str | None = None,
+    ):
         self.tokenizer = tokenizer
         self.separator = separator
         self._marks = re.compile(re.escape(separator))
@@ -202,11 +259,40 @@ class PromptEncoder:
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first == [tokenizer.bos_token_id] else []
         self.pad_id = pad_id(tokenizer)
+        self.system_prompt = system_prompt
+        self._heads: dict[str | None, int] = {}
+        if system_prompt is not None:
+            check_room(self, system_prompt)
 
-    def encode_prompt(self, turns: Sequence[str]) -> list[int]:
-        """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself."""
-        room = self.max_prompt_length - len(self.prefix)
-        return self.prefix + fit_turns([*map(self.spoken, turns)], self.separator, self._encode, room)
+    def encode_prompt(self, turns: Sequence[str], system: str | None = None) -> list[int]:
+        """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself.
+
+        `system`: the system message of this dialogue; None: `system_prompt`.
+        """
+        return fit_newest([*map(self.spoken, turns)], self._writer(system), self.max_prompt_length, self.head(system))
+
+    def head(self, system: str | None = None) -> int:
+        """How many of the first ids of a prompt with this system message are never cut."""
+        if system is None and self.system_prompt is None:
+            return len(self.prefix)
+        if system not in self._heads:
+            self._heads[system] = count_shared(*(self._writer(system)([turn]) for turn in PROBES))
+        return self._heads[system]
+
+    def count_room(self, system: str | None = None) -> int:
+        """How many of `max_prompt_length` tokens are left for turns beside this system message."""
+        return self.max_prompt_length - len(self._writer(system)([])) if system else self.max_prompt_length
+
+    def _writer(self, system: str | None) -> Callable[[Sequence[str]], list[int]]:
+        text = self.system_prompt if system is None else system
+        first = [] if text is None else [self.spoken(text.strip())]
+        return lambda turns: self.prefix + self._encode(render_prompt([*first, *turns], self.separator))
+
+    def encode_example(
+        self, turns: Sequence[str], reply: str, system: str | None = None, learn_eos: bool = False
+    ) -> tuple[list[int], list[int]]:
+        """What supervised fine-tuning reads, and what it learns after that."""
+        return self.encode_prompt(turns, system), (self.encode_target if learn_eos else self.encode_reply)(reply)
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it."""
@@ -245,6 +331,21 @@ class PromptEncoder:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def count_shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """The number of ids with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def check_room(encoder: Any, system_prompt: str) -> None:
+    """Raises UserError when the system prompt of an encoder leaves no room for a turn."""
+    needed = len(encoder.tokenizer(PROBES[0], add_special_tokens=False)["input_ids"])
+    if encoder.count_room(system_prompt) < needed:
+        raise UserError(
+            f"system_prompt: takes {encoder.head()} of the {encoder.max_prompt_length} tokens of max_prompt_length, which leaves "
+            "no room for a turn; shorten it, or raise max_prompt_length"
+        )
 
 
 def separator_ids(tokenizer: PreTrainedTokenizerBase, separator: str) -> set[int]:

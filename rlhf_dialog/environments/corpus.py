@@ -1,12 +1,13 @@
 """A user whose turns are those of a real dialogue, and which therefore does not hear what the policy says."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
 
@@ -24,7 +25,9 @@ def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
 
 @EnvironmentFactory.register("corpus", reach=AccessDeclaration(other=_reaches_out))
 class CorpusUser:
-    """One episode is one dialogue of the data: the policy takes the second speaker's turns, and the user ends with the data.
+    """One episode is one dialogue of the data: the policy takes the turns of the assistant, and the user ends with the data.
+
+    Where the roles of the data do not say who replies, the policy is the second speaker.
 
     data_path: any data source (docs/DATA.md), or dialogues that were read already
     split: train, validation or test
@@ -68,11 +71,12 @@ class CorpusUser:
         epoch, place = divmod(self.dialogue, len(self.usable))
         self.record = self.usable[_order(self._seed, epoch, len(self.usable))[place]]
         record = self.records[self.record]
+        prompts = _prompts(record)
         self.replies = _replies(record)[: self.max_turns]
-        self.turns = record.turns[2::2] if not record.is_prompt else []
+        self.turns = [prompt.prompt_turns[-1] for prompt in prompts[1:]]
         self.spoken = 0
-        prompt = Dialogue(
-            prompt_turns=list(record.turns if record.is_prompt else record.turns[:1]),
+        prompt = replace(
+            prompts[0],
             reference=self.replies[-1][0][0],
             act=self.replies[-1][1],
             meta=record.meta | {"split": self.split, "dialogue": self.record},
@@ -102,18 +106,21 @@ def _read(data_path: str, split: str) -> "tuple[DialogueRecord, ...]":
     return tuple(load_records(data_path, split))
 
 
+def _prompts(record: "DialogueRecord") -> "list[Dialogue]":
+    """What the policy answers in turn. Where the roles do not say who replies, the second speaker does."""
+    from rlhf_dialog.data.prompts import PromptRules, prompts_of
+    from rlhf_dialog.data.speakers import read_speakers
+
+    prompts = prompts_of(record, PromptRules(len(record.turns), turn_separator=CHAT_TEMPLATE, unanswered=True))
+    if record.is_prompt or read_speakers(record.roles) is not None:
+        return prompts
+    last = [Dialogue(record.turns)] if len(record.turns) % 2 else []  # the user ends
+    return [*prompts[::2], *last]
+
+
 def _replies(record: "DialogueRecord") -> list[tuple[list[str], int | None]]:
-    """What the second speaker says in the data: for each reply all its versions, and its act."""
-    if record.is_prompt:
-        references = record.references[0] if record.references else []
-        return [(references, record.acts[0] if record.acts else None)] if references else []
-    return [
-        (
-            list(dict.fromkeys([record.turns[at], *(record.references[at] if record.references else ())])),
-            record.acts[at] if record.acts else None,
-        )
-        for at in range(1, len(record.turns), 2)
-    ]
+    """For each reply in the data all its versions, and its act."""
+    return [(prompt.references, prompt.act) for prompt in _prompts(record) if prompt.references]
 
 
 @lru_cache(maxsize=16)

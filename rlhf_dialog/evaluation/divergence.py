@@ -31,7 +31,8 @@ def kl_by_token(
     row = 0
     for batch in batches(replies.dialogues, batch_size, "KL"):
         ids, turns = [reply_ids(dialogue) for dialogue in batch], [dialogue.prompt_turns for dialogue in batch]
-        tokens, start_tokens = (speaker.encode(turns).with_replies(ids) for speaker in (agent, start))
+        systems = [dialogue.system for dialogue in batch]
+        tokens, start_tokens = (speaker.encode(turns, systems).with_replies(ids) for speaker in (agent, start))
         packed = start_tokens.pack()
         features = packed.scatter(start.policy.features(packed)[0])
         reference = start.policy, features

@@ -59,7 +59,8 @@ def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> t
     """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
     replies_ids, states = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues], []
     for speaker in (agent, start):
-        tokens = speaker.encode([dialogue.prompt_turns for dialogue in dialogues]).with_replies(replies_ids)
+        turns, systems = [one.prompt_turns for one in dialogues], [one.system for one in dialogues]
+        tokens = speaker.encode(turns, systems).with_replies(replies_ids)
         packed = tokens.pack()
         states.append(speaker.policy.features(packed)[0])
     is_first = torch.zeros_like(tokens.mask)

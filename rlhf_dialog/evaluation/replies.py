@@ -93,7 +93,7 @@ def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int =
             speaker.encoder.encode_reply(prompt.reference or "")[: positions and positions - 1] for prompt in batch
         ]
         room = positions and positions - max(map(len, targets))
-        prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
+        prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
         tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
         logprobs = teacher_forced(speaker.policy, tokens, temperature=1.0, with_entropy=False).logprobs
         nll = -logprobs.sum(dim=1)

@@ -19,6 +19,7 @@ from transformers.activations import NewGELUActivation
 
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import ClassConfig, Config
+from rlhf_dialog.data.chat_template import fix_date
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
@@ -177,7 +178,10 @@ def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreT
 
 
 def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer of `env.args.tokenizer_path`. Raises UserError when its ids do not fit the model."""
+    """The tokenizer of `env.args.tokenizer_path`; a day that its chat template writes becomes `date_string`.
+
+    Raises UserError when its ids do not fit the model.
+    """
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     rows, name = num_embeddings(lm), config.model_class.id if config.model_class else config.model_path
@@ -188,6 +192,7 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
         )
     if path != config.model_path:
         _compare_with_own(tokenizer, path, config)
+    config.date_string = fix_date(tokenizer, config.date_string) or config.date_string
     return tokenizer
 
 

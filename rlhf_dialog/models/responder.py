@@ -39,9 +39,10 @@ class Responder:
     limits: GenerationLimits = field(default_factory=GenerationLimits)
     context_size: int | None = None
 
-    def encode(self, turns: Sequence[Sequence[str]]) -> TokenBatch:
-        """The prompts of these turns, oldest first, on the policy's device."""
-        return self.batch([self.encoder.encode_prompt(turns_of_row) for turns_of_row in turns])
+    def encode(self, turns: Sequence[Sequence[str]], systems: Sequence[str | None] | None = None) -> TokenBatch:
+        """The prompts of these turns, oldest first, behind their system messages, on the policy's device."""
+        systems = systems or [None] * len(turns)
+        return self.batch([self.encoder.encode_prompt(*row) for row in zip(turns, systems, strict=True)])
 
     def batch(self, ids: Sequence[Sequence[int]], prompt_groups: Tensor | None = None) -> TokenBatch:
         """As `encode`, for prompts that are already ids."""
@@ -61,4 +62,4 @@ class Responder:
     def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
         """Answer each dialogue after all that has been said in it."""
         turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
-        return self.read(self.generate(self.encode(turns), uniform))
+        return self.read(self.generate(self.encode(turns, [d.system for d in dialogues]), uniform))

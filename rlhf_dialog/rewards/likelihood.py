@@ -69,7 +69,7 @@ class LikelihoodPrice(BaseReward):
         encoder, policy = self.speaker.encoder, self.speaker.policy
         counted = [encode_without_end(encoder, dialogue.response)[: self.tokens] for dialogue in dialogues]
         size = self.speaker.settings.context_size
-        prompts = [encoder.encode_prompt(dialogue.turns_before[-size:]) for dialogue in dialogues]
+        prompts = [encoder.encode_prompt(one.turns_before[-size:], one.system) for one in dialogues]
         tokens = self.speaker.batch(prompts, group_equal(map(tuple, prompts))).with_replies(counted)
         with torch.no_grad():
             logprobs = teacher_forced(policy, tokens, 1.0, with_entropy=False).logprobs
@@ -127,7 +127,9 @@ class MutualInformation(BaseReward):
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue."""
         swapped = [
-            one if other is None else replace(one, prompt_turns=dialogues[other].turns_before, earlier=[])
+            one
+            if other is None
+            else replace(one, prompt_turns=dialogues[other].turns_before, earlier=[], system=dialogues[other].system)
             for one, other in zip(dialogues, others(dialogues), strict=True)
         ]
         pairs = zip(self.likelihood.means(dialogues), self.likelihood.means(swapped), strict=True)

@@ -166,7 +166,8 @@ class RemoteReward(BaseReward):
 def as_json(dialogue: Dialogue) -> dict[str, Any]:
     """The part of a dialogue that is sent to the server."""
     names = ("prompt_turns", "response", "reference", "act", "truncated")
-    return {name: getattr(dialogue, name) for name in names}
+    system = {} if dialogue.system is None else {"system": dialogue.system}
+    return {name: getattr(dialogue, name) for name in names} | system
 
 
 def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -> list[Any]:

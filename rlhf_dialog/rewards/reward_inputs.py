@@ -16,8 +16,17 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY, accepts, control_tokens, render
+from rlhf_dialog.data.chat_template import (
+    PROBE,
+    PROBE_REPLY,
+    accepts,
+    control_tokens,
+    put_before_user,
+    render,
+    writes_system,
+)
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
+from rlhf_dialog.data.prompts import count_shared
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
 FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
@@ -28,10 +37,10 @@ Ids = dict[str, list[int]]
 class RewardInput:
     """Encodes dialogues for one tokenizer: everything up to the response, at most `max_length` tokens.
 
-    Of an input that is too long, whole oldest turns are dropped first, then tokens from the left, behind the token that the
-    tokenizer puts at the beginning. Inside a turn a space replaces the separator and the special tokens of the tokenizer.
-    `closed`: write texts and templates as OpenRLHF does. `thinking`: see `chat_template.render`. Raises UserError for a chat
-    template that is missing or fails.
+    Of an input that is too long, whole oldest turns are dropped first, then tokens from the left, behind the system message and
+    the token that the tokenizer puts at the beginning. `text` and `pair` have no system message. Inside a turn a space replaces
+    the separator and the special tokens of the tokenizer. `closed`: write texts and templates as OpenRLHF does. `thinking`: see
+    `chat_template.render`. Raises UserError for a chat template that is missing or fails.
     """
 
     def __init__(
@@ -52,11 +61,12 @@ class RewardInput:
         if form == CHAT_TEMPLATE:
             written = self._encode(render(tokenizer, [PROBE], PROBE_REPLY, thinking))
             self._user_must_begin = not accepts(tokenizer, [PROBE_REPLY, PROBE])
+            self._takes_system = writes_system(tokenizer)
             self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
         marks = control_tokens(tokenizer, written).pattern
         own = form == DIALOGUE and separator not in tokenizer.all_special_tokens
         self._marks = re.compile(f"{marks}|{re.escape(separator)}" if own else marks)
-        self._ids: Callable[[Sequence[str], str], Ids] = {
+        self._ids: Callable[[Sequence[str], str, str | None], Ids] = {
             DIALOGUE: self._dialogue,
             CHAT_TEMPLATE: self._chat_template,
             TEXT: self._text,
@@ -71,26 +81,33 @@ class RewardInput:
         """`input_ids`, and with `pair` the `token_type_ids` if the tokenizer gives them, unpadded."""
         turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.earlier)]
         turns, reply = [self.spoken(turn) for turn in turns], self.spoken(dialogue.response)
+        system = None if dialogue.system is None else self.spoken(dialogue.system.strip())
         inputs: Ids = {}
         for start in range(max(len(turns), 1)):
-            inputs = self._ids(turns[start:], reply)
+            inputs = self._ids(turns[start:], reply, system)
             if len(inputs["input_ids"]) <= self.max_length:
                 return inputs
         head = len(self.prefix)
+        if system is not None:
+            probes = (self._ids([probe], reply, system)["input_ids"] for probe in (PROBE, PROBE_REPLY))
+            head = min(count_shared(*probes), self.max_length)
         cut = len(inputs["input_ids"]) - self.max_length + head
         return {name: ids[:head] + ids[cut:] for name, ids in inputs.items()}
 
-    def _dialogue(self, turns: Sequence[str], reply: str) -> Ids:
+    def _dialogue(self, turns: Sequence[str], reply: str, system: str | None) -> Ids:
+        turns = turns if system is None else [system, *turns]
         prompt = self._encode(render_prompt(turns, self.separator)) if turns else []
         return {"input_ids": self.prefix + prompt + self._encode(render_target(reply, self.separator))}
 
-    def _chat_template(self, turns: Sequence[str], reply: str) -> Ids:
+    def _chat_template(self, turns: Sequence[str], reply: str, system: str | None) -> Ids:
+        if system is not None and not self._takes_system:
+            turns, system = put_before_user(turns, system), None
         assistant_begins = len(turns) % 2 == 0
         kept = turns[1:] if turns and assistant_begins and self._user_must_begin else turns
-        text = render(self.tokenizer, kept, reply, self.thinking)
+        text = render(self.tokenizer, kept, reply, self.thinking, system)
         return {"input_ids": self._encode(self._with_end(text) if self.closed else text)}
 
-    def _text(self, turns: Sequence[str], reply: str) -> Ids:
+    def _text(self, turns: Sequence[str], reply: str, _: str | None) -> Ids:
         text = self.separator.join([*turns, reply])
         if self.closed:
             return {"input_ids": self._encode(self._with_end(text))}
@@ -100,7 +117,7 @@ class RewardInput:
         text, end = text.rstrip("\n"), str(self.tokenizer.eos_token)
         return text if text.endswith(end) else f"{text} {end}"
 
-    def _pair(self, turns: Sequence[str], reply: str) -> Ids:
+    def _pair(self, turns: Sequence[str], reply: str, _: str | None) -> Ids:
         # lists, because tokenizer("a", "") forgets that there is a second text
         found = self.tokenizer([self.separator.join(turns)], [reply], verbose=False)
         return {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}

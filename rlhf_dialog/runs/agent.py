@@ -18,7 +18,7 @@ from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -119,7 +119,7 @@ class PPOAgent:
         """
         self.world = process_group.start(self.config)
         if self.start.resume:
-            keep_precision(self.config, self.world, self.run_folder / "checkpoints")
+            keep_beginning(self.config, self.world, self.run_folder / "checkpoints")
         parts, early = prepare(self.config, self.world, self.times, self.read_source), wants_wandb(self.config)
         if locks and early:
             locks.enter_context(self.lock(parts))
@@ -132,6 +132,7 @@ class PPOAgent:
         config, world, device = self.config, self.world, self.world.device
         with self.times.measure("models"), world.fail_together():
             models = load_models(config, device)
+            parts.leave_room(models.tokenizer, config)
             parts.move_to(str(device))
         self._identity = identity.identity_of(config, models, parts.prompts, parts.reward)
         identity.refuse_other_ranks(config, self._identity, world)

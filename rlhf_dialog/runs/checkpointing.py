@@ -45,20 +45,23 @@ from rlhf_dialog.runs.verification import changed_versions, verify
 logger = logging.getLogger(__name__)
 
 
-def keep_precision(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed compute in the precision in which it began, before its models are loaded.
+def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
+    """Let a run that is resumed go on in the precision and with the day with which it began, before its models are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
     """
 
-    def settings_before() -> Any:
+    def recorded_before() -> Any:
         with suppress(UserError):
             source = newest_checkpoint(checkpoints)
             if source is not None:
-                return read_state(checkpoints, source)[1].get("settings", {})
-        return {}
+                state = read_state(checkpoints, source)[1]
+                return state.get("settings", {}), state.get("identity", {})
+        return {}, {}
 
-    for key, value in identity.begun_precision(config, world.on_main(settings_before)).items():
+    settings, identity_before = world.on_main(recorded_before)
+    kept = identity.begun_precision(config, settings) | identity.begun_day(config, identity_before)
+    for key, value in kept.items():
         setattr(config, key, value)
 
 

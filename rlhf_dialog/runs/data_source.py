@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
-from rlhf_dialog.data.chat_template import warn_about_marks
+from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
@@ -56,6 +58,14 @@ class Parts:
     @property
     def prompts(self) -> list[Dialogue]:
         return [] if isinstance(self.source, Simulated) else self.source
+
+    def leave_room(self, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
+        """Leave out prompts whose system message leaves no room for turns. Raises UserError when no prompt is left."""
+        encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
+        if not isinstance(self.source, Simulated):
+            self.source = keep_with_room(encoder, self.source)
+        if self.validation:
+            self.validation.prompts = keep_with_room(encoder, self.validation.prompts)
 
     def move_to(self, device: str) -> None:
         """Move the models of reward and validation."""
@@ -108,13 +118,24 @@ def read_source(config: Config, reward: BaseReward) -> Source:
         held_out = build_simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return build_simulated(config.environment, config.seed, "train"), validation
-    prompts = load_run_prompts(config, "train")
+    prompts = training_prompts(config, reward)
     check_needs(reward, prompts)
     if not config.eval_interval:
         return prompts, None
     validating = load_validation_prompts(config)
     check_needs(reward, validating, " of the validation split (eval_interval)")
     return prompts, ValidationService(config, validating, reward)
+
+
+def training_prompts(config: Config, reward: BaseReward | None = None) -> list[Dialogue]:
+    """The prompts of the training split; where the reward needs no reference or act, also those that nobody has answered."""
+    prompts = load_run_prompts(config, "train", unanswered=True)
+    needs = [] if reward is None else list(reward.needs)
+    kept = [prompt for prompt in prompts if not (prompt.meta.get("unanswered") and needs)]
+    if len(kept) < len(prompts):
+        text = "%d prompts at the end of a dialogue have no reply and are left out: the reward needs %s"
+        logger.info(text, len(prompts) - len(kept), " and ".join(needs))
+    return kept
 
 
 def build_simulated(environment: EnvironmentConfig, seed: int, split: str) -> Simulated:

@@ -53,6 +53,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
         **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
+        "date_string": config.date_string,
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
     }
     return as_read_again(identity)
@@ -128,6 +129,12 @@ def begun_precision(config: Config, settings: Any) -> dict[str, Any]:
     return {key: settings[key] for key in PRECISION_KEYS if key in settings and settings[key] != getattr(config, key)}
 
 
+def begun_day(config: Config, identity: Any) -> dict[str, Any]:
+    """The day that the chat template of a run writes, from the `identity` of its checkpoint, where none is configured."""
+    day = identity.get("date_string") if isinstance(identity, dict) else None
+    return {} if day is None or config.date_string is not None else {"date_string": day}
+
+
 def changed_settings(config: Config, then: Any) -> list[str]:
     """`key then -> now` for every setting that both have and that differs."""
     now, earlier = settings_of(config), then if isinstance(then, dict) else {}
@@ -176,8 +183,12 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def data_fingerprint(prompts: list[Dialogue]) -> str:
-    """The number of prompts, and a hash of their turns, references and acts."""
-    rows = (json.dumps([p.prompt_turns, p.reference, p.references, p.act]) for p in prompts)
+    """The number of prompts, and a hash of their turns, references, acts and system messages."""
+    systems = ([] if p.system is None else [p.system] for p in prompts)
+    rows = (
+        json.dumps([p.prompt_turns, p.reference, p.references, p.act, *system])
+        for p, system in zip(prompts, systems, strict=True)
+    )
     return f"{len(prompts)} prompts, {_hash(rows)}"
 
 

@@ -7,13 +7,12 @@ from itertools import takewhile
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.data.chat_template import ROLES, TurnEncoder, fix_date, keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
-from rlhf_dialog.runs.data_source import build_simulated
-from rlhf_dialog.runs.services.validation import load_run_prompts
+from rlhf_dialog.runs.data_source import build_simulated, training_prompts
 from rlhf_dialog.terminal import visible
 
 
@@ -28,15 +27,15 @@ class AsRead:
     num_cut: int = 0  # tokens
 
 
-def as_read(encoder: TurnEncoder, turns: Sequence[str]) -> AsRead:
+def as_read(encoder: TurnEncoder, turns: Sequence[str], system: str | None = None) -> AsRead:
     """The prompt of these turns, oldest first, as `encoder.encode_prompt` writes it."""
-    ids, whole = encoder.encode_prompt(turns), copy(encoder)
+    ids, whole = encoder.encode_prompt(turns, system), copy(encoder)
     whole.max_prompt_length = 2**31
-    kept = [start for start in range(len(turns)) if whole.encode_prompt(turns[start:]) == ids]
+    kept = [start for start in range(len(turns)) if whole.encode_prompt(turns[start:], system) == ids]
     text = _text(encoder, ids)
     if kept:
         return AsRead(text, len(ids), tuple(turns[: kept[-1]]))
-    newest = whole.encode_prompt(turns[-1:])
+    newest = whole.encode_prompt(turns[-1:], system)
     count = len(newest) - len(ids)
     head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(newest, ids, strict=False)))
     return AsRead(text, len(ids), tuple(turns[:-1]), _text(encoder, newest[head : head + count]), count)
@@ -54,8 +53,9 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
     """Lines that show the first `count` training prompts in the order of the run. Raises UserError as the run would."""
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
+    fix_date(tokenizer, config.date_string)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
-    prompts, total = first_prompts(config, count)
+    prompts, total = first_prompts(config, count, encoder)
     source = f"environment {config.environment.id}" if config.environment else _count(total, "training prompt")
     yield (
         f"{source}; the first {len(prompts)} that the run takes, each at most {config.max_prompt_length} tokens "
@@ -66,21 +66,28 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
         yield from _describe(f"prompt {number}", prompt, encoder)
 
 
-def first_prompts(config: Config, count: int) -> tuple[list[Dialogue], int]:
+def first_prompts(config: Config, count: int, encoder: TurnEncoder) -> tuple[list[Dialogue], int]:
     """The first `count` prompts, fewer where the data has fewer, and the number of all that were read."""
     if config.environment:
         source = build_simulated(config.environment, config.seed, "train")
         environment = source.environments[0]
         return [open_episode(environment, source.seed_of(number), source.limits) for number in range(count)], count
-    prompts = load_run_prompts(config, "train")
+    prompts = keep_with_room(encoder, training_prompts(config))
     numbers = PromptSampler(len(prompts), config.seed).take(min(count, len(prompts)))
     return [prompts[number] for number in numbers], len(prompts)
 
 
 def _describe(title: str, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[str]:
-    read = as_read(encoder, prompt.prompt_turns)
+    read = as_read(encoder, prompt.prompt_turns, prompt.system)
     yield f"{title}: {_count(read.num_tokens, 'token')}, {_cut_off(read)}"
     yield from _quote(read.text)
+    shown = len(prompt.prompt_turns) - len(read.dropped)
+    yield f"  roles: {', '.join(ROLES[turns_left % 2] for turns_left in range(shown, 0, -1))}"
+    for source, text in (("of the row", prompt.system), ("system_prompt", encoder.system_prompt)):
+        if text is not None:
+            yield f"  system message ({source}):"
+            yield from _quote(text)
+            break
     for turn in read.dropped:
         yield "  dropped turn:"
         yield from _quote(turn)
@@ -93,6 +100,8 @@ def _describe(title: str, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[st
         yield from _quote(reference)
     if not references:
         yield "  no reference"
+    end = _text(encoder, encoder.encode_reply("a")[-encoder.count_end_ids("a") :]).strip()
+    yield f"  learned: the assistant's reply and its end, {visible(end)}"
 
 
 def _cut_off(read: AsRead) -> str:

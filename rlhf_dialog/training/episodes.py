@@ -100,7 +100,7 @@ class EpisodeInProgress:
     def __init__(self, environment: Environment, dialogue: Dialogue, speaker: Responder):
         self.environment, self.dialogue, self.speaker = environment, dialogue, speaker
         turns = dialogue.prompt_turns
-        self.prompt, self.start = speaker.encoder.encode_prompt(turns), 0
+        self.prompt, self.start = speaker.encoder.encode_prompt(turns, dialogue.system), 0
         self.openings = [_Opening(turns[number:], number, 0) for number in range(len(turns))]
         self.behind: list[int] = []
         self.past: list[_Part] = []
@@ -142,7 +142,7 @@ class EpisodeInProgress:
             return True
         for i, opening in enumerate(allowed):
             after = [*self.behind, *answer_ids][opening.end :]
-            prompt = self.speaker.encoder.encode_prompt(opening.turns) + after
+            prompt = self.speaker.encoder.encode_prompt(opening.turns, self.dialogue.system) + after
             if len(prompt) <= room:
                 self.past, self.openings = self.parts, allowed[i:]
                 self.behind += answer_ids

@@ -240,7 +240,7 @@ class Collector:
         make = partial(collect_rollout, inputs, self.speaker, self.scorer, self.models, self.keep_features)
         rollout = self.on_every_rank(make, iteration)
         if self.is_first:
-            newest = [text for dialogue in rollout.dialogues for text in newest_turns(dialogue)]
+            newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
             warn_about_cut(self.speaker.encoder, newest, self.world.gather)
             self.is_first = False
         left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])

@@ -362,14 +362,15 @@ def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_d
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 8)
     turns = ["abc", "abcdefg", "abcdefgh", "abcdefghij"]  # with the separator 4, 8, 9 and 11 tokens
     assert [len(encoder.encode_prompt([turn])) for turn in turns] == [4, 8, 8, 8]
-    warn_about_cut(encoder, turns[:2])
+    newest = [Dialogue([turn]) for turn in turns]
+    warn_about_cut(encoder, newest[:2])
     assert not caplog.messages
-    warn_about_cut(encoder, turns, lambda sizes: [sizes, [20, 5]])  # of two processes
+    warn_about_cut(encoder, newest, lambda sizes: [sizes, [20, 5]])  # of two processes
     assert caplog.messages == [
         "3 of 6 prompts lose the beginning of their newest turn: max_prompt_length is 8, and 20 would do"
     ]
     assert encoder.max_prompt_length == 8
     short = encoder_of(max_prompt_length=30)
     size = len(encoder_of().encode_prompt(["a" * 60]))
-    warn_about_cut(short, ["a" * 60])
+    warn_about_cut(short, [Dialogue(["a" * 60])])
     assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")

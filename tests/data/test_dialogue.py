@@ -14,7 +14,7 @@ from rlhf_dialog.data.dialogue import (
     Dialogue,
     Turn,
     cut_at_separator,
-    fit_turns,
+    fit_newest,
     remove_marks,
     render_prompt,
     render_reply,
@@ -76,13 +76,13 @@ def test_cut_at_separator(text, cut):
     ("max_length", "text"),
     [(16, "aaa | bbb | cc |"), (15, "bbb | cc |"), (10, "bbb | cc |"), (9, "cc |"), (4, "cc |"), (3, "c |"), (1, "|")],
 )
-def test_fit_turns_by_hand(max_length, text):
-    assert fit_turns(["aaa", "bbb", "cc"], "|", letters, max_length) == letters(text)
+def test_fit_newest_by_hand(max_length, text):
+    assert fit_newest(["aaa", "bbb", "cc"], lambda kept: letters(render_prompt(kept, "|")), max_length) == letters(text)
 
 
 @given(TURNS, st.integers(1, 80))
-def test_fit_turns_drops_whole_oldest_turns_and_no_more_than_needed(turns, max_length):
-    ids = fit_turns(turns, "|", letters, max_length)
+def test_fit_newest_drops_whole_oldest_turns_and_no_more_than_needed(turns, max_length):
+    ids = fit_newest(turns, lambda kept: letters(render_prompt(kept, "|")), max_length)
     wholes = [letters(" | ".join(turns[start:]) + " |") for start in range(len(turns))]
     fitting = [whole for whole in wholes if len(whole) <= max_length]
     assert len(ids) <= max_length
@@ -90,10 +90,13 @@ def test_fit_turns_drops_whole_oldest_turns_and_no_more_than_needed(turns, max_l
 
 
 @given(TURNS, st.booleans())
-def test_fit_turns_keeps_everything_that_fits_a_real_tokenizer(turns, separator_token):
+def test_fit_newest_keeps_everything_that_fits_a_real_tokenizer(turns, separator_token):
     tokenizer = BYTES[separator_token]
-    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-    assert tokenizer.decode(fit_turns(turns, "<EOU>", encode, 1000)).replace(" <EOU>", "<EOU>") == "".join(
+
+    def encode(kept):
+        return tokenizer(render_prompt(kept, "<EOU>"), add_special_tokens=False)["input_ids"]
+
+    assert tokenizer.decode(fit_newest(turns, encode, 1000)).replace(" <EOU>", "<EOU>") == "".join(
         f"{' ' if i else ''}{turn}<EOU>" for i, turn in enumerate(turns)
     )
 

@@ -74,7 +74,7 @@ ROW = {"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}
         (ROW | {"chosen": []}, ["'chosen' holds no message"]),
         (ROW | {"chosen": [assistant("a"), user("b")]}, ["'chosen' ends with a message of the user"]),
         (ROW | {"margin": "much"}, ["'margin' holds 'much'"]),
-        (ROW | {"margin": float("nan"), "chosen": [{"role": "tool", "content": "x"}]}, ["role 'tool'"]),
+        (ROW | {"margin": float("nan"), "chosen": [{"type": "x"}]}, ["turn 1 is an object without a text"]),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):

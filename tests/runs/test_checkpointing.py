@@ -9,7 +9,7 @@ import yaml
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import identity, verification
-from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_precision
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.start import Start
 from tests.parts.trainers import make_trainer, parameters, settings
@@ -53,10 +53,10 @@ def test_a_saved_run_goes_on_with_its_weights_and_counters(tmp_path):
 def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
     trained_in(tmp_path, 1)  # with `use_amp: false`
     config = settings()
-    keep_precision(config, World(), tmp_path / "checkpoints")
+    keep_beginning(config, World(), tmp_path / "checkpoints")
     assert (config.use_amp, config.precision) == (False, "auto")
     config = settings()
-    keep_precision(config, World(), tmp_path / "nowhere")
+    keep_beginning(config, World(), tmp_path / "nowhere")
     assert config == settings()
 
 

@@ -85,10 +85,12 @@ def test_a_prompt_with_what_was_cut_off_and_its_reference(config):
         "",
         "prompt 1: 12 tokens, 1 turn dropped",
         "  | No ?<EOU> Yes .<EOU>",
+        "  roles: assistant, user",
         "  dropped turn:",
         "  | Hi .",
         "  reference:",
         "  | Fine .",
+        "  learned: the assistant's reply and its end, <EOU>",
     ]
 
 
@@ -97,9 +99,11 @@ def test_a_turn_that_is_cut_and_no_reference(config):
     assert lines == [
         "prompt 1: 6 tokens, 3 tokens of the newest turn cut off",
         "  | defgh<EOU>",
+        "  roles: user",
         "  cut off:",
         "  | abc",
         "  no reference",
+        "  learned: the assistant's reply and its end, <EOU>",
     ]
 
 

@@ -1,9 +1,9 @@
 """The items of one dialogue -> its turns: strings, objects with a text, messages with a role."""
 
-import functools
 import logging
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.sources.record import checked_text, kind
@@ -12,36 +12,78 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 TEXT_KEYS = ("utterance", "text", "content", "value")
-ROLE_KEYS = ("role", "from")
+ROLE_KEYS = ("role", "from", "speaker")
 SYSTEM_ROLES = ("system", "developer")
-TOOL_ROLES = ("tool", "function")
+TOOL_ROLES = ("tool", "function", "ipython")
+TOOL_CALLS = ("tool_calls", "function_call")
 
 
-def split_messages(items: list[Any], where: str) -> tuple[list[Any], dict[str, Any]]:
-    """The turns, not checked yet, and {"system": text} where there are system messages, which are not turns.
+@dataclass
+class Messages:
+    """The turns of one dialogue, not checked yet, and its system messages, which are no turns."""
 
-    Raises UserError for a tool message, a content that is not text, or an object without a text.
-    """
-    turns, system = [], []
+    turns: list[Any] = field(default_factory=list)
+    roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
+    system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `Dialogue.meta` holds of them."""
+        return {"system": "\n".join(text for _, text in self.system)} if self.system else {}
+
+
+def split_messages(items: list[Any], where: str) -> Messages:
+    """Turns and system messages. Raises UserError for a content that is not text, or an object without a text."""
+    messages = Messages()
     for number, item in enumerate(items, 1):
-        if read_role(item) in SYSTEM_ROLES:
-            system.append(checked_text(_text(item, number, where), f"system message {number}", where))
+        if is_system(item):
+            text = checked_text(_text(item, number, where), f"system message {number}", where)
+            messages.system.append((len(messages.turns), text))
         else:
-            turns.append(_text(item, number, where))
-    if system:
-        _say_that_system_is_not_shown()
-    return turns, {"system": "\n".join(system)} if system else {}
+            messages.turns.append(_text(item, number, where))
+            messages.roles.append(read_role(item))
+    return messages
 
 
 def read_role(item: Any) -> str | None:
-    """The role of a message; None when the item is not a message with a role."""
+    """The role of a message in lower case; None when the item is not a message with a role."""
     role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
-    return item[role] if role and isinstance(item[role], str) else None
+    return item[role].strip().lower() if role and isinstance(item[role], str) else None
+
+
+def is_system(item: Any) -> bool:
+    """Whether an item is a system message. (The speaker `system` of a dialogue is one who speaks.)"""
+    return read_role(item) in SYSTEM_ROLES and any(isinstance(item.get(key), str) for key in ROLE_KEYS[:2])
+
+
+def without_tools(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows without those that have tool messages or calls of tools, which are counted in one line."""
+    count, left_out, place = 0, 0, ""
+    for where, row in rows:
+        count += 1
+        if any(isinstance(cell, list) and any(map(uses_tools, cell)) for cell in row.values()):
+            left_out, place = left_out + 1, place or where
+        else:
+            yield where, row
+    say_left_out(left_out, f"of {count} rows", place)
+    if left_out == count and count:
+        raise UserError(f"{place}: this row and all others have tool messages, which cannot be read; give other data")
+
+
+def uses_tools(item: Any) -> bool:
+    """Whether a message is a tool's, or calls one."""
+    return isinstance(item, dict) and (read_role(item) in TOOL_ROLES or any(item.get(key) for key in TOOL_CALLS))
+
+
+def say_left_out(count: int, all_rows: str, place: str) -> None:
+    """One line about what tool messages have left out, if anything."""
+    if count:
+        logger.warning("%d %s have tool messages and are left out; the first: %s", count, all_rows, place)
 
 
 def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
     """For turns that are objects, the value of each under one of `keys`, or None; None when no turn has a value."""
-    turns = [item for item in items if read_role(item) not in SYSTEM_ROLES]
+    turns = [item for item in items if not is_system(item)]
     named = [(item, first_filled(keys, item) if isinstance(item, dict) else None) for item in turns]
     found = [item[key] if key else None for item, key in named]
     return found if any(key for _, key in named) else None
@@ -56,8 +98,6 @@ def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
 def _text(item: Any, number: int, where: str) -> Any:
     if not isinstance(item, dict):
         return item
-    if read_role(item) in TOOL_ROLES:
-        raise UserError(f"{where}: turn {number} has the role '{read_role(item)}'; remove tool messages from the data")
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted = " or ".join(f"'{name}'" for name in TEXT_KEYS)
@@ -76,8 +116,3 @@ def _join_parts(parts: list[Any], number: int, where: str) -> str:
                 "remove images and other parts from the data"
             )
     return " ".join(part["text"].strip() for part in parts)
-
-
-@functools.cache  # warn once per process
-def _say_that_system_is_not_shown() -> None:
-    logger.warning("the data has system messages: they are kept in meta['system'], but the model does not see them")

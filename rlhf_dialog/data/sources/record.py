@@ -25,6 +25,10 @@ class DialogueRecord:
     references: list[list[str]] | None = None  # one list per turn: further acceptable versions of it
     meta: dict[str, Any] = field(default_factory=dict)  # the other columns; "system": the system messages
     is_prompt: bool = False  # `turns` is one whole prompt; `acts` and `references` have one item, for the reply
+    roles: list[str | None] | None = None  # one per turn, in lower case; None where no turn has one
+    system: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # system messages, each with the number of turns before it
 
 
 def checked_record(

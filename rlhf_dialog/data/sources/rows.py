@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rlhf_dialog.data.sources import camrest
-from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled, read_role, said_by_turns, split_messages
+from rlhf_dialog.data.sources.messages import (
+    ROLE_KEYS,
+    TEXT_KEYS,
+    Messages,
+    first_filled,
+    said_by_turns,
+    say_left_out,
+    split_messages,
+    uses_tools,
+    without_tools,
+)
 from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked_record, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
 
@@ -26,8 +36,8 @@ def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
     first = next(rows, None)
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
-    form = _form(*first)
-    return list(form(itertools.chain([first], rows)))
+    form, rows = _form(*first), itertools.chain([first], rows)
+    return list(form(rows if form is _utterances else without_tools(rows)))
 
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
@@ -53,12 +63,12 @@ def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
         if key is None:
             raise _no_turns(where, row)
         items = _list_in(row, key, where, "with one item per turn")
-        turns, system = split_messages(items, where)
+        messages = split_messages(items, where)
         if act is None or is_null(row[act]):
             acts = said_by_turns(items, ACT_KEYS)
         else:
             acts = _list_in(row, act, where, "with one act per turn")
-        record = checked_record(turns, acts, where, meta=_others(row, {key, act, "references"}) | system)
+        record = _record(messages, acts, where, _others(row, {key, act, "references"}))
         versions = row.get("references")
         if is_null(versions):
             versions = said_by_turns(items, ("references",))
@@ -72,8 +82,8 @@ def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
         prompt, act = row.get("prompt"), first_filled(ACT_KEYS, row)
         if not isinstance(prompt, str | list):
             raise UserError(f"{where}: 'prompt' holds {kind(prompt)}, wanted a string or a list of turns")
-        turns, system = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
-        record = checked_record(turns, None, where, meta=_others(row, {act, *PROMPT_KEYS}) | system)
+        messages = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
+        record = _record(messages, None, where, _others(row, {act, *PROMPT_KEYS}))
         record.is_prompt = True
         record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
         replies = [reply for key in PROMPT_KEYS[1:] for reply in _texts(row.get(key), f"'{key}'", where)]
@@ -81,9 +91,18 @@ def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
         yield record
 
 
+def _record(messages: Messages, acts: list[Any] | None, where: str, meta: Row) -> DialogueRecord:
+    """The record of these messages. Raises UserError as `checked_record` does."""
+    record = checked_record(messages.turns, acts, where, meta=meta | messages.meta)
+    record.roles = messages.roles if any(messages.roles) else None
+    record.system = messages.system
+    return record
+
+
 def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
     """Every row holds one turn; consecutive rows with the same id are one dialogue."""
     seen: set[Any] = set()
+    with_tools: list[str] = []
     for ident, group in itertools.groupby(rows, key=_ident):
         members = list(group)
         where = members[0][0]
@@ -93,22 +112,26 @@ def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
                 "so that those of one dialogue follow each other, or give every dialogue its own id"
             )
         seen.add(ident)
-        yield _gather(members, f"{where} (dialogue {reprlib.repr(ident)})")
+        if any(uses_tools(row) for _, row in members):
+            with_tools.append(where)
+        else:
+            yield _gather(members, f"{where} (dialogue {reprlib.repr(ident)})")
+    say_left_out(len(with_tools), f"of {len(seen)} dialogues", "".join(with_tools[:1]))
 
 
 def _gather(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
-    turns: list[str] = []
-    acts: list[Any] = []
-    meta: Row = {}
+    whole, acts = Messages(), []
     for member, row in members:
         text, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
         if text is None:
             raise _no_turns(member, row)
-        said, system = split_messages([{"text": row[text], "role": read_role(row)}], member)
-        turns += [checked_text(turn, f"'{text}'", member) for turn in said]
-        acts += [row[act] if act else None] * len(said)
-        meta |= system
-    return checked_record(turns, acts, where, meta=meta)
+        message = {"text": row[text]} | {key: row[key] for key in ROLE_KEYS if key in row}
+        part = split_messages([message], member)
+        whole.system += [(len(whole.turns), system) for _, system in part.system]
+        whole.turns += [checked_text(turn, f"'{text}'", member) for turn in part.turns]
+        whole.roles += part.roles
+        acts += [row[act] if act else None] * len(part.turns)
+    return _record(whole, acts, where, {})
 
 
 def _ident(place: tuple[str, Row]) -> str | int | float:
@@ -122,30 +145,28 @@ def _ident(place: tuple[str, Row]) -> str | int | float:
 
 def _growing(rows: Rows) -> Iterator[DialogueRecord]:
     """Row k of a dialogue holds its first k turns and the act of the last one."""
-    turns: list[str] = []
-    acts: list[Any] = []
-    start = ""
+    messages, acts, start = Messages(), [], ""
     for where, row in rows:
         so_far, act = _turns_so_far(where, row)
-        if len(so_far) == 1 and turns:
-            yield checked_record(turns, acts, start)
-            turns, acts = [], []
-        if so_far[:-1] != turns:
+        if len(so_far.turns) == 1 and messages.turns:
+            yield _record(messages, acts, start, {})
+            messages, acts = Messages(), []
+        if so_far.turns[:-1] != messages.turns:
             raise _does_not_grow(where)
-        start = start if turns else where
-        turns, acts = so_far, [*acts, act]
-    yield checked_record(turns, acts, start)
+        start = start if messages.turns else where
+        messages, acts = so_far, [*acts, act]
+    yield _record(messages, acts, start, {})
 
 
-def _turns_so_far(where: str, row: Row) -> tuple[list[str], Any]:
+def _turns_so_far(where: str, row: Row) -> tuple[Messages, Any]:
     key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
     if key is None:
         raise _no_turns(where, row)
-    turns = split_messages(_list_in(row, key, where, "with the turns so far"), where)[0]
-    if not turns:
+    messages = split_messages(_list_in(row, key, where, "with the turns so far"), where)
+    if not messages.turns:
         raise _does_not_grow(where)
-    texts = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, 1)]
-    return texts, row[act] if act else None
+    messages.turns = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(messages.turns, 1)]
+    return messages, row[act] if act else None
 
 
 def _does_not_grow(where: str) -> UserError:

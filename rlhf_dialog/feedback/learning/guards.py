@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import perplexity
 from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
@@ -76,7 +77,7 @@ def validation_prompts(learner: Learner) -> list[Dialogue]:
     if settings.sft_data_path is None:
         return []
     found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator)
-    return pick_prompts(found, settings.guard_prompts, settings.seed)
+    return pick_prompts(keep_with_room(learner.agent.encoder, found), settings.guard_prompts, settings.seed)
 
 
 def distinct_prompts(examples: Examples, settings: BotSettings, context_size: int) -> list[Dialogue]:
@@ -104,7 +105,9 @@ def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int)
 def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:
     """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
     rows = [
-        TokenizedExample(learner.encoder.encode_answer(prompt.prompt_turns, reply.text, reply.ids).prompt, reply.ids)
+        TokenizedExample(
+            learner.encoder.encode_answer(prompt.prompt_turns, reply.text, reply.ids, prompt.system).prompt, reply.ids
+        )
         for prompt, reply in zip(prompts, replies, strict=True)
         if reply.ids
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import repair_swaps
+from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.untrusted import refuse_hub_data
@@ -205,7 +206,7 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
     agent = learner.agent.settings
     path = settings.sft_data_path
     found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator)
-    sft = SFTExamples(learner.encoder, found if settings.sft_share else [])
+    sft = SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found) if settings.sft_share else [])
     if state is None:
         start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))
         state = {"start": start, "done": 0, "sums": {}, "plan": plan}

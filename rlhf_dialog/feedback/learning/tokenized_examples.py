@@ -53,7 +53,11 @@ class ExampleEncoder:
         return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy.lm), num_embeddings(lm))
 
     def encode_answer(
-        self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None
+        self,
+        prompt_turns: Sequence[str],
+        response: str,
+        ids: Sequence[int] | None = None,
+        system: str | None = None,
     ) -> TokenizedExample:
         """The ids of an answer, which are those that were sampled where they still read as the response.
 
@@ -61,7 +65,7 @@ class ExampleEncoder:
         """
         reply = list(ids) if ids is not None and self._reads(ids, response) else self.encoder.encode_reply(response)
         reply = reply[: self.positions and self.positions - 1]
-        prompt = self.encoder.encode_prompt(prompt_turns[-self.context_size :])
+        prompt = self.encoder.encode_prompt(prompt_turns[-self.context_size :], system)
         return TokenizedExample(prompt[-(self.positions - len(reply)) :] if self.positions else prompt, reply)
 
     def _reads(self, ids: Sequence[int], response: str) -> bool:
@@ -165,7 +169,7 @@ class SFTExamples(Sequence[TokenizedExample]):
 
     def __getitem__(self, number: Any) -> Any:
         prompt = self.prompts[number]
-        return self.encoder.encode_answer(prompt.prompt_turns, prompt.reference or "")
+        return self.encoder.encode_answer(prompt.prompt_turns, prompt.reference or "", system=prompt.system)
 
 
 @lru_cache(maxsize=4)

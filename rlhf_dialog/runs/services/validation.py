@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
@@ -176,10 +176,10 @@ def guards_judge(spec: ClassConfig) -> BaseReward:
         raise error.with_location("guard.judge", "reward_class") from error
 
 
-def load_run_prompts(config: Config, split: str) -> list[Dialogue]:
-    """The prompts of a split of the run's data. Raises UserError as `load_prompts` does."""
-    path, least, most = config.env.args.data_path, config.min_context_size, config.context_size
-    return load_prompts(path, split, most, least, config.drop_overlap, config.turn_separator)
+def load_run_prompts(config: Config, split: str, unanswered: bool = False) -> list[Dialogue]:
+    """The prompts of a split of the run's data. Raises UserError as `PromptRules.load` does."""
+    rules = replace(PromptRules.from_keys(config), unanswered=unanswered)
+    return rules.load(config.env.args.data_path, split)
 
 
 def load_validation_prompts(config: Config) -> list[Dialogue]:

@@ -23,6 +23,7 @@ from rlhf_dialog.training.supervised.settings import SupervisedKeys
 logger = logging.getLogger(__name__)
 COMPLETE, BEST = "complete.json", "best.safetensors"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test"}
+NEWER = {"reply_roles", "date_string"}  # left out where they are empty, as in the checkpoints of older versions
 Clock = Callable[[], float]
 
 
@@ -55,6 +56,7 @@ def clear(folder: Path, but: Path | None = None) -> None:
 def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     """A hash of what decides a training: settings, what it learns from, the libraries and the number of their threads."""
     decides = {name: value for name, value in config.model_dump(mode="json").items() if name not in NOT_DECISIVE}
+    decides = {name: value for name, value in decides.items() if value or name not in NEWER}
     libraries = [torch.__version__, transformers.__version__, torch.get_num_threads()]
     digest = hashlib.sha256()
     for part in chain([decides, libraries], rows):

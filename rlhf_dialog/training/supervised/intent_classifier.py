@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
@@ -97,7 +97,7 @@ class IntentClassifier(StageOfHalves):
 
     def pairs(self, split: str) -> list[Dialogue]:
         data_path = self.config.data_path
-        prompts = load_prompts(data_path, split, 1, 1, self.config.drop_overlap)
+        prompts = replace(PromptRules.from_keys(self.config), context_size=1).load(data_path, split)
         pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in prompts]
         without = sum(pair.act is None for pair in pairs)
         if without or not pairs:

@@ -210,7 +210,8 @@ def normalisation(
     config: PreferenceConfig, reward: RewardModel, pairs: list[PreferencePair], report: Callable[[str], None]
 ) -> dict[str, Any]:
     """`mean` and `std` of the scores of sampled replies to held-out prompts, or of the held-out replies, and `of` what."""
-    prompts = [Dialogue(pair.chosen.prompt_turns) for pair in pairs if pair.chosen.prompt_turns]
+    sides = [pair.chosen for pair in pairs if pair.chosen.prompt_turns]
+    prompts = [Dialogue(side.prompt_turns, system=side.system) for side in sides]
     dialogues: list[Dialogue] = []
     if config.num_samples and prompts and is_causal(config.model_path):
         asked = [prompts[i % len(prompts)] for i in range(config.num_samples)]

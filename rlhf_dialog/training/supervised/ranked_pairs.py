@@ -11,7 +11,7 @@ from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
 from rlhf_dialog.distributed.device import choose_device
@@ -58,9 +58,7 @@ def _candidates(
     if rows and all(side in rows[0][1] for side in SIDES):
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
         return
-    dialogues = load_prompts(
-        data_path, split, config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
-    )
+    dialogues = PromptRules.from_keys(config).load(data_path, split)
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(dialogues, limit, keys.seed)
     if all("replies" in prompt.meta for prompt in prompts):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_dialog.config.settings import DataKeys, Settings
+from rlhf_dialog.config.settings import DataKeys, ReplyKeys, Settings
 from rlhf_dialog.data.learned_half import Half
 
 HalfKey = Annotated[
@@ -81,7 +81,7 @@ class SFTConfig(SupervisedKeys, DataKeys):
     )
 
 
-class IntentConfig(SupervisedKeys):
+class IntentConfig(SupervisedKeys, ReplyKeys):
     """Intent classifier"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
@@ -155,7 +155,7 @@ class PreferenceConfig(RankingKeys):
     learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
 
 
-class RelevanceConfig(SupervisedKeys):
+class RelevanceConfig(SupervisedKeys, ReplyKeys):
     """Relevance model"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")

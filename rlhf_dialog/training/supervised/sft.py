@@ -10,9 +10,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_about_cut, warn_about_marks
+from rlhf_dialog.data.chat_template import (
+    CHAT_TEMPLATE,
+    TurnEncoder,
+    fix_date,
+    keep_with_room,
+    prompt_encoder,
+    warn_about_cut,
+    warn_about_marks,
+)
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.policy import num_positions
@@ -27,14 +35,7 @@ IGNORED = -100  # the label of a token without loss
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    loaded = load_prompts(
-        config.data_path,
-        split,
-        config.context_size,
-        config.min_context_size,
-        config.drop_overlap,
-        config.turn_separator,
-    )
+    loaded = PromptRules.from_keys(config).load(config.data_path, split)
     prompts = [dialogue for dialogue in loaded if dialogue.reference]
     if not prompts:
         raise UserError(
@@ -64,8 +65,9 @@ class SFT(SupervisedStage[SFTConfig]):
         lm, tokenizer = starting_point(self.config, self.training)
         keys = self.config
         self.encoder = prompt_encoder(tokenizer, keys.turn_separator, keys.max_prompt_length, keys.system_prompt)
+        self.training, self.held_out = (keep_with_room(self.encoder, some) for some in (self.training, self.held_out))
         warn_about_marks(self.encoder, [*self.training, *self.held_out])
-        warn_about_cut(self.encoder, [dialogue.prompt_turns[-1] for dialogue in [*self.training, *self.held_out]])
+        warn_about_cut(self.encoder, [*self.training, *self.held_out])
         self.positions = check_length(self.config, lm)
         return lm, tokenizer
 
@@ -114,6 +116,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)
+        fix_date(tokenizer, config.date_string)
     elif config.turn_separator == CHAT_TEMPLATE:
         raise UserError(
             "turn_separator: chat_template needs a tokenizer with a chat template, and a new tokenizer has none; set "
@@ -154,9 +157,7 @@ def example(
     With a chat template the target is the reply with its end-of-turn token; `learn_eos` has no effect. A target that is too
     long for the model's `positions` is cut at its end.
     """
-    prompt = encoder.encode_prompt(dialogue.prompt_turns)
-    encode = encoder.encode_target if learn_eos else encoder.encode_reply
-    target = encode(dialogue.reference or "")
+    prompt, target = encoder.encode_example(dialogue.prompt_turns, dialogue.reference or "", dialogue.system, learn_eos)
     ids = (prompt + target)[:positions]
     labels = ([IGNORED] * len(prompt) + target)[:positions]
     return {"input_ids": ids, "labels": labels, "length": len(ids)}

@@ -14,9 +14,12 @@ from tests.parts.data_files import TWO, load, parquet_bytes
     [
         (
             {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]},
-            DialogueRecord(TWO),
+            DialogueRecord(TWO, roles=["user", "assistant"]),
         ),
-        ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hey"}]}, DialogueRecord(TWO)),
+        (
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hey"}]},
+            DialogueRecord(TWO, roles=["human", "gpt"]),
+        ),
         ({"conversation": TWO, "act": ["question", "Inform"]}, DialogueRecord(TWO, [2, 1])),
         ({"dialogue": TWO, "act": [2.0, 1.0]}, DialogueRecord(TWO, [2, 1])),
         ({"turns": TWO, "act": ["2", "1.0"]}, DialogueRecord(TWO, [2, 1])),
@@ -34,15 +37,15 @@ from tests.parts.data_files import TWO, load, parquet_bytes
                     *({"role": "user", "content": t, "act": 3} for t in TWO),
                 ]
             },
-            DialogueRecord(TWO, acts=[3, 3], meta={"system": "s"}),
+            DialogueRecord(TWO, [3, 3], meta={"system": "s"}, roles=["user", "user"], system=[(0, "s")]),
         ),
         (
             {"messages": [{"role": "system", "content": "Be kind ."}, {"role": "user", "content": "Hi"}], "act": [2]},
-            DialogueRecord(["Hi"], [2], meta={"system": "Be kind ."}),
+            DialogueRecord(["Hi"], [2], meta={"system": "Be kind ."}, roles=["user"], system=[(0, "Be kind .")]),
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in TWO]}] * 2},
-            DialogueRecord(["Hi Hey", "Hi Hey"]),
+            DialogueRecord(["Hi Hey", "Hi Hey"], roles=["user", "user"]),
         ),
         ({"prompt": "Hi"}, DialogueRecord(["Hi"], is_prompt=True)),
         (
@@ -51,7 +54,7 @@ from tests.parts.data_files import TWO, load, parquet_bytes
         ),
         (
             {"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}], "reference": None},
-            DialogueRecord(["Hi"], meta={"system": "S"}, is_prompt=True),
+            DialogueRecord(["Hi"], meta={"system": "S"}, is_prompt=True, roles=["user"], system=[(0, "S")]),
         ),
     ],
 )

@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
@@ -43,8 +43,7 @@ class RelevanceTraining(StageOfHalves):
 
     def pairs(self, split: str) -> list[Dialogue]:
         config = self.config
-        sizes = config.context_size, config.min_context_size
-        prompts = load_prompts(config.data_path, split, sizes[0], sizes[1], config.drop_overlap)
+        prompts = PromptRules.from_keys(config).load(config.data_path, split)
         pairs = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
         if without := sum(not pair.response for pair in pairs):
             raise UserError(

@@ -1,0 +1,86 @@
+"""Who replies in a dialogue: messages of one speaker joined to turns, and which of these are the policy's."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlhf_dialog.data.dialogue import POLICY, USER
+from rlhf_dialog.data.sources import DialogueRecord
+from rlhf_dialog.errors import UserError, nearest
+
+ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
+USER_ROLES = ("user", "human")
+BLANK_LINE = "\n\n"
+
+
+@dataclass
+class SpokenTurn:
+    """One or more messages of one speaker in a row, joined by a blank line; the numbers of the first and the last of them."""
+
+    text: str
+    is_reply: bool
+    first: int
+    last: int
+
+
+def read_speakers(roles: Sequence[str | None] | None, reply_roles: Sequence[str] = ()) -> list[str | None] | None:
+    """Who says each turn: POLICY, or another name; None where the roles do not say who replies.
+
+    They do where each is the user's or the assistant's, or where `reply_roles` names those who reply.
+    """
+    if roles is None:
+        return None
+    if reply_roles:
+        return [POLICY if role in reply_roles else role for role in roles]
+    speaker_of = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys(USER_ROLES, USER)
+    speakers = [speaker_of.get(role or "") for role in roles]
+    return None if None in speakers else list(speakers)
+
+
+def join_turns(texts: Sequence[str], speakers: Sequence[str | None], others_are_one: bool = True) -> list[SpokenTurn]:
+    """The turns of these messages. `others_are_one`: all who do not reply are one speaker."""
+    turns: list[SpokenTurn] = []
+    before: str | None = None
+    for number, (text, speaker) in enumerate(zip(texts, speakers, strict=True)):
+        name = USER if others_are_one and speaker != POLICY else speaker
+        if turns and name == before:
+            turns[-1].text += BLANK_LINE + text
+            turns[-1].last = number
+        else:
+            turns.append(SpokenTurn(text, name == POLICY, number, number))
+        before = name
+    return turns
+
+
+def spoken_turns(
+    record: DialogueRecord, reply_roles: Sequence[str] = (), others_are_one: bool = True
+) -> list[SpokenTurn]:
+    """The turns of a record. Where its roles do not say who replies, each message is a turn, and in a dialogue a reply."""
+    speakers = read_speakers(record.roles, reply_roles)
+    if speakers is None:
+        return [SpokenTurn(text, not record.is_prompt, i, i) for i, text in enumerate(record.turns)]
+    return join_turns(record.turns, speakers, others_are_one)
+
+
+def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[str], where: str) -> None:
+    """Raises UserError when one of `reply_roles` is no role of the data."""
+    roles = Counter(role for record in records for role in record.roles or () if role)
+    for name in reply_roles:
+        if name not in roles:
+            present = ", ".join(role for role, _ in roles.most_common(9)) or "none"
+            raise UserError(
+                f"reply_roles: nobody in {where} has the role '{name}'{nearest(name, roles)}; the roles are: {present}"
+            )
+
+
+def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
+    """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
+    others = [record for record in records if not record.is_prompt and read_speakers(record.roles, reply_roles) is None]
+    unknown = {role for record in others for role in record.roles or ()} - {*ASSISTANT_ROLES, *USER_ROLES}
+    names = ", ".join(sorted(str(role) for role in unknown if role)[:9])
+    if not others:
+        return ""
+    why = f"roles besides user and assistant ({names})" if names else "no roles"
+    return f"{len(others)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply" + (
+        "; name who replies, such as reply_roles: [waiter]" if names else ""
+    )

@@ -1,0 +1,150 @@
+"""Messages as others read them: the text of transformers' chat templates, and the tokens that TRL learns."""
+
+import itertools
+import json
+import random
+import re
+from importlib.resources import files
+
+import pytest
+from transformers import AddedToken
+
+from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.training.supervised.sft import IGNORED, example
+from tests.parts.tiny import CHATML, chat_tokenizer
+
+MISTRAL = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
+)
+OF_TRL = ("llama3", "qwen2_5", "qwen3", "gemma")
+SPECIAL = ("<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+NUM_ROWS = 200
+
+
+def template(name):
+    own = {"chatml": CHATML, "mistral": MISTRAL}
+    return own.get(name) or (files("trl") / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def tokenizer_of(name):
+    tokenizer = chat_tokenizer(template(name))
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>", *SPECIAL]})
+    if name == "qwen3":
+        tokenizer.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
+    return tokenizer
+
+
+def rows():
+    """Messages of made-up dialogues: system messages, thinking, roles that do not alternate, a leading assistant."""
+    draw = random.Random(7)
+    words = ("rain", "Bread ?", "no", "{{ x }}", "two\nlines", "it's 5 %", "é", "ok .")
+
+    def text():
+        return (
+            draw.choice(("", " ", "\n"))
+            + " ".join(draw.choices(words, k=draw.randint(1, 4)))
+            + draw.choice(("", " \n"))
+        )
+
+    for _ in range(NUM_ROWS):
+        roles = draw.choices(("user", "assistant"), k=draw.randint(2, 9))
+        messages = [{"role": "system", "content": text()}] if draw.random() < 0.5 else []
+        for role in roles:
+            thought = f"<think>{text()}</think>{text()}" if role == "assistant" and draw.random() < 0.2 else text()
+            messages.append({"role": role, "content": thought})
+        yield messages
+
+
+def prepared(messages):
+    """One message a speaker in a row, stripped."""
+    groups = itertools.groupby(messages, key=lambda message: message["role"])
+    return [{"role": role, "content": "\n\n".join(x["content"].strip() for x in said)} for role, said in groups]
+
+
+def accepted(tokenizer, messages):
+    """The messages as the template takes them: no assistant at the beginning, the system message before the first user's."""
+    for change in (lambda x: x, without_leading, with_system_inside, lambda x: with_system_inside(without_leading(x))):
+        try:
+            tokenizer.apply_chat_template(change(messages), tokenize=False)
+            return change(messages)
+        except Exception:
+            continue
+    raise AssertionError(messages)
+
+
+def without_leading(messages):
+    first = next(i for i, message in enumerate(messages) if message["role"] != "system")
+    return messages[:first] + messages[first + 1 :] if messages[first]["role"] == "assistant" else messages
+
+
+def with_system_inside(messages):
+    if messages[0]["role"] != "system":
+        return messages
+    system, rest = messages[0]["content"], [dict(message) for message in messages[1:]]
+    user = next(message for message in rest if message["role"] == "user")
+    user["content"] = f"{system}\n\n{user['content']}"
+    return rest
+
+
+def replies(messages):
+    """The prefixes that end with a reply to a user."""
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant" and any(x["role"] == "user" for x in messages[:i]):
+            yield messages[: i + 1]
+
+
+def sft_rows(tmp_path, tokenizer):
+    """The rows of supervised fine-tuning, without limits."""
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows()))
+    prompts = load_prompts(str(tmp_path), "train", 1000, 1, False, "chat_template")
+    encoder = prompt_encoder(tokenizer, "chat_template", 10**6)
+    return [example(encoder, prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", ["chatml", "mistral", *OF_TRL])
+def test_every_prefix_that_ends_with_a_reply_reads_as_transformers_writes_it(tmp_path, name):
+    tokenizer = tokenizer_of(name)
+    expected = [
+        tokenizer.apply_chat_template(accepted(tokenizer, prefix), tokenize=False, enable_thinking=False).rstrip("\n")
+        for messages in rows()
+        for prefix in replies(prepared(messages))
+    ]
+    ours = [tokenizer.decode(row["input_ids"]) for row in sft_rows(tmp_path, tokenizer)]
+    assert len(ours) > NUM_ROWS
+    assert ours == expected
+
+
+def learned_by_trl(tokenizer, name, messages):
+    """The replies with loss, each with its end; a leading assistant answers nobody, and is no reply of ours."""
+    messages = accepted(tokenizer, prepared(messages))
+    found = tokenizer.apply_chat_template(
+        messages,
+        chat_template=template(f"{name}_training"),
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+        enable_thinking=False,
+    )
+    pairs = zip(found["input_ids"], found["assistant_masks"], strict=True)
+    parts = [[i for i, _ in part] for has_loss, part in itertools.groupby(pairs, key=lambda pair: pair[1]) if has_loss]
+    leads = next(message["role"] for message in messages if message["role"] != "system") == "assistant"
+    return [tokenizer.decode(part).strip() for part in parts[leads:]]
+
+
+@pytest.mark.parametrize("name", OF_TRL)
+def test_the_tokens_with_loss_are_those_of_trl(tmp_path, name):
+    tokenizer = tokenizer_of(name)
+    expected = [
+        text
+        for messages in rows()
+        if any(True for _ in replies(prepared(messages)))
+        for text in learned_by_trl(tokenizer, name, messages)
+    ]
+    learned = [
+        tokenizer.decode([i for i in row["labels"] if i != IGNORED]).strip() for row in sft_rows(tmp_path, tokenizer)
+    ]
+    assert learned == expected
+    assert sum(bool(re.search(r"<think>\s*\S.*</think>", text, re.DOTALL)) for text in learned) > 20
