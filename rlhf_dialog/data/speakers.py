@@ -69,7 +69,7 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
         if name not in roles:
             present = ", ".join(role for role, _ in roles.most_common(9)) or "none"
             raise UserError(
-                f"reply_roles: nobody in {where} has the role '{name}'{nearest(name, roles)}; the roles are: {present}"
+                f"reply_roles: nobody in {where} has the role '{name}'{nearest(name, roles) or '.'} The roles are: {present}"
             )
 
 

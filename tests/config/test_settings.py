@@ -1,5 +1,7 @@
 """What every configuration checks of its values."""
 
+from datetime import date
+
 import pytest
 from pydantic import Field, ValidationError
 
@@ -25,7 +27,16 @@ def test_values_that_are_refused(keys):
         Small(**keys)
 
 
-def test_a_system_prompt_needs_a_template():
+def test_a_system_prompt_is_for_templates_and_separators():
     assert DataKeys(turn_separator="chat_template", system_prompt="Be brief .").system_prompt == "Be brief ."
-    with pytest.raises(ValidationError, match="system_prompt: needs turn_separator: chat_template, found '<EOU>'"):
-        DataKeys(system_prompt="Be brief .")
+    assert DataKeys(system_prompt="Be brief .").turn_separator == "<EOU>"
+
+
+def test_roles_are_compared_in_lower_case():
+    assert DataKeys(reply_roles=[" Waiter", "cook"]).reply_roles == ["waiter", "cook"]
+
+
+def test_a_day_is_read_as_yaml_reads_it():
+    assert DataKeys(date_string=date(2026, 7, 26)).date_string == DataKeys(date_string="2026-07-26").date_string
+    with pytest.raises(ValidationError, match="a day such as 2026-07-26"):
+        DataKeys(date_string="tomorrow")
