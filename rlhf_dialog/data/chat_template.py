@@ -66,7 +66,7 @@ class TemplateEncoder:
         system = self._system(system)
         spoken = [self._spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
         return fit_newest(
-            spoken, lambda kept: self._encode_turns(kept, system), self.max_prompt_length, self._shared(system)
+            spoken, lambda kept: self._encode_turns(kept, system), self.max_prompt_length, self._fixed_head(system)
         )
 
     def encode_example(
@@ -84,7 +84,7 @@ class TemplateEncoder:
 
     def head(self, system: str | None = None) -> int:
         """How many of the first ids of a prompt with this system message are never cut."""
-        return self._shared(self._system(system))
+        return self._fixed_head(self._system(system))
 
     def count_room(self, system: str | None = None) -> int:
         """How many of `max_prompt_length` tokens are left for turns beside the template and this system message."""
@@ -94,7 +94,7 @@ class TemplateEncoder:
     def _system(self, system: str | None) -> str | None:
         return self.system_prompt if system is None else self.spoken(system.strip())
 
-    def _shared(self, system: str | None) -> int:
+    def _fixed_head(self, system: str | None) -> int:
         if system not in self._heads:
             if system is None:
                 self._heads[system] = int(self._probe_ids[:1] == [self.tokenizer.bos_token_id])

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.messages import Messages, read_role, split_messages, without_tools
+from rlhf_dialog.data.sources.messages import Messages, drop_tools, read_role, split_messages
 from rlhf_dialog.data.sources.record import checked_text, is_null, kind
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.speakers import BLANK_LINE, USER_ROLES, join_turns, read_speakers
@@ -61,7 +61,7 @@ def load_pairs(data_path: str, split: str) -> list[PreferencePair]:
     Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be used: a column is
     missing, a text is empty, both replies are the same; and when the scores of the data say that the columns are exchanged.
     """
-    rows = list(without_tools(load_rows(data_path, split)))
+    rows = list(drop_tools(load_rows(data_path, split)))
     pairs = [_pair(row, where) for where, row in rows]
     _check_margins(pairs)
     _check_scores([row for _, row in rows], data_path)

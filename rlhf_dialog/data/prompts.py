@@ -162,17 +162,17 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     turns = spoken_turns(record, rules.reply_roles, rules.turn_separator == CHAT_TEMPLATE)
     texts, least = [turn.text for turn in turns], rules.min_context_size
 
-    def prompt(end: int, said: list[str], reply: int | None, heard: int) -> Dialogue:
-        """The prompt of the turns before `end`; `reply` and `heard` are numbers of messages of the record."""
+    def prompt(end: int, replied: list[str], reply: int | None, messages: int) -> Dialogue:
+        """The prompt of the turns before `end`, after so many `messages`; `reply`: the number of its message."""
         versions = record.references[reply] if record.references and reply is not None else []
-        references = list(dict.fromkeys([*said, *versions]))
+        references = list(dict.fromkeys([*replied, *versions]))
         return Dialogue(
             prompt_turns=texts[max(0, end - rules.context_size) : end],
             reference=references[0] if references else None,
             act=record.acts[reply] if record.acts and reply is not None else None,
             meta=dict(record.meta),
             references=references,
-            system=BLANK_LINE.join(text for number, text in record.system if number <= heard) or None,
+            system=BLANK_LINE.join(text for number, text in record.system if number <= messages) or None,
         )
 
     if record.is_prompt:

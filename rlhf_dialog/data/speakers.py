@@ -75,12 +75,15 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
 
 def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
     """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
-    others = [record for record in records if not record.is_prompt and read_speakers(record.roles, reply_roles) is None]
-    unknown = {role for record in others for role in record.roles or ()} - {*ASSISTANT_ROLES, *USER_ROLES}
+    unclear = [
+        record for record in records if not record.is_prompt and read_speakers(record.roles, reply_roles) is None
+    ]
+    unknown = {role for record in unclear for role in record.roles or ()} - {*ASSISTANT_ROLES, *USER_ROLES}
     names = ", ".join(sorted(str(role) for role in unknown if role)[:9])
-    if not others:
+    if not unclear:
         return ""
     why = f"roles besides user and assistant ({names})" if names else "no roles"
-    return f"{len(others)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply" + (
-        "; name who replies, such as reply_roles: [waiter]" if names else ""
+    return (
+        f"{len(unclear)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply"
+        + ("; name who replies, such as reply_roles: [waiter]" if names else "")
     )

@@ -56,7 +56,7 @@ def is_system(item: Any) -> bool:
     return read_role(item) in SYSTEM_ROLES and any(isinstance(item.get(key), str) for key in ROLE_KEYS[:2])
 
 
-def without_tools(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def drop_tools(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows without those that have tool messages or calls of tools, which are counted in one line."""
     count, left_out, place = 0, 0, ""
     for where, row in rows:

@@ -10,12 +10,12 @@ from rlhf_dialog.data.sources.messages import (
     ROLE_KEYS,
     TEXT_KEYS,
     Messages,
+    drop_tools,
     first_filled,
     said_by_turns,
     say_left_out,
     split_messages,
     uses_tools,
-    without_tools,
 )
 from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked_record, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
@@ -37,7 +37,7 @@ def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
     form, rows = _form(*first), itertools.chain([first], rows)
-    return list(form(rows if form is _utterances else without_tools(rows)))
+    return list(form(rows if form is _utterances else drop_tools(rows)))
 
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
@@ -120,7 +120,8 @@ def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
 
 
 def _gather(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
-    whole, acts = Messages(), []
+    whole = Messages()
+    acts: list[Any] = []
     for member, row in members:
         text, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
         if text is None:
@@ -145,7 +146,8 @@ def _ident(place: tuple[str, Row]) -> str | int | float:
 
 def _growing(rows: Rows) -> Iterator[DialogueRecord]:
     """Row k of a dialogue holds its first k turns and the act of the last one."""
-    messages, acts, start = Messages(), [], ""
+    messages, start = Messages(), ""
+    acts: list[Any] = []
     for where, row in rows:
         so_far, act = _turns_so_far(where, row)
         if len(so_far.turns) == 1 and messages.turns:

@@ -161,7 +161,9 @@ def _reply_weights(
     count, width = len(rows), pairs.salads.shape[1]
     copy_weight, salad_weight = weights_of
     weights = _copies_weighted(count, copy_weight)
-    weights = torch.cat([weights, _of_own(count, salad_weight, width), torch.zeros(count, len(sampled_rows))], dim=1)
+    weights = torch.cat(
+        [weights, _own_columns(count, salad_weight, width), torch.zeros(count, len(sampled_rows))], dim=1
+    )
     own = pairs.replies[rows].unsqueeze(1)
     may_be_right = (replies == own) | (replies == 0)
     of_model = may_be_right[:, (KINDS + width) * count :]
@@ -181,10 +183,10 @@ def _context_weights(candidates: Tensor, true_replies: Tensor, replies: Tensor, 
 
 def _copies_weighted(count: int, copy_weight: float) -> Tensor:
     """Zeros (B, KINDS x B), with the logarithm of the weight where the third B columns and later ones are of the row's pair."""
-    return torch.cat([torch.zeros(count, 2 * count), _of_own(count, copy_weight, KINDS - 2)], dim=1)
+    return torch.cat([torch.zeros(count, 2 * count), _own_columns(count, copy_weight, KINDS - 2)], dim=1)
 
 
-def _of_own(count: int, weight: float, times: int) -> Tensor:
+def _own_columns(count: int, weight: float, times: int) -> Tensor:
     """Zeros (B, times x B), with the logarithm of the weight where a column is of the row's pair."""
     return (torch.eye(count) * torch.tensor(weight).log()).repeat(1, times)
 
