@@ -13,6 +13,7 @@ from rlhf_dialog.data.chat_template import (
     TemplateEncoder,
     encode_without_end,
     end_token_id,
+    fix_date,
     prompt_encoder,
     warn_about_cut,
     warn_about_marks,
@@ -374,3 +375,53 @@ def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_d
     size = len(encoder_of().encode_prompt(["a" * 60]))
     warn_about_cut(short, [Dialogue(["a" * 60])])
     assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")
+
+
+# the row's system message, and thinking
+
+THINK = CHATML.replace(
+    "<|im_start|>assistant\n",
+    "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}",
+).replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
+
+
+def test_where_a_template_takes_no_system_message_it_stands_before_the_first_turn_of_the_user():
+    encoder = encoder_of(LLAMA2)
+    assert encoder.encode_prompt(["a"], "S") == spell(BOS, "[INST] S\n\na [/INST]")
+    assert encoder.encode_prompt(["x", "a"], "S") == spell(BOS, "[INST] S\n\na [/INST]")
+    three = spell(BOS, "[INST] S\n\na [/INST] b ", EOS, BOS, "[INST] c [/INST]")
+    assert encoder.encode_prompt(["a", "b", "c"], "S") == three
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA2])
+def test_the_rows_system_message_is_never_cut(template):
+    whole = encoder_of(template).encode_prompt(["a" * 40], "SYSTEM .")
+    for length in range(len(whole) - 39, len(whole)):
+        ids = encoder_of(template, length).encode_prompt(["b", "c", "a" * 40], "SYSTEM .")
+        assert len(ids) == length
+        assert "SYSTEM ." in encoder_of().tokenizer.decode(ids)
+        assert ids[-5:] == whole[-5:]
+
+
+def test_thinking_of_the_assistant_is_the_templates_and_of_the_user_is_removed():
+    tokenizer = chat_tokenizer(THINK)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    encoder = prompt_encoder(tokenizer, "chat_template", 200)
+    text = tokenizer.decode(encoder.encode_prompt(["<think>x</think>a", "<think>y</think>b", "c<think>"]))
+    assert text.startswith(
+        "<|im_start|>user\nx a<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>"
+    )
+
+
+# the day that a template writes
+
+DATED = "{{ 'Today is ' + strftime_now('%d %b %Y') + '. ' }}" + CHATML
+
+
+def test_the_day_of_a_template_is_fixed():
+    tokenizer = chat_tokenizer(DATED)
+    assert fix_date(tokenizer, "2026-07-05") == "2026-07-05"
+    text = tokenizer.decode(prompt_encoder(tokenizer, "chat_template", 200).encode_prompt(["a"]))
+    assert text == "Today is 05 Jul 2026. <|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+    assert fix_date(tokenizer, "2027-01-01") is None  # it writes no day of its own any more
+    assert fix_date(chat_tokenizer(), None) is None

@@ -151,3 +151,18 @@ def test_dialogues_in_the_original_layout_are_not_pairs(tmp_path):
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match="there are no rows"):
         load_pairs(str(path), "train")
+
+
+def test_messages_of_one_role_are_one_turn_and_the_system_message_is_kept(tmp_path):
+    prompt = [{"role": "system", "content": "S"}, user("a"), user("b")]
+    row = {"prompt": prompt, "chosen": [assistant("c"), assistant("d")], "rejected": "e"}
+    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
+    assert (pair.chosen.prompt_turns, pair.chosen.response, pair.chosen.system) == (["a\n\nb"], "c\n\nd", "S")
+    assert (pair.rejected.prompt_turns, pair.rejected.response, pair.rejected.system) == (["a\n\nb"], "e", "S")
+
+
+def test_pairs_with_tool_messages_are_left_out(tmp_path, caplog):
+    row = {"prompt": "a", "chosen": GOOD, "rejected": BAD}
+    tool = row | {"prompt": [user("a"), {"role": "tool", "content": "x"}]}
+    assert len(load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row, tool]), "train")) == 1
+    assert "1 of 2 rows have tool messages" in caplog.text

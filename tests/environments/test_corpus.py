@@ -82,3 +82,11 @@ def test_it_is_built_from_a_yaml_and_reads_any_source(tmp_path):
 def test_what_cannot_be_played_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         CorpusUser(*arguments)
+
+
+def test_with_roles_the_policy_takes_the_turns_of_the_assistant():
+    roles = ["assistant", "user", "user", "assistant", "user", "assistant", "assistant", "user"]
+    user = CorpusUser([DialogueRecord(list("abcdefgh"), list(range(8)), roles=roles, system=[(0, "S")])])
+    prompt = open_episode(user, 0)
+    assert (prompt.prompt_turns, prompt.reference, prompt.act, prompt.system) == (["a", "b\n\nc"], "f\n\ng", 6, "S")
+    assert heard(user, 0) == (["b\n\nc", "e", "h"], ["d", "f\n\ng", None], True, False)

@@ -92,3 +92,24 @@ def test_which_form_a_folder_gets():
 def test_a_template_that_is_missing():
     with pytest.raises(UserError, match="no chat template"):
         RewardInput(byte_tokenizer(), "chat_template", "chat_template", 100)
+
+
+@pytest.mark.parametrize(
+    ("form", "separator", "tokenizer", "text"),
+    [
+        ("dialogue", "<EOU>", byte_tokenizer(), "S<EOU> a<EOU> c<EOU>"),
+        (
+            *("chat_template", "chat_template", chat_tokenizer(CHATML)),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n",
+        ),
+        ("chat_template", "chat_template", chat_tokenizer(LLAMA2), "<s>[INST] S\n\na [/INST] c <eos>"),
+        ("text", "\n", byte_tokenizer(), "a\nc<eos>"),
+    ],
+)
+def test_the_system_message_of_the_data(form, separator, tokenizer, text):
+    assert text_of(RewardInput(tokenizer, form, separator, 200), Dialogue(["a"], "c", system="S")) == text
+
+
+def test_a_system_message_is_not_cut():
+    inputs = RewardInput(byte_tokenizer(), "dialogue", "<EOU>", 13)
+    assert text_of(inputs, Dialogue(["b", "abcdefgh"], "c", system="S")) == "S<EOU> cdefgh<EOU> c<EOU>"

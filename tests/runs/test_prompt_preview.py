@@ -135,3 +135,24 @@ def test_an_environment_opens_its_dialogues(world):
     lines = [*shown_prompts(Config(**keys | {"max_prompt_length": 200}), 2)]
     assert lines[0].startswith("environment restaurant; the first 2 that the run takes")
     assert [line.split(":")[0] for line in lines if line.startswith("prompt ")] == ["prompt 1", "prompt 2"]
+
+
+def test_the_system_message_and_whose_turns_they_are(config, tmp_path):
+    one = config(
+        [],
+        turn_separator="chat_template",
+        env={"args": {"data_path": str(tmp_path / "a.jsonl"), "tokenizer_path": str(tmp_path)}},
+    )
+    tiny.chat_tokenizer().save_pretrained(tmp_path)
+    roles = ["system", "assistant", "user", "user"]
+    row = {"messages": [{"role": role, "content": text} for role, text in zip(roles, "Sabc", strict=True)]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    assert [*shown_prompts(one, 1)][2:] == [
+        "prompt 1: 48 tokens, nothing cut off",
+        *("  | <|im_start|>system", "  | S<|im_end|>", "  | <|im_start|>assistant", "  | a<|im_end|>"),
+        *("  | <|im_start|>user", "  | b", "  | ", "  | c<|im_end|>", "  | <|im_start|>assistant", "  | "),
+        "  roles: assistant, user",
+        *("  system message (of the row):", "  | S"),
+        "  no reference",
+        "  learned: the assistant's reply and its end, <|im_end|>",
+    ]
