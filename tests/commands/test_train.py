@@ -102,7 +102,7 @@ def test_show_prompts_prints_them_and_loads_and_writes_nothing(run, tmp_path, mo
     assert run("--show_prompts", "2") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("prompt ")] == ["prompt 1", "prompt 2"]
-    assert sum("<EOU>" in line for line in lines) == 2
+    assert sum("<EOU>" in line for line in lines if line.startswith("  |")) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
     monkeypatch.setenv("RANK", "1")
     assert run("--show_prompts", "2") == 0

@@ -104,14 +104,14 @@ def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, capl
     assert (first.prompt_turns, first.reference, second.reference) == (["a b"], "c  d", "e")
     assert second.references == ["e"]
     assert third.reference == "chat_template  y"
-    assert [record.message for record in caplog.records] == [
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         f"{path}, train: 2 turns or references hold the turn_separator '|'; a space replaces it there"
     ]
     caplog.clear()
     for separator in ("<EOU>", "chat_template"):
         first, _, third = load_prompts(path, "train", turn_separator=separator)
         assert (first.prompt_turns, third.reference) == (["a | b"], "chat_template  y")
-    assert caplog.records == []
+    assert {record.levelname for record in caplog.records} <= {"INFO"}
 
 
 def test_the_separator_is_replaced_in_references_and_prompts_too(tmp_path):

@@ -1,0 +1,89 @@
+"""Runs on chat messages: which prompts PPO takes, the row's system message on the whole way, and the day of a template."""
+
+import json
+import logging
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_dialog import main
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data import chat_template
+from rlhf_dialog.json_files import load_json
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.rewards import Meteor, NoReward
+from rlhf_dialog.runs.data_source import training_prompts
+from tests.parts.ppo_runs import rows, settings
+from tests.parts.tiny import CHATML, chat_tokenizer, llama
+
+DATED = "{{ 'It is ' + strftime_now('%d %b %Y') + '. ' }}" + CHATML
+
+
+def row(*parts):
+    return {"messages": [{"role": role, "content": text} for role, text in parts]}
+
+
+@pytest.fixture
+def keys(world, tmp_path, monkeypatch):
+    """The keys of a run on messages."""
+    monkeypatch.chdir(tmp_path)
+    model = llama(vocab_size=261)
+    model.save_pretrained(tmp_path / "chat")
+    chat_tokenizer(DATED).save_pretrained(tmp_path / "chat")
+    system = ("system", "SYSTEM .")
+    talks = [
+        row(system, ("user", "Any bread ?"), ("assistant", "Yes ."), ("user", "Thanks .")),
+        row(("system", "s" * 150), ("user", "a"), ("assistant", "b")),
+        row(("user", "Hi"), ("tool", "{}"), ("assistant", "b")),
+        row(("user", "Rain ?"), ("user", "Really ?"), ("assistant", "No .")),
+    ]
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in talks))
+    place = {"model_path": str(tmp_path / "chat"), "env": {"args": {"data_path": str(tmp_path / "data")}}}
+    sizes = {"max_prompt_length": 150, "rollout_batch_size": 3, "num_mini_batch": 1, "ppo_epoch": 1}
+    return settings(world) | place | sizes | {"turn_separator": "chat_template", "device": "cpu"}
+
+
+def test_ppo_takes_prompts_that_nobody_has_answered_unless_the_reward_needs_an_answer(keys, caplog):
+    caplog.set_level(logging.INFO)
+    config = Config(**keys)
+    prompts = [["Any bread ?"], ["Any bread ?", "Yes .", "Thanks ."], ["a"], ["Rain ?\n\nReally ?"]]
+    assert "reference" in Meteor(meteor_wordnet="off").needs
+    taken = [prompt.prompt_turns for prompt in training_prompts(config, Meteor(meteor_wordnet="off"))]
+    assert taken == [prompts[0], *prompts[2:]]
+    assert (
+        "1 prompts at the end of a dialogue have no reply and are left out: the reward needs reference" in caplog.text
+    )
+    assert [prompt.prompt_turns for prompt in training_prompts(config, NoReward())] == prompts
+
+
+def test_a_run_on_messages_and_its_day(keys, monkeypatch, tmp_path, caplog):
+    class Sunday(date):
+        @classmethod
+        def today(cls):
+            return cls(2026, 7, 5)
+
+    class Monday(date):
+        @classmethod
+        def today(cls):
+            return cls(2026, 7, 6)
+
+    Path("chat.yaml").write_text(yaml.safe_dump(keys | {"run_dir": "runs", "experiment_name": "x", "save_interval": 1}))
+    monkeypatch.setattr(chat_template, "date", Sunday)
+    assert main(["--config", "chat.yaml", "--max_iterations", "1"]) == 0
+    assert "1 of 4 rows have tool messages" in caplog.text
+    assert "1 of 3 rows have a system message that leaves fewer than 16 of the 150 tokens" in caplog.text
+    monkeypatch.setattr(chat_template, "date", Monday)
+    assert main(["--config", "chat.yaml", "--max_iterations", "2", "--resume"]) == 0
+    run = tmp_path / "runs/x"
+    assert [one["iteration"] for one in rows(run)] == [1, 2]
+    assert yaml.safe_load((run / "config.yaml").read_text())["date_string"] == "2026-07-05"
+    agent = ChatAgent.load(run / "agent")
+    text = agent.encoder.tokenizer.decode(agent.encoder.encode_prompt(["a"]))
+    assert text.startswith("It is 05 Jul 2026. <|im_start|>user\na")
+    assert "system_prompt" not in load_json(run / "agent/rlhf_dialog.json")
+    monkeypatch.setattr(chat_template, "date", Sunday)
+    assert main(["--config", "chat.yaml", "--max_iterations", "3", "--resume", "--date_string", "2026-01-01"]) == 2
