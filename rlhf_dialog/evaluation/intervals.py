@@ -138,15 +138,15 @@ def half_width(num_units: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def t_quantile(degrees: float) -> float:
-    """The 97.5 % quantile of Student's t; the degrees of freedom need not be whole."""
+def t_quantile(degrees: float, tail: float = TAIL) -> float:
+    """The quantile of Student's t with `tail` above it, by default 97.5 %; the degrees of freedom need not be whole."""
     from mpmath import betainc  # as slow to import as it is seldom needed
 
     # bisection for degrees / (degrees + t^2), whose regularised incomplete beta function is the share of both tails
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        is_below = betainc(degrees / 2, 0.5, 0, middle, regularized=True) < 2 * TAIL
+        is_below = betainc(degrees / 2, 0.5, 0, middle, regularized=True) < 2 * tail
         low, high = (middle, high) if is_below else (low, middle)
     return math.sqrt(degrees * (1 - high) / high)
 

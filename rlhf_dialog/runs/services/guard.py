@@ -2,6 +2,9 @@
 
 A reward that stands for something else rises at first with what it stands for, and later against it (Gao et al. 2022,
 arXiv 2210.10760). N prompts, the same in every validation.
+
+A change is tested one-sided by Student's t over dialogues, at a level that all comparisons of 20 validations share (Bonferroni).
+An alarm needs a rise and a fall, so a run in which either is chance raises one with a probability of at most FALSE_ALARMS.
 """
 
 import logging
@@ -12,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_dialog.config.schema import Config, GuardConfig
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.evaluation.intervals import Array, Numbers, t_quantile
 from rlhf_dialog.runs.checkpoint import newest_up_to
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
     from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
-Array = NDArray[np.float64]
 WINDOW = 3  # validations that are compared: the last with the first of them
-ERRORS = 2.0  # a change counts that is larger than so many standard errors
+FALSE_ALARMS = 0.05  # of a run of so many VALIDATIONS
+VALIDATIONS = 20
+LEVEL = FALSE_ALARMS / (VALIDATIONS - WINDOW + 1)  # of one comparison
 FACTOR = 2.0  # by which the KL coefficient rises and its target falls
 # Of the first validation's value; the KL per token is measured in units of its target.
 BOUNDS = {
@@ -63,40 +67,53 @@ class GuardLimit:
 
 @dataclass(frozen=True)
 class Change:
-    """The mean change of a number between two validations, over the prompts that have it in both, and its standard error."""
+    """The mean change of a number between two validations over dialogues, its standard error, and the number of dialogues."""
 
     mean: float
     error: float
+    num_dialogues: int
 
     @property
     def is_rise(self) -> bool:
-        return self.mean > ERRORS * self.error
+        return self.mean > self._least
 
     @property
     def is_fall(self) -> bool:
-        return -self.mean > ERRORS * self.error
+        return -self.mean > self._least
+
+    @property
+    def _least(self) -> float:
+        """A change counts that is larger."""
+        return math.inf if self.num_dialogues < 2 else t_quantile(self.num_dialogues - 1, LEVEL) * self.error
 
     def __str__(self) -> str:
         return f"{self.mean:+.3g} (standard error {self.error:.2g})"
 
 
-def change(first: Array, last: Array) -> Change:
-    """The change from `first` (N) to `last` (N), prompt by prompt; NaN where fewer than two prompts have both."""
+def change(first: Array, last: Array, dialogues: Numbers) -> Change:
+    """The change from `first` (N) to `last` (N): each dialogue counts with the mean change of its prompts that have both numbers.
+
+    `dialogues` (N): the dialogue of each prompt, numbered from 0. NaN for fewer than two dialogues.
+    """
     difference = last - first
-    difference = difference[np.isfinite(difference)]
-    if len(difference) < 2:
-        return Change(math.nan, math.nan)
-    return Change(float(difference.mean()), float(difference.std(ddof=1) / math.sqrt(len(difference))))
+    has_both = np.isfinite(difference)
+    numbers = np.unique(dialogues[has_both], return_inverse=True)[1]
+    means = np.bincount(numbers, difference[has_both]) / np.bincount(numbers)
+    if len(means) < 2:
+        return Change(math.nan, math.nan, len(means))
+    return Change(float(means.mean()), float(means.std(ddof=1) / math.sqrt(len(means))), len(means))
 
 
 @dataclass(frozen=True)
 class ValidationSnapshot:
-    """What one validation found: N scores, N numbers of the judge (None without one), and the signs of BOUNDS by name."""
+    """What one validation found: N scores, N numbers of the judge (None without one), and the signs of BOUNDS by name; N numbers
+    of the dialogues (None: each prompt has its own)."""
 
     iteration: int
     score: list[float]
     judge: list[float] | None
     signs: dict[str, float]
+    dialogues: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,10 +160,11 @@ class Guard:
         if len(self.looks) < WINDOW:
             return None, None
         first, last = self.looks[0], self.looks[-1]
+        dialogues = np.asarray(range(len(last.score)) if last.dialogues is None else last.dialogues)
         judge = None
         if first.judge is not None and last.judge is not None:
-            judge = change(np.asarray(first.judge), np.asarray(last.judge))
-        return change(np.asarray(first.score), np.asarray(last.score)), judge
+            judge = change(np.asarray(first.judge), np.asarray(last.judge), dialogues)
+        return change(np.asarray(first.score), np.asarray(last.score), dialogues), judge
 
     def _limits(self, look: ValidationSnapshot) -> list[GuardLimit]:
         """The signs as multiples of the first validation's, each with both its limits."""
@@ -165,8 +183,8 @@ class Guard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.looks = [
-            ValidationSnapshot(one["iteration"], _as_floats(one["score"]) or [], _as_floats(one["judge"]), one["signs"])
-            for one in state["looks"]
+            ValidationSnapshot(**look | {"score": _as_floats(look["score"]) or [], "judge": _as_floats(look["judge"])})
+            for look in state["looks"]
         ]
         self.first, self.said, self.num_raised = state["first"], state["said"], state["num_raised"]
 
@@ -225,7 +243,8 @@ class RunGuard(Service):
         finite = {name: value for name, value in signs.items() if math.isfinite(value)}
         scores = measured.per_prompt["score"].tolist()
         judged = measured.per_prompt[judge].tolist() if judge else None
-        alarm = self.guard.add(ValidationSnapshot(iteration, scores, judged, finite))
+        dialogues = None if measured.dialogues is None else measured.dialogues.tolist()
+        alarm = self.guard.add(ValidationSnapshot(iteration, scores, judged, finite, dialogues))
         numbers: Metrics = {"guard/alarm": float(alarm is not None)}
         for name, change in zip(("score", "judge"), self.guard.last, strict=True):
             if change is not None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rlhf_dialog.runs.services.guard import (
     KL,
     WINDOW,
     WORDS,
+    Change,
     Guard,
     GuardLimit,
     ValidationSnapshot,
@@ -36,13 +38,25 @@ def alarms(guard, *more, **changes):
 
 def test_a_change_is_paired_and_leaves_out_what_has_no_number():
     first, last = np.array([1.0, 5.0, 9.0, math.nan]), np.array([2.0, 7.0, 12.0, 1.0])
-    found = change(first, last)
+    found = change(first, last, np.arange(4))
     assert (found.mean, found.error) == (2.0, pytest.approx(1 / math.sqrt(3)))  # changes 1, 2, 3: deviation 1
-    assert found.is_rise
-    assert not found.is_fall
-    assert change(last, first).is_fall
-    assert not change(first, first + np.array([4.0, -3.0, 1.0, 0.0])).is_rise
-    assert math.isnan(change(first[3:], last[3:]).mean)
+    assert math.isnan(change(first[3:], last[3:], np.arange(1)).mean)
+
+
+def test_each_dialogue_counts_once_in_a_change():
+    """Prompts with the changes 1, 3 | 4, 6, 8, none | 1: dialogues with the means 2, 6 and 1, whose deviation is sqrt(7)."""
+    last = np.array([1.0, 3.0, 4.0, 6.0, 8.0, math.nan, 1.0])
+    found = change(np.zeros(7), last, np.array([0, 0, 1, 1, 1, 1, 2]))
+    assert (found.mean, found.error, found.num_dialogues) == (3.0, pytest.approx(math.sqrt(7 / 3)), 3)
+    assert math.isnan(change(np.zeros(7), last, np.zeros(7, dtype=int)).error)
+
+
+@pytest.mark.parametrize(("num_dialogues", "least"), [(5, 5.4366), (64, 2.8717)])
+def test_a_change_must_exceed_the_quantile_of_a_twentieth_shared_by_18_comparisons(num_dialogues, least):
+    """Where 0.05 / 18 of Student's density of 4 and 63 degrees of freedom lies above, by numerical integration."""
+    assert [Change(mean, 1.0, num_dialogues).is_rise for mean in (least - 0.001, least + 0.001)] == [False, True]
+    assert [Change(-mean, 1.0, num_dialogues).is_fall for mean in (least - 0.001, least + 0.001)] == [False, True]
+    assert not Change(-9.0, 1.0, num_dialogues).is_rise
 
 
 def test_a_score_that_rises_while_the_judge_falls_is_an_alarm_at_the_third_validation():
@@ -62,6 +76,30 @@ def test_no_alarm_where_the_score_falls_too():
     guard = Guard("judge_x")
     for i, look in enumerate(looks(FALLING)):
         assert guard.add(ValidationSnapshot(look.iteration, RISING[2 - i], look.judge, look.signs)) is None
+
+
+def test_the_prompts_of_one_dialogue_are_no_evidence_also_after_a_stop():
+    """Four prompts that are one dialogue in the newest validation; a checkpoint of a version that did not store dialogues."""
+    guard, *rest = Guard("judge_x"), *looks(FALLING)
+    for look in rest[:2]:
+        guard.add(look)
+    state = json.loads(json.dumps(guard.state_dict()))
+    assert [look.pop("dialogues") for look in state["looks"]] == [None, None]
+    for dialogues, is_alarm in (([3, 3, 3, 3], False), ([0, 1, 2, 3], True)):
+        guard.load_state_dict(state)
+        assert (guard.add(replace(rest[2], dialogues=dialogues)) is not None) == is_alarm
+
+
+def test_the_last_validation_is_compared_with_the_one_two_before():
+    """The judge falls at first and then rises a little in each validation; the score rises from the fourth on."""
+    guard = Guard("judge_x")
+    for i, (score, judge) in enumerate(zip((0.0, 0.0, 0.0, 5.0, 9.0), (9.0, 1.0, 1.2, 1.4, 1.6), strict=True)):
+        look = ValidationSnapshot(
+            i, [score + 0.1 * j * i for j in range(4)], [judge + 0.01 * j * i for j in range(4)], SIGNS
+        )
+        assert guard.add(look) is None
+    assert guard.last[0].is_rise
+    assert guard.last[1].mean == pytest.approx(0.4 + 0.03)
 
 
 def test_after_an_alarm_three_validations_are_needed_again():

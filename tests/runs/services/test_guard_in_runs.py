@@ -1,5 +1,6 @@
 """A run with a guard: each action, what stays on disk, and a run that was stopped and resumed."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def test_a_judge_that_follows_raises_no_alarm(run, tmp_path, caplog):
     assert guarded(run, "stop", judge="up") == 0
     assert [row["guard/alarm"] for row in rows(folder(tmp_path))] == [0, 0, 0]
     assert "guard:" not in caplog.text
+    stored = json.loads((folder(tmp_path) / "checkpoints/iter_000003/trainer.json").read_text())["guard"]["guard"]
+    assert [len(set(look["dialogues"])) for look in stored["looks"]] == [3] * 3  # of six prompts
 
 
 @pytest.mark.thorough
