@@ -25,7 +25,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import logit_bias_baseline, measure, replies
 from rlhf_dialog.evaluation.compare import Comparison
-from rlhf_dialog.evaluation.divergence import kl_by_token
+from rlhf_dialog.evaluation.divergence import kl_by_reply, log_ratios
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
@@ -122,10 +122,10 @@ class Table:
         drawn = time.monotonic() - began
         measured = measure.measure(answers, self.judges)
         if agent is not None and row.seed == 0:
-            measured.per_prompt["kl"] = self.kl(agent, answers)
+            measured.per_prompt["kl"] = self.kl(agent, answers, kl_by_reply)
         if row.kind == "best":  # of independent draws
-            moved = 0.0 if row.of == START else RowFile(self.folder, f"{row.of}_0").read()["kl"]
-            measured.per_prompt["kl"] = np.full(len(self.prompts), best_of_n_kl(row.count)) + moved
+            moved = self.kl(self.agent(row) if row.model else self.start, answers, log_ratios)
+            measured.per_prompt["kl"] = moved + best_of_n_kl(row.count)
         file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
 
     def answers(self, row: Row) -> tuple[Replies | None, ChatAgent | None]:
@@ -210,13 +210,14 @@ class Table:
             self.start, self.prompts, logit_bias_baseline.choose_scale(bias, score).apply_to(sampling), seed, BATCH
         )
 
-    def kl(self, agent: ChatAgent, answers: Replies) -> measure.Array:
-        """The KL of each reply from the start in nats, at the temperature of the row; NaN where the two have different tokens."""
+    def kl(self, agent: ChatAgent, answers: Replies, distance: Callable[..., measure.Array]) -> measure.Array:
+        """The distance of each reply from the start in nats, at the temperature of the row; NaN where the two have different
+        tokens."""
         if agent is self.start:
             return np.zeros(len(self.prompts))
         if agent.encoder.tokenizer.get_vocab() != self.start.encoder.tokenizer.get_vocab():
             return np.full(len(self.prompts), np.nan)
-        return np.nansum(kl_by_token(agent, self.start, answers, BATCH, self.plan.temperature), axis=1)
+        return distance(agent, self.start, answers, BATCH, self.plan.temperature)
 
     @cached_property
     def chooser(self) -> Scorer:

@@ -170,11 +170,16 @@ class Comparison:
         if agent.encoder.tokenizer.get_vocab() != start.encoder.tokenizer.get_vocab():
             logger.warning("no KL: the two agents have different tokenizers")
             return []
-        temperature = 1.0 if self.sampling.greedy else self.sampling.temperature
-        kl = divergence.kl_by_token(agent, start, self.draws_by_system["after"][0], self.batch_size, temperature)
+        kl = divergence.kl_by_token(
+            agent, start, self.draws_by_system["after"][0], self.batch_size, self._kl_temperature
+        )
         measured["after"].per_prompt["kl_reply"] = np.nansum(kl, axis=1)
         measured["before"].per_prompt["kl_reply"] = np.zeros(len(self.prompts))
         return divergence.by_position(kl)
+
+    @property
+    def _kl_temperature(self) -> float:
+        return 1.0 if self.sampling.greedy else self.sampling.temperature
 
     def _difference(self, measured: dict[str, Measured]) -> dict[str, Any]:
         """After minus before; metrics that count tokens have no difference between two tokenizers."""
@@ -227,10 +232,12 @@ class Comparison:
             for system, agent in self.systems.items():
                 title = f"{system}, best of {count}"
                 with self._time(title):
-                    drawn = self._draw(agent, system, count)
-                    rows[title] = measure.measure(measure.choose_best(drawn, self.judges, scorer), self.judges)
-                if (moved := measured[system].per_prompt.get("kl_reply")) is not None:
-                    rows[title].per_prompt["kl_reply"] = moved + frontier.best_of_n_kl(count)
+                    chosen = measure.choose_best(self._draw(agent, system, count), self.judges, scorer)
+                    rows[title] = measure.measure(chosen, self.judges)
+                    if "kl_reply" in measured[system].per_prompt:
+                        start = self.systems["before"]
+                        moved = divergence.log_ratios(agent, start, chosen, self.batch_size, self._kl_temperature)
+                        rows[title].per_prompt["kl_reply"] = moved + frontier.best_of_n_kl(count)
         return rows
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:

@@ -9,6 +9,7 @@ from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import Replies, batches
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 
 
 @torch.no_grad()
@@ -21,18 +22,11 @@ def kl_by_token(
     reply with less variance than the difference of log-probabilities does; unbiased for replies sampled at `temperature` without
     filters. Both agents have the same tokenizer.
     """
-    encoder = agent.encoder
-
-    def reply_ids(reply: Dialogue) -> list[int]:
-        return encode_without_end(encoder, reply.response) if reply.truncated else encoder.encode_reply(reply.response)
-
-    longest = max(len(reply_ids(reply)) for reply in replies.dialogues)
-    table = np.full((len(replies.dialogues), longest), np.nan)
+    ids = [_reply_ids(agent, reply) for reply in replies.dialogues]
+    table = np.full((len(ids), max(map(len, ids))), np.nan)
     row = 0
     for batch in batches(replies.dialogues, batch_size, "KL"):
-        ids, turns = [reply_ids(dialogue) for dialogue in batch], [dialogue.prompt_turns for dialogue in batch]
-        systems = [dialogue.system for dialogue in batch]
-        tokens, start_tokens = (speaker.encode(turns, systems).with_replies(ids) for speaker in (agent, start))
+        tokens, start_tokens = _both_tokens(agent, start, batch)
         packed = start_tokens.pack()
         features = packed.scatter(start.policy.features(packed)[0])
         reference = start.policy, features
@@ -41,6 +35,43 @@ def kl_by_token(
         table[row : row + len(batch), : kl.shape[1]] = torch.where(tokens.mask, kl.double(), torch.nan).cpu().numpy()
         row += len(batch)
     return table
+
+
+def kl_by_reply(
+    agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
+) -> Array:
+    """The sum of `kl_by_token` over each reply, (B,)."""
+    return np.nansum(kl_by_token(agent, start, replies, batch_size, temperature), axis=1)
+
+
+@torch.no_grad()
+def log_ratios(
+    agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
+) -> Array:
+    """log(probability of a reply by the agent / by its start), (B,), in nats.
+
+    For replies of the agent that were chosen among several: the exact KL before each token is that of replies at random.
+    """
+    sums: list[float] = []
+    for batch in batches(replies.dialogues, batch_size, "KL of chosen replies"):
+        logprobs, start_logprobs = (
+            teacher_forced(speaker.policy, tokens, temperature, with_entropy=False).logprobs.double()
+            for speaker, tokens in zip((agent, start), _both_tokens(agent, start, batch), strict=True)
+        )
+        sums += (logprobs - start_logprobs).sum(dim=1).tolist()
+    return np.asarray(sums)
+
+
+def _reply_ids(agent: ChatAgent, reply: Dialogue) -> list[int]:
+    encoder = agent.encoder
+    return encode_without_end(encoder, reply.response) if reply.truncated else encoder.encode_reply(reply.response)
+
+
+def _both_tokens(agent: ChatAgent, start: ChatAgent, batch: list[Dialogue]) -> tuple[TokenBatch, TokenBatch]:
+    """Prompts and replies as the agent and its start read them."""
+    ids, turns = [_reply_ids(agent, reply) for reply in batch], [reply.prompt_turns for reply in batch]
+    systems = [reply.system for reply in batch]
+    return agent.encode(turns, systems).with_replies(ids), start.encode(turns, systems).with_replies(ids)
 
 
 def by_position(kl: Array) -> list[dict[str, float]]:

@@ -106,7 +106,6 @@ def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_pat
     kl = {name: found["sweep"][name]["kl_reply"]["mean"] for name in rows if "best" in name}
     assert kl["before, best of 4"] == pytest.approx(math.log(4) - 0.75)
     moved = found["after"]["kl_reply"]["mean"]
-    assert kl["after, best of 2"] == pytest.approx(moved + math.log(2) - 0.5)
     assert moved == pytest.approx(sum(one["kl"] * one["replies"] for one in found["kl_by_position"]) / 8)
     assert found["before"]["kl_reply"]["mean"] == 0
     assert (tmp_path / "frontier.png").exists()

@@ -1,13 +1,16 @@
 """Comparisons: the temperature that matches, the sampling of both agents, what two tokenizers have in common."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
@@ -125,6 +128,31 @@ def test_a_model_without_a_template_has_no_system_prompt():
         UserError, match="a system prompt needs a model with a chat template; this one separates turns by"
     ):
         ChatAgent(Policy(gpt2()).eval(), encoder, settings).with_system_prompt("Be brief .")
+
+
+def test_the_kl_of_the_best_of_two_is_that_of_the_chosen_replies():
+    """Their log ratio by a forward pass over each, and the bound log 2 - 1/2; not the KL of replies that nobody chose."""
+    prompts = [Dialogue([text]) for text in ("Hello .", "Where is it ?", "No .", "A table , please .")]
+    agent, start = chat_agent(1, None), chat_agent(0, None)
+    compared = Comparison({"after": agent, "before": start}, prompts, Judges(Scorer(Vowels())), Sampling(9), seed=3)
+    found = compared.run([], best_of=(2,), bias_prompts=BiasPrompts(prompts, prompts))["sweep"]
+    assert found["before, best of 2"]["kl_reply"]["mean"] == pytest.approx(math.log(2) - 0.5)
+    draws = [generate_replies(agent, prompts, Sampling(9), seed).dialogues for seed in (3, 4)]
+    ratios = []
+    for both in zip(*draws, strict=True):
+        best = max(both, key=lambda reply: sum(letter in "aeiou" for letter in reply.response))
+        ids = agent.encoder.encode_reply(best.response)
+        if best.truncated:
+            ids = ids[:-1]
+        context = agent.encoder.encode_prompt(best.prompt_turns)
+        with torch.no_grad():
+            ours, theirs = (
+                speaker.policy.lm(torch.tensor([context + ids])).logits[0, len(context) - 1 : -1].log_softmax(-1)
+                for speaker in (agent, start)
+            )
+        ratios.append(float((ours - theirs)[range(len(ids)), ids].sum()))
+    expected = sum(ratios) / len(prompts) + math.log(2) - 0.5
+    assert found["after, best of 2"]["kl_reply"]["mean"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_best_of_several_replies_is_drawn_once_for_all_counts(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.evaluation.divergence import by_position, kl_by_token
+from rlhf_dialog.evaluation.divergence import by_position, kl_by_token, log_ratios
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from tests.parts.byte_agents import PROMPTS, agent_of
 from tests.parts.tiny import byte_tokenizer, gpt2
@@ -49,6 +49,24 @@ def test_a_separator_of_six_tokens_is_not_among_those_of_a_truncated_reply():
             expected.append(float((logprobs.exp() * (logprobs - reference)).sum()))
             ids.append(token)
         assert row[np.isfinite(row)].tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_log_ratio_of_a_reply_is_that_of_its_tokens(temperature):
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    replies = [PROMPTS[0].with_reply("Yes.", truncated=True), PROMPTS[1].with_reply("Of course . It is late .")]
+    found = log_ratios(agent, start, Replies(replies, [5, 20]), batch_size=1, temperature=temperature)
+    for ratio, dialogue in zip(found, replies, strict=True):
+        ids, expected = agent.encoder.encode_prompt(dialogue.prompt_turns), 0.0
+        tokens = agent.encoder.encode_reply(dialogue.response)
+        for token in tokens[:-1] if dialogue.truncated else tokens:
+            with torch.no_grad():
+                logits = [
+                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1] / temperature for speaker in (agent, start)
+                ]
+            expected += float(logits[0].log_softmax(-1)[token] - logits[1].log_softmax(-1)[token])
+            ids = [*ids, token]
+        assert ratio == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_kl_by_position_is_the_mean_of_those_that_reach_it():

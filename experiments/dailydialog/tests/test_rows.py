@@ -14,6 +14,7 @@ from experiments.dailydialog.systems import System
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.compare import Match
+from rlhf_dialog.evaluation.divergence import log_ratios
 from tests.parts import tiny
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
@@ -115,7 +116,9 @@ def test_the_best_of_draws_of_an_agent(world, made):
     # METEOR reads the reference, so the price alone chooses
     chosen = np.where(by_hand[1][1] > by_hand[0][1], other["mean_words"], one["mean_words"])
     assert np.array_equal(best["mean_words"], chosen)
-    assert best["kl"] == pytest.approx(one["kl"] + np.log(2) - 0.5)
+    agent, start = (rows.ChatAgent.load(world / name) for name in ("agent", "start"))
+    replies = table.stored("agent_best_of_2")
+    assert best["kl"] == pytest.approx(log_ratios(agent, start, replies, temperature=0.7) + np.log(2) - 0.5, abs=1e-5)
 
 
 def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
