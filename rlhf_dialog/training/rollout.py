@@ -154,7 +154,8 @@ def collect_rollout(
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
         precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
-        scores = scorer.subtract_truncation_penalty(torch.tensor(reward_scores.total, dtype=precision), is_truncated)
+        totals = torch.tensor(reward_scores.total, dtype=torch.float64)
+        scores = scorer.subtract_truncation_penalty(totals, is_truncated).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
             raise RewardError(

@@ -48,6 +48,7 @@ class PPOUpdate:
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
+        self.learners = set(self.engines)  # whose steps are made
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
         """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
@@ -59,9 +60,9 @@ class PPOUpdate:
         """
         self.iteration, self.noise, self.overflows = iteration, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
-        policy_lr = 0.0 if iteration <= self.config.critic_warmup else self.config.lr
+        self.learners = {"critic"} if iteration <= self.config.critic_warmup else set(self.engines)
         for name, engine in self.engines.items():
-            engine.set_lr((policy_lr if name == "policy" else self.config.critic_lr) * lr_scale)
+            engine.set_lr((self.config.lr if name == "policy" else self.config.critic_lr) * lr_scale)
         self.warm_up_ddp(rollout)
         counts = self.world.gather(len(rollout))
         num_minibatches = min(self.num_minibatches, sum(counts))
@@ -155,10 +156,10 @@ class PPOUpdate:
             raise self.diagnosis.explain(error, policy, self.noise, suspects) from error.__cause__
 
     def _move(self, is_made: bool, norms: Metrics) -> None:
-        """Make the step of each engine with its clipped gradient, or discard the gradients."""
+        """Make the step of each engine that learns with its clipped gradient; discard the gradients."""
         limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
         for name, engine in self.engines.items():
-            if is_made:
+            if is_made and name in self.learners:
                 engine.clip(limit, norms[NORMS[name]])
                 engine.step()
             else:

@@ -133,6 +133,18 @@ def test_scores_keep_their_order_and_truncation_has_its_price():
     assert roll(models, encoder, Sampling(width, greedy=True)).scores.tolist() == [10.0, 20.0, 30.0]
 
 
+def test_the_price_of_truncation_is_subtracted_before_rounding():
+    """2^24 + 1 is not a number of 32 bits, 2^24 is."""
+
+    class Large(BaseReward):
+        def __call__(self, dialogues):
+            return [2.0**24 + 1] * len(dialogues)
+
+    models, encoder, width = scripted(["abcd"], ["ab", EOS], ["abcd"])
+    rollout = roll(models, encoder, Sampling(width, greedy=True), Large(), truncation_penalty=1.0)
+    assert rollout.scores[rollout.truncated].tolist() == [2.0**24] * 2
+
+
 def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
     class Tenth(BaseReward):
         def __call__(self, dialogues):

@@ -325,8 +325,10 @@ def test_linear_learning_rate_decay(decay):
     assert used == [pytest.approx([4e-3 * share, 8e-3 * share]) for share in shares]
 
 
-def test_in_the_warmup_the_critic_learns_alone():
-    trainer = make_trainer(use_share_model=False, critic_warmup=2, max_iterations=3, weight_decay=0.1)
+@pytest.mark.parametrize("precision", [{}, {"use_amp": True, "amp_dtype": "fp16"}], ids=["fp32", "fp16"])
+def test_in_the_warmup_the_critic_learns_alone(precision):
+    keys = {"use_share_model": False, "critic_warmup": 2, "max_iterations": 3, "weight_decay": 0.1}
+    trainer = make_trainer(**keys, **precision)
     modules = (trainer.models.policy, trainer.models.critic)
     seen = [[parameters(module) for module in modules]]
     for _ in trainer.train():
@@ -336,6 +338,9 @@ def test_in_the_warmup_the_critic_learns_alone():
         for a, b in pairwise(seen)
     ]
     assert moved == [[False, True], [False, True], [True, True]]
+    made = [{int(state["step"]) for state in trainer.optimizers[name].state.values()} for name in ("policy", "critic")]
+    per_iteration = trainer.config.ppo_epoch * trainer.config.num_mini_batch
+    assert made == [{per_iteration}, {3 * per_iteration}]  # the policy's moments begin after the warmup
 
 
 def test_optimizer_settings():
