@@ -28,7 +28,8 @@ from rlhf_dialog.training.ppo import AdaptiveKLController
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
-ROWS = 16  # of each process
+ROWS = 16  # of each process, computed together
+BLOCKS_IN_32_BITS = 4  # of so many rows: one of 16 rows may miss the rare tokens that round ten times as much as others
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
 # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
@@ -63,16 +64,21 @@ def check_type(reference: Policy, num_bits: int) -> None:
 
 @torch.no_grad()
 def measure_rounding(reference: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
-    """|differences| (K,) of the reference's log-probabilities for the first rows, together and each longer alone.
+    """|differences| (K,) of the reference's log-probabilities for the first rows, ROWS together and each longer alone.
 
     Draws no random number. Raises RunStopped when the reference does, in training or in eval mode, and when its rows change each
     other: both would pass for noise.
     """
     if any(module.training for module in reference.modules()):
         raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
-    tokens = replace(tokens.rows(slice(0, ROWS)), prompt_groups=None)
-    if not len(tokens):
-        return torch.empty(0, device=tokens.device)
+    num_rows = min(len(tokens), ROWS * (1 if _is_coarse(reference) else BLOCKS_IN_32_BITS))
+    blocks = [tokens.rows(slice(i, min(i + ROWS, num_rows))) for i in range(0, num_rows, ROWS)]
+    parts = [_measure_block(reference, block, temperature) for block in blocks]
+    return torch.cat(parts) if parts else torch.empty(0, device=tokens.device)
+
+
+def _measure_block(reference: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
+    tokens = replace(tokens, prompt_groups=None)
     before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(len(tokens))]
     together = _predict(reference, tokens, temperature)
     alone, longer = (torch.cat([_predict(reference, row, temperature, more) for row in rows]) for more in (0, 1))
@@ -89,10 +95,9 @@ def _generators() -> list[Tensor]:
 
 def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
     """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
-    is_coarse = reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
     sizes = [x.double() for part in (changes.abs(), rounding) for x in (part.mean(), part.max())]
     mean, largest, *explained = torch.stack(sizes).tolist()  # the host waits once
-    least = LEAST_IN_16_BITS if is_coarse else LEAST_IN_32_BITS
+    least = LEAST_IN_16_BITS if _is_coarse(reference) else LEAST_IN_32_BITS
     explained = [max(x, y) for x, y in zip(explained, least, strict=True)]
     if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
         raise RunStopped(
@@ -100,6 +105,10 @@ def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
             f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
             f"each other. {REMEDIES['packing']}"
         )
+
+
+def _is_coarse(reference: Policy) -> bool:
+    return reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
 
 
 def _predict(reference: Policy, tokens: TokenBatch, temperature: float, times_more: int | None = None) -> Tensor:

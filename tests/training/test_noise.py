@@ -191,6 +191,20 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
         assert len(found) >= trainer.plan.num_responses
 
 
+@pytest.mark.parametrize(("use_amp", "blocks"), [(False, [16, 16, 16, 16]), (True, [16])])
+def test_four_times_as_many_rows_are_measured_in_32_bits(monkeypatch, use_amp, blocks):
+    """Rare tokens round ten times as much as others: of 16 rows the largest noise is that of few of these, or none."""
+    sizes, measure = [], checks._measure_block
+
+    def watched(reference, tokens, temperature):
+        sizes.append(len(tokens))
+        return measure(reference, tokens, temperature)
+
+    monkeypatch.setattr(checks, "_measure_block", watched)
+    make_trainer(use_amp=use_amp, rollout_batch_size=72, max_new_tokens=3).step()
+    assert sizes == blocks
+
+
 def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():
     least = checks.LEAST_IN_16_BITS
     for found in (torch.empty(0), torch.zeros(7)):
