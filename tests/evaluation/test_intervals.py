@@ -169,6 +169,16 @@ def test_a_two_way_table_by_hand():
     assert found == {"mean": 4.0, "low": pytest.approx(4 - half), "high": pytest.approx(4 + half)}
 
 
+def test_a_two_way_table_with_a_hole_by_hand():
+    """Rows 1 2 6 and 3 - 9, the mean 21 / 5. What each adds is its distance from that times 6 / 5, and 0 in the hole: -3.84 -2.64
+    2.16 and -1.44 0 5.76, of mean squares 12.4416 of seeds, 24.3936 of prompts and .2016 of the rest."""
+    found = intervals.interval(mean_statistic(np.array([[1.0, 2.0, 6.0], [3.0, math.nan, 9.0]])))
+    total = 12.4416 + 24.3936 - 0.2016
+    degrees = total**2 / (12.4416**2 + 24.3936**2 / 2 + 0.2016**2 / 2)
+    half = intervals.t_quantile(degrees) * math.sqrt(total / 6)
+    assert found == {"mean": 4.2, "low": pytest.approx(4.2 - half), "high": pytest.approx(4.2 + half)}
+
+
 def test_one_seed_has_the_interval_of_its_dialogues():
     """The quantiles of a binomial of 100 draws with 1/2 are 40 and 60."""
     found = intervals.interval(mean_statistic(np.array([[0.0, 1.0] * 50])))

@@ -132,6 +132,12 @@ def test_rare_words_count_more_than_common_ones():
     ]
 
 
+def test_a_word_that_is_said_twice_counts_twice():
+    """Tea and cups are equally rare; the sum of two teas and a cup is nearer to tea, which is the later reply."""
+    training = [Dialogue([text], reference=text) for text in ("cup", "tea", "other")]
+    assert nearest_replies([Dialogue(["tea cup"]), Dialogue(["tea tea cup"])], training) == ["cup", "tea"]
+
+
 def test_only_the_last_turn_counts():
     asked = Dialogue(["Where is the bar?", "How much is it?"])
     assert nearest_replies([asked], TRAINING) == ["Free."]

@@ -138,6 +138,32 @@ def test_it_is_the_difference_between_two_prompts(folder):
     assert MutualInformation.model_paths({"model": folder}) == LikelihoodPrice.model_paths({"model": folder})
 
 
+def test_a_longer_dialogue_counts_with_its_newest_turns(folder):
+    """The model reads two turns: of a prompt of four, and of a prompt with an answer of the policy in it."""
+    reward = LikelihoodPrice(str(folder), floor=None, tokens=5)
+    cut = Dialogue(["Hello .", "Where is it ?"], response="Inside .")
+    longer = Dialogue(["No .", "A table ?", "Hello .", "Where is it ?"], response="Inside .")
+    went_on = Dialogue(["No ."]).with_reply("Hello .").with_user_turn("Where is it ?").with_reply("Inside .")
+    assert reward.means([longer, went_on]) == pytest.approx([by_hand(reward.speaker, cut, 5)] * 2, abs=1e-5)
+
+
+def test_behind_another_prompt_what_was_said_in_the_episode_is_gone(folder):
+    """Both are asked behind the other's turns alone, which are its prompt and what the policy and its user said."""
+    reward = MutualInformation(str(folder), tokens=5)
+    went_on = Dialogue(["No ."]).with_reply("Hello .").with_user_turn("Where is it ?").with_reply("Inside .")
+    single = Dialogue(["A table ?", "For two ."], response="Of course .")
+    expected = []
+    for prompt, other, text in (
+        (["Hello .", "Where is it ?"], ["A table ?", "For two ."], "Inside ."),
+        (["A table ?", "For two ."], ["Hello .", "Where is it ?"], "Of course ."),
+    ):
+        ours, theirs = (
+            by_hand(reward.likelihood.speaker, Dialogue(turns, response=text), 5) for turns in (prompt, other)
+        )
+        expected.append(ours - theirs)
+    assert reward([went_on, single]) == pytest.approx(expected, abs=1e-5)
+
+
 def test_the_other_prompt_has_another_last_turn():
     a, b, c = (Dialogue([text], "x") for text in ("A ?", "B ?", "C ?"))
     assert others([a, b]) == [1, 0]

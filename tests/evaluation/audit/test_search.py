@@ -26,6 +26,14 @@ def test_it_climbs_to_the_highest_score_and_never_falls():
     assert [text.split().count("honey") for text in found.retrieved] == seen[0].tolist()
 
 
+def test_a_change_is_measured_against_the_best_so_far():
+    """A reward that pays the first texts 10, then 1 and 5 in turn: no change is better, also not than the one before."""
+    rounds = iter([10, *[1, 5] * 3, 10, *[1, 5] * 3])
+    found = search(talks(8), TRAINING, BUDGET, lambda _, texts: np.full(len(texts), next(rounds)), 24, seed=0)
+    assert found.climbed == found.retrieved
+    assert found.grown == [""] * 4
+
+
 def test_the_reward_is_asked_as_often_as_the_budget_says():
     asked = []
     prompts = talks(8)
