@@ -11,10 +11,13 @@ import yaml
 from rlhf_dialog import main
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import chat_template
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.environments.adapters import SingleTurn
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.rewards import Meteor, NoReward
 from rlhf_dialog.runs.data_source import training_prompts
+from rlhf_dialog.training.episodes import EpisodeInProgress
 from tests.parts.ppo_runs import rows, settings
 from tests.parts.tiny import CHATML, chat_tokenizer, llama
 
@@ -85,5 +88,12 @@ def test_a_run_on_messages_and_its_day(keys, monkeypatch, tmp_path, caplog):
     text = agent.encoder.tokenizer.decode(agent.encoder.encode_prompt(["a"]))
     assert text.startswith("It is 05 Jul 2026. <|im_start|>user\na")
     assert "system_prompt" not in load_json(run / "agent/rlhf_dialog.json")
+    behind, read = Dialogue(["a"], system="S"), []
+    agent.generate = lambda prompts, uniform=None: read.append(prompts.prompt_ids[0].tolist())
+    agent.read = lambda responses: []
+    agent.reply([behind])
+    expected = agent.encoder.encode_prompt(["a"], "S")
+    assert read == [expected]
+    assert EpisodeInProgress(SingleTurn(behind), behind, agent).prompt == expected
     monkeypatch.setattr(chat_template, "date", Sunday)
     assert main(["--config", "chat.yaml", "--max_iterations", "3", "--resume", "--date_string", "2026-01-01"]) == 2
