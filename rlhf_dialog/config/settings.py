@@ -130,6 +130,7 @@ class ChatKeys(Settings):
         le=100,
         description="temperature of chat and page; 0: always the most likely token; null: temperature",
     )
+    chat_top_p: float | None = Field(None, gt=0, le=1, description="top_p of chat and page; null: top_p")
     introduction: str | None = Field(
         None,
         min_length=1,

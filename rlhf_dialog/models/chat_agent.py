@@ -1,11 +1,12 @@
 """A trained agent, loaded from its folder with its settings."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ConfigDict
 
-from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
@@ -13,7 +14,7 @@ from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.dimensions import num_embeddings
-from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy, num_positions
@@ -39,7 +40,7 @@ class ChatAgent(Responder):
     """
 
     def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
-        sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
+        sampling = configured_sampling(settings)
         stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
         super().__init__(policy, encoder, sampling, stop, context_size=settings.context_size)
         self.settings = settings
@@ -101,6 +102,17 @@ class ChatAgent(Responder):
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
         (reply,) = self.reply([Dialogue(turns)])
         return reply.text
+
+
+def configured_sampling(settings: SamplingKeys) -> Sampling:
+    """The sampling that training and evaluation use."""
+    return Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
+
+
+def chat_sampling(settings: Config | AgentSettings) -> Sampling:
+    """The sampling of chat and page."""
+    sampling = at_temperature(settings.chat_temperature, configured_sampling(settings))
+    return sampling if settings.chat_top_p is None else replace(sampling, top_p=settings.chat_top_p)
 
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:

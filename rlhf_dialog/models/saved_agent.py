@@ -12,7 +12,7 @@ from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.network import save_policy, spec_of
 
-NEWER = ("system_prompt", "chat_temperature", "introduction")
+NEWER = ("system_prompt", "chat_temperature", "chat_top_p", "introduction")
 
 
 def save_agent(

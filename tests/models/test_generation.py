@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule
+from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, repeats
 from rlhf_dialog.models.policy import Critic, Policy, compare_unfiltered, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.masks import masks_of
@@ -313,6 +313,37 @@ def test_the_forbidden_tokens_are_those_that_end_the_response(make, separator):
         rows = torch.cat([torch.tensor(written, dtype=torch.long).expand(len(every), -1), every.unsqueeze(1)], dim=1)
         left = stop.without_ends(torch.zeros(1, len(every)), rows[:1, :-1])
         assert torch.equal(left[0].isinf(), stop.find_ends(rows)), (text, written)
+
+
+EIGHT = [11, 12, 13, 14, 15, 16, 17, 18]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (EIGHT * 3, True),
+        ([9, 10, *EIGHT * 3], True),
+        ([*EIGHT * 3, 11], True),  # the eight that begin one later
+        ([*EIGHT * 3, 9], False),
+        ([*EIGHT * 2, *EIGHT[:7]], False),
+        ([*EIGHT * 2, 11, 12, 13, 14, 15, 16, 17, 9], False),
+        ([*EIGHT, 11, 12, 13, 9, 15, 16, 17, 18, *EIGHT], False),
+        ([5] * 24, True),
+        ([5] * 23, False),
+        ([1, 2, 3, 4] * 6, True),
+        ([1, 2, 3] * 9, False),
+        (list(range(12)) * 3, False),
+        ([7], False),
+    ],
+)
+def test_a_loop_is_eight_tokens_three_times_and_ends_a_response_of_a_chat_alone(ids, expected):
+    assert repeats(torch.tensor([ids, list(range(len(ids)))])).tolist() == [expected, False]
+    for separator in ("<EOU>", "###"):
+        stop = StopRule(Policy(script([0])), byte_tokenizer(), separator)
+        assert stop.find_ends(torch.tensor([ids])).tolist() == [False]
+        stop.ends_loops = True
+        assert stop.find_ends(torch.tensor([ids])).tolist() == [expected]
+        assert stop.find_ends(torch.tensor([[*ids, EOS]])).tolist() == [True]
 
 
 def drawn(sampling, logits, rows=6000):

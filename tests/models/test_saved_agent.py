@@ -64,7 +64,7 @@ def test_an_agent_keeps_its_system_prompt(tmp_path):
 
 
 def test_an_agent_keeps_what_a_chat_shows(tmp_path):
-    keys = {"introduction": "A waiter.", "chat_temperature": 0.0}
+    keys = {"introduction": "A waiter.", "chat_temperature": 0.0, "chat_top_p": 0.9}
     for given in (keys, {}):
         save_agent(tmp_path / "agent", Policy(gpt2()).eval(), byte_tokenizer(), AgentSettings(**given))
         stored = json.loads((tmp_path / "agent" / AGENT_FILE).read_text())

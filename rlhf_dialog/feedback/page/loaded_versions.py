@@ -10,8 +10,8 @@ from pathlib import Path
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
-from rlhf_dialog.models.generation import Sampling, at_temperature
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, chat_sampling
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.network import AGENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,9 @@ def load_agent(
     plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
     settings = AgentSettings(**plain) if plain else None
     agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config)
-    agent.sampling = at_temperature(agent.settings.chat_temperature, agent.sampling)
-    agent.sampling = agent.sampling if adjust is None else adjust(agent.sampling)
+    sampling = chat_sampling(agent.settings)
+    agent.sampling = sampling if adjust is None else adjust(sampling)
+    agent.stop.ends_loops = True
     return agent
 
 

@@ -3,14 +3,19 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.page import batched_generation as module
 from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
+from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import random_numbers
+from tests.parts.agents import save
 from tests.parts.bots import new_version
 
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"], ["a"]]
@@ -200,3 +205,18 @@ def test_the_log_ratio_by_hand(bot):
         sums.append(float(steps.gather(1, torch.tensor(answer.token_ids).unsqueeze(1)).sum()))
     assert found == pytest.approx(sums[0] - sums[1], abs=1e-4)
     assert abs(found) > 1e-3
+
+
+def test_an_answer_that_goes_into_a_loop_ends_there_and_an_evaluations_reply_does_not(tmp_path):
+    save(tmp_path, {"max_new_tokens": 90, "max_prompt_length": 100, "chat_temperature": 0}, initializer_range=0.3)
+    plain, agent = ChatAgent.load(tmp_path), load_agent(tmp_path)
+    for one in (plain, agent):
+        one.policy.lm.transformer.wpe.weight.data.zero_()  # without positions it loops
+    plain.sampling = replace(plain.sampling, greedy=True)
+    (reply,) = plain.reply([Dialogue(["Hello"])])
+    ids = reply.ids
+    loops = [n for n in range(24, 91) if ids[n - 24 : n - 16] == ids[n - 16 : n - 8] == ids[n - 8 : n]]
+    assert len(ids) == 90 and loops[0] < 90
+    with Answering(agent) as answering:
+        answer = last(answering.stream(["Hello"], answering.begin()))
+    assert (answer.token_ids, answer.ended, answer.truncated) == (tuple(ids[: loops[0]]), True, False)

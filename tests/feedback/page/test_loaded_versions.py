@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent, load_agent
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 from tests.parts.agents import save
 from tests.parts.bots import new_version
@@ -212,3 +213,11 @@ def test_an_agents_chat_temperature_is_its_samplings_and_the_persons_choice_come
     assert (sampling.greedy, sampling.temperature) == expected
     chosen = load_agent(tmp_path, adjust=lambda sampling: at_temperature(0.5, sampling)).sampling
     assert (chosen.greedy, chosen.temperature) == (False, 0.5)
+
+
+@pytest.mark.parametrize(("chat_top_p", "expected"), [(None, 0.6), (0.9, 0.9), (1.0, 1.0)])
+def test_an_agents_chat_top_p_is_its_samplings_whatever_the_temperature(tmp_path, chat_top_p, expected):
+    save(tmp_path, {"top_p": 0.6, "top_k": 7, "chat_top_p": chat_top_p})
+    sampling = load_agent(tmp_path, adjust=lambda sampling: at_temperature(0.5, sampling)).sampling
+    assert (sampling.top_p, sampling.top_k, sampling.temperature) == (expected, 7, 0.5)
+    assert ChatAgent.load(tmp_path).sampling.top_p == 0.6
