@@ -216,7 +216,8 @@ def test_an_answer_that_goes_into_a_loop_ends_there_and_an_evaluations_reply_doe
     (reply,) = plain.reply([Dialogue(["Hello"])])
     ids = reply.ids
     loops = [n for n in range(24, 91) if ids[n - 24 : n - 16] == ids[n - 16 : n - 8] == ids[n - 8 : n]]
-    assert len(ids) == 90 and loops[0] < 90
+    assert len(ids) == 90
+    assert loops[0] < 90
     with Answering(agent) as answering:
         answer = last(answering.stream(["Hello"], answering.begin()))
     assert (answer.token_ids, answer.ended, answer.truncated) == (tuple(ids[: loops[0]]), True, False)
