@@ -11,7 +11,7 @@ from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.ledger import LEDGER, Row, newest_rows
+from rlhf_dialog.runs.services.ledger import LEDGER, Row, first_texts, newest_rows
 
 TURNS = 3  # of a prompt that are shown
 
@@ -29,10 +29,10 @@ def read_run(folder: Path) -> RunRecord:
     if not rows:
         raise UserError(f"{metrics}: has no metrics yet; train first")
     settings = read_yaml(config) if config.is_file() else {}
-    facts, newest = facts_of(folder, len(rows)), list[Row]()
+    facts, newest, first = facts_of(folder, len(rows)), list[Row](), list[Row]()
     with suppress(OSError):
-        newest = newest_rows(folder / LEDGER)
-    return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest)
+        newest, first = newest_rows(folder / LEDGER), first_texts(folder / LEDGER)
+    return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest, first=first)
 
 
 def read_samples(folder: Path) -> list[PageSample]:

@@ -21,7 +21,7 @@ def test_the_page_lies_in_the_run_folder_or_where_it_is_asked_for(tmp_path, caps
     run = make_run(tmp_path / "run")
     assert report.main([str(run)]) == 0
     assert report.main([str(run), "--output", str(tmp_path / "new" / "page.html")]) == 0
-    head = f"{run}: The curve is right: the reward rises, and all other signs are healthy."
+    head = f"{run}: The curve is right: the reward rises, and all other signs are healthy; nothing to do."
     places = (run / "report.html", tmp_path / "new" / "page.html")
     assert capsys.readouterr().out.splitlines() == [line for path in places for line in (head, f"report: {path}")]
     assert places[0].read_bytes() == places[1].read_bytes()

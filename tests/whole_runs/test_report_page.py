@@ -99,7 +99,7 @@ def test_two_runs_are_overlaid_with_the_settings_in_which_they_differ(opened):
     page, noticed = opened([record("runs/a", 0.25), record("runs/b", 0.5)])
     assert page.locator("#verdict h2").all_text_contents() == ["runs/a", "runs/b"]
     figure = page.locator("#charts figure").first
-    assert figure.locator("polyline").count() == 2
+    assert figure.locator("polyline").count() == 4  # each as measured and smoothed
     assert figure.locator(".values").text_content() == "iteration 11:runs/a 2.5runs/b 5"
     assert page.locator("#differences").is_visible()
     assert page.locator("#differences tbody td").all_text_contents() == ["lr", "0.25", "0.5"]

@@ -14,6 +14,7 @@ TEMPLATE = Path(__file__).parent / "page.html"
 MAX_BYTES = 500_000
 MAX_POINTS, MAX_SAMPLES, MAX_LETTERS = 400, 60, 2000  # of a curve; of all runs; of a text
 FEWEST_POINTS = 25
+BEFORE_AFTER, MAX_REPLY = 3, 300  # replies of an iteration at the top of the page; letters of each
 T = TypeVar("T")
 State = Literal["running", "ended", "stopped"]
 
@@ -54,6 +55,7 @@ class RunRecord:
     facts: list[tuple[str, str]] = field(default_factory=list)
     newest: list[Row] = field(default_factory=list)  # rows of the ledger, those of the newest iteration
     live: Live | None = None
+    first: list[Row] = field(default_factory=list)  # rows with texts of the first iteration that has any
 
 
 def build_page(runs: Sequence[RunRecord]) -> str:
@@ -76,6 +78,7 @@ def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) ->
     return {
         "rules": table(),
         "runs": [_run_data(run, points, letters) for run in runs],
+        "replies": [row for run in runs for row in before_after(run, min(letters, MAX_REPLY), len(runs) > 1)],
         "differences": [[shorten(cell, letters) for cell in row] for row in differences(runs)],
         "samples": [asdict(sample) for sample in some(merged, samples)],
         "num_samples": len(merged),
@@ -88,6 +91,18 @@ def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) ->
 def some(items: Sequence[T], limit: int) -> list[T]:
     """At most `limit` of the items, evenly."""
     return [items[len(items) * k // limit] for k in range(limit)] if len(items) > limit else list(items)
+
+
+def before_after(run: RunRecord, letters: int, is_named: bool) -> list[list[float | str | None]]:
+    """Replies of the first and of the newest iteration: (run,) iteration, last turn, reply and score of each."""
+    newest = [row for row in run.newest if "reply" in row]
+    is_later = run.first and newest and newest[0]["iteration"] != run.first[0]["iteration"]
+    rows = []
+    for row in some(run.first, BEFORE_AFTER) + (some(newest, BEFORE_AFTER) if is_later else []):
+        turns = row.get("prompt") or [""]
+        cells = [row["iteration"], turns[-1] if isinstance(turns, list) else turns, row["reply"], row.get("score")]
+        rows.append([_cell(cell, letters) for cell in ([run.name] if is_named else []) + cells])
+    return rows
 
 
 def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any]:

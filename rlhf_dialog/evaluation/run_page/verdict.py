@@ -226,7 +226,7 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
     elif later_findings:
         return f"The reward rises, but look at this: {later_findings}.", findings
     else:
-        return "The curve is right: the reward rises, and all other signs are healthy.", findings
+        return "The curve is right: the reward rises, and all other signs are healthy; nothing to do.", findings
     return f"{head}; look also at this: {later_findings}." if later_findings else f"{head}.", findings
 
 
@@ -286,7 +286,7 @@ def _reward(values: Sequence[float]) -> Finding:
     first, last, change = score_change(values)
     sentence = f"{_format_change(change)}, from {first:.3g} to {last:.3g}"
     if _direction(change) > 0:
-        return Finding("reward", "healthy", f"The reward rises: {sentence}; nothing to do.")
+        return Finding("reward", "healthy", f"The reward rises: {sentence}.")
     if _direction(change) < 0:
         return Finding(FALLS.name, "sick", f"The reward falls: {sentence}; {FALLS.advice}.")
     return Finding(FLAT.name, "sick", f"The reward does not rise: {sentence}; {FLAT.advice}.")
@@ -305,7 +305,7 @@ def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Fin
     rises = _rises(rewards)
     if _direction(change) > 0:
         word = " with the reward" if rises else ""
-        return Finding("validation", "healthy", f"{name} rises{word}: {sentence}; nothing to do.")
+        return Finding("validation", "healthy", f"{name} rises{word}: {sentence}.")
     if _direction(change) < 0:
         word = " while the reward rises" if rises else ""
         return Finding(AGAINST.name, "sick", f"{name} falls{word}: {sentence}; {AGAINST.advice}.")
@@ -324,7 +324,7 @@ def _judge(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
         word = " while the reward rises" if _rises(rewards) else ""
         return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_format_change(change)}; {JUDGE.advice}.")
     word = "rises" if _direction(change) > 0 else "does not fall"
-    return Finding("held-out judge", "healthy", f"{label} {word}: {_format_change(change)}; nothing to do.")
+    return Finding("held-out judge", "healthy", f"{label} {word}: {_format_change(change)}.")
 
 
 def _check_limits(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:
@@ -343,7 +343,7 @@ def _check_limits(metric: str, values: Sequence[float], target: float | None) ->
             return
     sentence = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[limit.measure]}" for limit, number in numbers))
     limits = ", ".join(limit.bound for limit, _ in numbers)
-    yield Finding(label, "healthy", f"{label} is {sentence} (healthy: {limits}); nothing to do.")
+    yield Finding(label, "healthy", f"{label} is {sentence} (healthy: {limits}).")
 
 
 def _measured_values(values: Sequence[float], measure: str, target: float | None) -> float | None:

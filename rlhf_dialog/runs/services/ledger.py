@@ -148,11 +148,15 @@ def _lines_backward(content: mmap.mmap) -> Iterator[tuple[int, Row | None]]:
     while end:
         start = content.rfind(b"\n", 0, end - 1) + 1
         line, end = content[start:end], start
-        row = None
-        with suppress(ValueError):
-            row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
-        is_row = isinstance(row, dict) and isinstance(row.get("iteration"), int)
-        yield start, row if is_row else None
+        yield start, _read_row(line)
+
+
+def _read_row(line: bytes) -> Row | None:
+    """The row of a line; None for one that is not whole."""
+    row = None
+    with suppress(ValueError):
+        row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
+    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
 
 
 def end_of(path: Path, iteration: int) -> int:
@@ -179,6 +183,23 @@ def newest_rows(path: Path) -> list[Row]:
                 break
             rows += [row] if row is not None else []
     return rows[::-1]
+
+
+def first_texts(path: Path) -> list[Row]:
+    """The rows with a reply of the first iteration that has any; none without a ledger."""
+    rows: list[Row] = []
+    if not path.is_file() or not path.stat().st_size:
+        return rows
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if (place := content.find(b'"reply": ')) < 0:
+            return rows
+        file.seek(content.rfind(b"\n", 0, place) + 1)
+        for line in file:
+            row = _read_row(line)
+            if row is not None and rows and row["iteration"] != rows[0]["iteration"]:
+                break
+            rows += [row] if row is not None and "reply" in row else []
+    return rows
 
 
 def cut_ledger(path: Path, iteration: int) -> None:

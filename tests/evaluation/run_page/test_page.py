@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -126,6 +128,50 @@ def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
     assert (len(data["newest"]["rows"]), data["num_newest"]) == (60, 200)
     both = data_of(build_page([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
     assert (both["columns"][0], [row[0] for row in both["rows"]]) == ("run", ["runs/a", "b"])
+
+
+def with_texts(iteration: int, count: int) -> list[dict]:
+    return [
+        {"iteration": iteration, "prompt": ["Hi .", f"{i} ?"], "reply": f"{HOSTILE}{i}", "score": i / 3}
+        for i in range(count)
+    ]
+
+
+def test_a_page_begins_with_replies_of_the_first_and_the_newest_iteration():
+    newest = [{"iteration": 9, "score": 2.0}, *with_texts(9, 2)]
+    data = data_of(build_page([record(first=with_texts(1, 6), newest=newest)]))
+    first = [[1, f"{i} ?", f"{HOSTILE}{i}", pytest.approx(i / 3, rel=1e-5)] for i in (0, 2, 4)]
+    last = [[9, f"{i} ?", f"{HOSTILE}{i}", pytest.approx(i / 3, rel=1e-5)] for i in (0, 1)]
+    assert data["replies"] == first + last
+    both = data_of(build_page([record(first=with_texts(1, 1), newest=with_texts(1, 1)), record("b")]))["replies"]
+    assert both == [["runs/a", 1, "0 ?", f"{HOSTILE}0", 0]]
+    assert data_of(build_page([record(newest=newest[:1])]))["replies"] == []
+    (odd,) = data_of(build_page([record(first=[{"iteration": 1, "reply": "x" * 999, "prompt": None}])]))["replies"]
+    assert odd == [1, "", "x" * 299 + "…", None]
+    shell = TEMPLATE.read_text(encoding="utf-8")
+    assert shell.index('id="first"') < shell.index('id="verdict"') < shell.index('id="charts"')
+
+
+def test_a_table_scrolls_inside_its_box_and_nothing_keeps_a_long_line():
+    shell = TEMPLATE.read_text(encoding="utf-8")
+    assert len(re.findall('<div class="wide"><table', shell)) == shell.count("<table") == 6
+    assert ".wide { overflow-x: auto; max-width: 100%; }" in shell
+    unbroken = re.findall(r"([^{}\n]*?) \{[^}]*nowrap[^}]*\}", shell)
+    assert [name.strip() for name in unbroken] == ["#facts td:first-child", "#newest-rows th"]  # both inside of .wide
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node to run the page's script")
+def test_the_moving_average_has_no_bias_at_the_start_and_leaves_gaps():
+    shell = TEMPLATE.read_text(encoding="utf-8")
+    (source,) = re.findall(r"function smoothed.*?\n  }", shell, re.DOTALL)
+    values = [8.0, None, 2.0, *[5.0] * 97]
+    script = f"{source} console.log(JSON.stringify([smoothed({json.dumps(values)}), smoothed([3, 6])]))"
+    printed = subprocess.run(["node", "-e", script], capture_output=True, check=True, text=True, timeout=60).stdout
+    long, short = json.loads(printed)
+    # of 100 points each weighs 0.8 times the next one, of two 2/3
+    assert (long[0], long[1], long[2]) == (8, None, pytest.approx((8 * 0.8 + 2) / 1.8))
+    assert long[3] == pytest.approx((8 * 0.64 + 2 * 0.8 + 5) / 2.44)
+    assert short == [3, pytest.approx((3 * 2 / 3 + 6) / (5 / 3))]
 
 
 def test_only_the_page_of_one_run_is_live():

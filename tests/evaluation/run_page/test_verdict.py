@@ -67,14 +67,14 @@ def test_a_sign_is_sick_beyond_the_limit_of_the_document_and_healthy_before_it(r
         findings = [one for one in verdict(rows, config)[1][1:]]
         assert ([one.sign for one in findings] == [name]) is is_sick
         assert {one.state for one in findings} == {"sick" if is_sick else "healthy"}
-        assert findings[0].sentence.endswith(f"; {advice}." if is_sick else "; nothing to do.")
+        assert findings[0].sentence.endswith(f"; {advice}." if is_sick else ").")
 
 
 def test_a_reward_that_rises_with_its_interval():
     headline, (reward,) = verdict(rows_of(objective__score=UP), {})
     # Welch: the difference is 4, its standard error sqrt(1/3 + 1/3), and t(0.975) of 4 degrees of freedom 2.776
-    assert reward.sentence == "The reward rises: +4 [+1.73, +6.27], from 2 to 6; nothing to do."
-    assert headline == "The curve is right: the reward rises, and all other signs are healthy."
+    assert reward.sentence == "The reward rises: +4 [+1.73, +6.27], from 2 to 6."
+    assert headline == "The curve is right: the reward rises, and all other signs are healthy; nothing to do."
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_numbers_that_are_not_finite_are_left_out():
             "sick",
             "The held-out judge x falls while the reward rises: -4 [-6.27, -1.73]; take",
         ),
-        (UP, "held-out judge", "healthy", "The held-out judge x rises: +4 [+1.73, +6.27]; nothing to do."),
-        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]; nothing to do."),
+        (UP, "held-out judge", "healthy", "The held-out judge x rises: +4 [+1.73, +6.27]."),
+        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]."),
     ],
 )
 def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, state, said):
@@ -191,5 +191,5 @@ def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, 
     assert headline == (
         "The reward rises, but look at this: held-out judge falls."
         if state == "sick"
-        else "The curve is right: the reward rises, and all other signs are healthy."
+        else "The curve is right: the reward rises, and all other signs are healthy; nothing to do."
     )

@@ -12,6 +12,7 @@ from rlhf_dialog.runs.services.ledger import (
     Ledger,
     cut_ledger,
     end_of,
+    first_texts,
     keep_texts,
     markdown_table,
     newest_rows,
@@ -174,6 +175,16 @@ def test_rows_are_added_and_the_newest_are_read(tmp_path):
         one.close()
     assert newest_rows(path) == [{"iteration": 2, "index": 4}, {"iteration": 2, "index": 3}]
     assert path.read_text().count("\n") == 3
+
+
+def test_the_first_texts_are_those_of_one_iteration(tmp_path):
+    path, row = tmp_path / "ledger.jsonl", {"iteration": 2, "reply": 'a "reply": b'}
+    assert first_texts(path) == []
+    path.write_text(lines_of(1))
+    assert first_texts(path) == []
+    later = [row, {"iteration": 2}, {"iteration": 2, "reply": ""}, {"iteration": 3, "reply": "c"}]
+    path.write_text(lines_of(1, 1) + "".join(json.dumps(one) + "\n" for one in later))
+    assert first_texts(path) == [row, {"iteration": 2, "reply": ""}]
 
 
 def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):
