@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from rlhf_dialog.data.agent_template import stored_settings
 from rlhf_dialog.json_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
@@ -10,7 +11,8 @@ POSITIONS = ("max_position_embeddings", "n_positions", "seq_length")
 
 
 def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> dict[str, Any]:
-    """The settings of an agent for a chat model's folder that has none; empty where the tokenizer has no chat template.
+    """The settings of an agent for a chat model's folder that has none; empty where the tokenizer has no chat template,
+    or an agent's, which holds them (`read_settings`).
 
     `tokenizer` is the folder of another tokenizer. Prompt and reply fit into the model's positions: a quarter of them, at
     most 512, is for the reply.
@@ -19,7 +21,7 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     {'turn_separator': 'chat_template', 'context_size': 1000, 'max_new_tokens': 512, 'max_prompt_length': 4096, 'top_p': 0.8}
     """
     folder = Path(folder).expanduser()
-    if not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
+    if stored_settings(folder) or not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
         return {}
     config, sampling = _json(folder / "config.json"), _json(folder / "generation_config.json")
     positions = next((found for name in POSITIONS if isinstance(found := config.get(name), int)), None)

@@ -11,7 +11,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, remove_marks
-from rlhf_dialog.data.prompts import PromptEncoder, check_room, count_shared, pad_id, separator_ids
+from rlhf_dialog.data.prompts import (
+    PromptEncoder,
+    check_room,
+    count_shared,
+    longest_first,
+    pad_id,
+    separator_ids,
+    special_tokens,
+)
 from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.errors import UserError
 
@@ -43,17 +51,17 @@ class TemplateEncoder:
         self._probe = render(tokenizer, [PROBE])
         self._probe_ids = self._encode(self._probe)
         written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
-        self._marks = control_tokens(tokenizer, written)
-        self._reply_marks = control_tokens(tokenizer, written, THINKING)
+        self.marks = control_tokens(tokenizer, written)
+        self.reply_marks = control_tokens(tokenizer, written, THINKING)
         self._thought = self._closed_thought()
         self._heads: dict[str | None, int] = {}
         self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
         if self.system_prompt is not None:
             check_system(tokenizer, self.system_prompt)
-        self._takes_system = writes_system(tokenizer)
-        self._assistant_may_begin = {
+        self.takes_system = writes_system(tokenizer)
+        self.assistant_may_begin = {
             system: accepts(tokenizer, [PROBE_REPLY, PROBE], system)
-            for system in (None, PROBE)[: 1 + self._takes_system]
+            for system in (None, PROBE)[: 1 + self.takes_system]
         }
         if self.system_prompt is not None:
             check_room(self, self.system_prompt)
@@ -112,11 +120,11 @@ class TemplateEncoder:
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it, without special tokens."""
-        return remove_marks(turn, self._marks)
+        return remove_marks(turn, self.marks)
 
     def _spoken_by(self, turns_left: int, turn: str) -> str:
         """The turn with `turns_left` - 1 turns behind it, which says whose it is."""
-        return remove_marks(turn, self._reply_marks if ROLES[turns_left % 2] == "assistant" else self._marks)
+        return remove_marks(turn, self.reply_marks if ROLES[turns_left % 2] == "assistant" else self.marks)
 
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
@@ -149,10 +157,10 @@ class TemplateEncoder:
         return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
 
     def _encode_turns(self, turns: Sequence[str], system: str | None) -> list[int]:
-        if system is not None and not self._takes_system:
+        if system is not None and not self.takes_system:
             turns, system = put_before_user(turns, system), None
         assistant_begins = len(turns) % 2 == 0
-        refused = assistant_begins and not self._assistant_may_begin[None if system is None else PROBE]
+        refused = assistant_begins and not self.assistant_may_begin[None if system is None else PROBE]
         return self._encode(render(self.tokenizer, turns[1:] if refused else turns, system=system))
 
     def _after_prompt(self, turn: str) -> list[int]:
@@ -284,12 +292,10 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[
 
 def control_tokens(
     tokenizer: PreTrainedTokenizerBase, written: Iterable[int], allowed: Iterable[str] = ()
-) -> re.Pattern[str]:
+) -> list[str]:
     """What a turn must not hold: the special tokens, and those of the added tokens that a template has `written`."""
-    added = {i: token for token, i in tokenizer.get_added_vocab().items()}
-    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    tokens = (special | {added[i] for i in written if i in added} | set(tokenizer.all_special_tokens)) - {*allowed}
-    return re.compile("|".join(re.escape(token) for token in sorted(tokens) if token.strip()) or r"(?!)")
+    added = {i: token for token, i in tokenizer.get_added_vocab().items() if token.strip()}
+    return longest_first({*special_tokens(tokenizer), *(added[i] for i in written if i in added)} - {*allowed})
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

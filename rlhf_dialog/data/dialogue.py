@@ -1,6 +1,5 @@
 """A dialogue as text: its turns, its rendering to a prompt, and the way back from generated text. No tensors here."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,10 +106,16 @@ def fit_newest(
     return ids[:head] + ids[len(ids) - max_length + head :]
 
 
-def remove_marks(text: str, marks: re.Pattern[str]) -> str:
-    """`text` with a space in place of each of the `marks`, and white space collapsed; without a mark, as it is."""
-    while marks.search(text):
-        replaced = " ".join(marks.sub(" ", text).split())
+def remove_marks(text: str, marks: Sequence[str]) -> str:
+    """`text` with a space in place of each of the `marks`, in their order, and white space collapsed; without one, as it is.
+
+    (`agent_template.WORDS` says the same in the language of chat templates.)
+    """
+    while any(mark in text for mark in marks):
+        replaced = text
+        for mark in marks:
+            replaced = replaced.replace(mark, " ")
+        replaced = " ".join(replaced.split())
         if replaced == text:  # the mark is a space
             break
         text = replaced

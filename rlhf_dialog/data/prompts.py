@@ -4,9 +4,8 @@ B prompts, P prompt tokens.
 """
 
 import logging
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -128,7 +127,7 @@ def _without_separator(records: dict[int, DialogueRecord], separator: str, where
         sum(separator in text for record in holders.values() for text in _texts(record)),
         separator,
     )
-    marks = re.compile(re.escape(separator))
+    marks = [separator]
     changed = {
         number: replace(
             record,
@@ -240,8 +239,8 @@ def long_utterances(record: DialogueRecord) -> set[str]:
 class PromptEncoder:
     """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn.
 
-    Inside a turn, a space replaces the separator. A system message is the first turn, which is not cut. Raises UserError when
-    `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
+    Inside a turn, a space replaces the separator and the special tokens. A system message is the first turn, which is not cut.
+    Raises UserError when `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
     """
 
     def __init__(
@@ -253,7 +252,7 @@ class PromptEncoder:
     ):
         self.tokenizer = tokenizer
         self.separator = separator
-        self._marks = re.compile(re.escape(separator))
+        self.marks = longest_first({separator, *special_tokens(tokenizer)})
         self._added = {i for token, i in tokenizer.get_added_vocab().items() if separator in token}
         self.max_prompt_length = max_prompt_length
         first = tokenizer("a")["input_ids"][:1]
@@ -296,7 +295,7 @@ class PromptEncoder:
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it."""
-        return remove_marks(turn, self._marks)
+        return remove_marks(turn, self.marks)
 
     def encode_target(self, turn: str) -> list[int]:
         """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
@@ -346,6 +345,18 @@ def check_room(encoder: Any, system_prompt: str) -> None:
             f"system_prompt: takes {encoder.head()} of the {encoder.max_prompt_length} tokens of max_prompt_length, which leaves "
             "no room for a turn; shorten it, or raise max_prompt_length"
         )
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The texts of the tokens that no text of people may become, without those that are white space."""
+    added = tokenizer.added_tokens_decoder.values()
+    tokens = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+    return {token for token in tokens if token.strip()}
+
+
+def longest_first(tokens: Iterable[str]) -> list[str]:
+    """The order in which `remove_marks` takes them: a token before those that it contains."""
+    return sorted(tokens, key=lambda token: (-len(token), token))
 
 
 def separator_ids(tokenizer: PreTrainedTokenizerBase, separator: str) -> set[int]:

@@ -9,8 +9,9 @@ from pydantic import ConfigDict
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
-from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks
+from rlhf_dialog.data.agent_template import stored_settings
+from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.dimensions import num_embeddings
@@ -44,7 +45,6 @@ class ChatAgent(Responder):
         stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
         super().__init__(policy, encoder, sampling, stop, context_size=settings.context_size)
         self.settings = settings
-        self._marks = control_tokens(encoder.tokenizer, ())
 
     @classmethod
     def load(
@@ -95,7 +95,7 @@ class ChatAgent(Responder):
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""
-        return remove_marks(self.encoder.spoken(text), self._marks)
+        return self.encoder.spoken(text)
 
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""
@@ -116,12 +116,16 @@ def chat_sampling(settings: Config | AgentSettings) -> Sampling:
 
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
-    """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
+    """The settings beside a model, those in its chat template where the file is missing, or `default`.
+
+    Raises UserError when the file is damaged, or newer than this program.
+    """
     path = Path(os.path.expanduser(folder)) / AGENT_FILE
-    if not path.is_file():
+    stored = {} if path.is_file() else stored_settings(path.parent)
+    if not (path.is_file() or stored):
         return default or AgentSettings()
     try:
-        settings = load_json(path)
+        settings = stored or load_json(path)
         if (version := settings.pop("format_version", AGENT_FORMAT)) > AGENT_FORMAT:
             raise UserError(
                 f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"

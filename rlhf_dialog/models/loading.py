@@ -19,6 +19,7 @@ from transformers.activations import NewGELUActivation
 
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import ClassConfig, Config
+from rlhf_dialog.data.agent_template import own_template
 from rlhf_dialog.data.chat_template import fix_date
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
@@ -156,10 +157,13 @@ def fuse_gelu(lm: PreTrainedModel) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def read_tokenizer(
+    path: str, key: str, trust_remote_code: bool = False, as_saved: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub name. Raises UserError when there is none, or it is empty.
 
-    (For some model folders without a tokenizer, transformers makes an empty one.)
+    (For some model folders without a tokenizer, transformers makes an empty one.) An agent's has the chat template that it had
+    before the agent was saved; `as_saved`: the agent's, which other programs read.
     """
     tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=trust_remote_code)
     with readable(path, key, "a tokenizer"):
@@ -174,6 +178,8 @@ def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreT
         raise UserError(
             f"{key}: the tokenizer of '{path}' has a chat template named {bad[0]!r}, which is a path out of its folder; rename it"
         )
+    if not as_saved:
+        tokenizer.chat_template = own_template(tokenizer.chat_template)
     return tokenizer
 
 

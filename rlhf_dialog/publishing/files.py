@@ -1,23 +1,19 @@
 """Which files of a model's folder are published, and their content."""
 
 import fnmatch
-import json
 import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import damage_as_user_error, load_json, parse_json
-from rlhf_dialog.models.chat_agent import AGENT_FILE, read_settings
-from rlhf_dialog.models.loading import read_tokenizer
+from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.models.relevance import is_relevance_folder
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"
 CLEANED = ("config.json", "generation_config.json", "tokenizer_config.json")
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")
 Kind = Literal["agent", "reward model"]
 Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
 
@@ -74,8 +70,6 @@ def published_files(folder: Path, key: str) -> Files:
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
         files[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
-    if (folder / AGENT_FILE).is_file() and isinstance(content := files.get("generation_config.json"), bytes):
-        files["generation_config.json"] = _with_sampling(content, folder, key)
     return files
 
 
@@ -91,23 +85,6 @@ def _content(path: Path, key: str) -> bytes:
             content = clean_json(content)
     refuse_secrets(path.name, content, key)
     return content
-
-
-def _with_sampling(content: bytes, folder: Path, key: str) -> bytes:
-    """The generation configuration with the agent's own sampling and ends, so that plain transformers answers as the agent does.
-
-    A separator that is known by its text alone ends no response of plain transformers.
-    """
-    settings, tree = settings_in(folder, key, AGENT_FILE), parse_json(content)
-    tree.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
-    own, words = tree.get("eos_token_id"), read_tokenizer(str(folder), key)
-    ends = {words.eos_token_id, *(own if isinstance(own, list) else [own]), *settings.get("stop_token_ids", [])} - {
-        None
-    }
-    ends |= closing_ids(words, read_settings(folder).turn_separator)
-    sampling = {name: settings[name] for name in SAMPLING if name in settings}
-    ended = {"eos_token_id": sorted(ends)} if ends else {}
-    return (json.dumps({**tree, "do_sample": True, **sampling, **ended}, indent=2) + "\n").encode()
 
 
 def write(files: Files, folder: Path) -> None:

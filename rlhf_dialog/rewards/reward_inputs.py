@@ -10,7 +10,6 @@
 OpenRLHF closes a text or a template with a space and the end-of-text token, in place of line ends (`closed`).
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from rlhf_dialog.data.chat_template import (
     writes_system,
 )
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
-from rlhf_dialog.data.prompts import count_shared
+from rlhf_dialog.data.prompts import count_shared, longest_first
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
 FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
@@ -63,9 +62,8 @@ class RewardInput:
             self._user_must_begin = not accepts(tokenizer, [PROBE_REPLY, PROBE])
             self._takes_system = writes_system(tokenizer)
             self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
-        marks = control_tokens(tokenizer, written).pattern
-        own = form == DIALOGUE and separator not in tokenizer.all_special_tokens
-        self._marks = re.compile(f"{marks}|{re.escape(separator)}" if own else marks)
+        marks = control_tokens(tokenizer, written)
+        self._marks = longest_first({separator, *marks}) if form == DIALOGUE else marks
         self._ids: Callable[[Sequence[str], str, str | None], Ids] = {
             DIALOGUE: self._dialogue,
             CHAT_TEMPLATE: self._chat_template,

@@ -131,7 +131,7 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
         )
     with readable(path, key, "a reward model"):
         check_memory(config, path, key)
-    tokenizer = read_tokenizer(path, key)
+    tokenizer = read_tokenizer(path, key, as_saved=True)  # TRL trains on what an agent's template writes
     options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
     if is_openrlhf(config) and tokenizer.eos_token_id is None:
         what = "has no end-of-text token (eos_token), which ends its texts; set one"

@@ -8,12 +8,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.feedback.store.bot import copy_agent
 from rlhf_dialog.models import saved_agent
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings
-from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.models.loading import Policy, read_tokenizer
 from rlhf_dialog.models.saved_agent import save_agent
-from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+from rlhf_dialog.rewards.reward_inputs import RewardInput
+from rlhf_dialog.runs.identity import tokenizer_fingerprint
+from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
+from tests.parts.tiny import CHATML, byte_tokenizer, chat_tokenizer, gpt2, llama
 from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.thorough
@@ -70,6 +77,86 @@ def test_an_agent_keeps_what_a_chat_shows(tmp_path):
         stored = json.loads((tmp_path / "agent" / AGENT_FILE).read_text())
         assert {key: stored[key] for key in keys if key in stored} == given  # older versions do not know them
         assert read_settings(tmp_path / "agent").introduction == given.get("introduction")
+
+
+CHAT = {"turn_separator": "chat_template", "system_prompt": "Be brief .", "context_size": 3}
+
+
+def save_chat_agent(folder, **settings):
+    tokenizer, policy = chat_tokenizer(), Policy(gpt2(vocab_size=261)).eval()
+    save_agent(folder, policy, tokenizer, AgentSettings(**{**CHAT, **settings}))
+    return folder
+
+
+def test_plain_transformers_samples_as_the_agent(tmp_path):
+    settings = {"temperature": 0.5, "top_k": 0, "top_p": 0.9, "max_new_tokens": 7, "stop_token_ids": [65]}
+    save_agent(tmp_path / "agent", Policy(gpt2()).eval(), byte_tokenizer(), AgentSettings(**settings))
+    stored = json.loads((tmp_path / "agent/generation_config.json").read_text())
+    del settings["stop_token_ids"]
+    expected = settings | {"do_sample": True, "eos_token_id": [65, 257, 258]}  # its own, and the separator's
+    assert {name: stored[name] for name in expected} == expected
+    assert "stop_strings" not in stored
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "agent").generation_config
+    assert {name: getattr(loaded, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("chat_temperature", "sampling"), [(0.3, (True, 0.3)), (0.0, (False, 1.0)), (None, (True, 0.8))]
+)
+def test_other_programs_have_the_temperature_of_the_chat(tmp_path, chat_temperature, sampling):
+    save_chat_agent(tmp_path / "agent", temperature=0.8, chat_temperature=chat_temperature)
+    stored = json.loads((tmp_path / "agent/generation_config.json").read_text())
+    assert (stored["do_sample"], stored["temperature"]) == sampling
+    assert stored["eos_token_id"] == [257, 260], "its own, and that of the template"
+
+
+def test_plain_transformers_says_what_the_agent_says(tmp_path):
+    """Greedily, to the separator, an end that the model's own generation configuration does not have."""
+    folder, lm = tmp_path / "agent", gpt2()
+    save_agent(folder, Policy(lm).eval(), byte_tokenizer(), AgentSettings(max_new_tokens=9, top_k=1))
+    assert lm.generation_config.max_new_tokens is None, "the model that is trained on stays as it is"
+    chat = ChatAgent.load(folder)
+    prompt = chat.encoder.encode_prompt(["Hi ."])
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    theirs = plain.generate(torch.tensor([prompt]), do_sample=False)[0, len(prompt) :].tolist()
+    assert theirs == chat.reply([Dialogue(["Hi ."])])[0].ids == [258]
+
+
+@pytest.mark.parametrize("separator", ["chat_template", "<EOU>", "|"])
+def test_all_readers_of_templates_read_an_agent_as_before_it_was_saved(tmp_path, separator):
+    """With rlhf_dialog.json, and without it."""
+    system = {"system_prompt": None} if separator != "chat_template" else {}
+    folder = save_chat_agent(tmp_path / "agent", turn_separator=separator, max_new_tokens=9, **system)
+    turns, before = ["a", "b", "c", "d<eos>e"], chat_tokenizer()
+    encoder = prompt_encoder(before, separator, 128, CHAT["system_prompt"] if not system else None)
+    dialogue, read = Dialogue(turns, response="f"), []
+    for _ in range(2):
+        tokenizer = read_tokenizer(str(folder), "--agent")
+        assert tokenizer_fingerprint(tokenizer) == tokenizer_fingerprint(before)
+        for agent in (ChatAgent.load(folder), load_agent(folder), load_speaker(str(folder), sampling=())):
+            assert agent.encoder.encode_prompt(turns[-3:]) == encoder.encode_prompt(turns[-3:])
+            assert (agent.settings.turn_separator, agent.settings.max_new_tokens) == (separator, 9)
+        bot_agent = tmp_path / f"copy {len(read)}"
+        copy_agent(folder, bot_agent)
+        assert read_settings(bot_agent) == read_settings(folder)
+        saved = read_tokenizer(str(folder), "--agent", as_saved=True)
+        rewards = [RewardInput(one, CHAT_TEMPLATE, CHAT_TEMPLATE, 200) for one in (tokenizer, saved)]
+        read.append([one.encode(dialogue) for one in rewards])
+        (folder / AGENT_FILE).unlink(missing_ok=True)
+    assert read[0] == read[1]
+
+
+def test_what_is_trained_from_an_agent_has_the_template_of_before(tmp_path):
+    first = save_chat_agent(tmp_path / "first")
+    tokenizer = read_tokenizer(str(first), "model_path")
+    tokenizer.save_pretrained(tmp_path / "fine_tuned")
+    assert (tmp_path / "fine_tuned" / "chat_template.jinja").read_text() == CHATML
+    settings = AgentSettings(**{**CHAT, "system_prompt": "Be long .", "context_size": 1})
+    save_agent(tmp_path / "second", Policy(gpt2(vocab_size=261)).eval(), tokenizer, settings)
+    text = AutoTokenizer.from_pretrained(tmp_path / "second").apply_chat_template(
+        [{"role": "user", "content": x} for x in "ab"], tokenize=False
+    )
+    assert text == "<|im_start|>system\nBe long .<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
 
 
 def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):

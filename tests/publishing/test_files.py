@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import AgentSettings
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.publishing.files import folder_kind, published_files, write
 from tests.parts import tiny
 from tests.parts.agents import save
@@ -45,24 +44,13 @@ def test_only_named_files_are_published(folder, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
-def test_plain_transformers_samples_as_the_agent(folder):
-    generation = json.loads(published_files(folder, "--agent")["generation_config.json"])
-    wanted = {"do_sample": True, "max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9}
-    assert {name: generation[name] for name in wanted} == wanted
-    assert generation["eos_token_id"] == [257, 258], "its own end, and the separator"
-
-
-def test_plain_transformers_says_what_the_agent_says(tmp_path):
-    """Greedily, to the separator, an end that the model's own generation configuration does not have."""
-    agent = save(tmp_path / "agent", {"max_new_tokens": 9, "top_k": 1, "stop_token_ids": [65]})
-    (tmp_path / "out").mkdir()
-    write(published_files(agent, "--agent"), tmp_path / "out")
-    chat = ChatAgent.load(agent)
-    prompt = chat.encoder.encode_prompt(["Hi ."])
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    theirs = model.generate(torch.tensor([prompt]), do_sample=False)[0, len(prompt) :].tolist()
-    assert theirs == chat.reply([Dialogue(["Hi ."])])[0].ids == [258]
-    assert model.generation_config.eos_token_id == [65, 257, 258]
+def test_template_and_sampling_of_an_agent_are_published_as_they_are(tmp_path):
+    save_agent(tmp_path / "agent", Policy(tiny.gpt2()).eval(), tiny.byte_tokenizer(), AgentSettings(temperature=0.5))
+    found = published_files(tmp_path / "agent", "--agent")
+    assert found["chat_template.jinja"] == (tmp_path / "agent" / "chat_template.jinja").read_bytes()
+    stored = json.loads((tmp_path / "agent" / "generation_config.json").read_text())
+    assert json.loads(found["generation_config.json"]) == stored
+    assert stored["temperature"] == 0.5
 
 
 def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):

@@ -1,0 +1,166 @@
+"""What transformers renders with the template of a saved agent is what the agent's encoder reads, id for id."""
+
+import json
+import random
+from copy import copy
+
+import pytest
+from tokenizers import AddedToken
+
+from rlhf_dialog.data.agent_template import FILE, agent_template, own_template, stored_settings
+from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
+from tests.parts.chatml import BOS, EOS, OPEN, said, spell
+from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer, merging_tokenizer
+
+SYSTEM = 'Be "kind" # {{ brief }} \\n\nü 🙂 .'
+SWITCHED = CHATML + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+PIECES = (
+    *(
+        "Hello",
+        "a  b",
+        "Où est-ce ? 🙂",
+        "{{ messages }}",
+        "{% set x = 1 %}",
+        "#} -#}",
+        'it\'s "so"',
+        "\\n",
+        "\n\n",
+        "\u00a0",
+    ),
+    *("<eos>", "<pad>", "<s>", "<|im_end|>", "<|im_start|>user\n", "<EOU>", " ###", "|", "<|im_<eos>end|>", "<think>"),
+)
+
+
+def encoder_of(tokenizer, separator: str, system_prompt: str | None = None) -> TurnEncoder:
+    return prompt_encoder(tokenizer, separator, 100_000, system_prompt)
+
+
+ENCODERS = {
+    "a token": lambda: encoder_of(byte_tokenizer(), "<EOU>"),
+    "a text": lambda: encoder_of(byte_tokenizer(separator_token=False), "<EOU>"),
+    "a text that merges": lambda: encoder_of(merging_tokenizer(), "###"),
+    "a new line": lambda: encoder_of(byte_tokenizer(), "\n"),
+    "a text behind BOS": lambda: encoder_of(chat_tokenizer(), "|"),
+    "chatml": lambda: encoder_of(chat_tokenizer(), "chat_template"),
+    "chatml, the user first": lambda: encoder_of(chat_tokenizer(CHATML_USER_FIRST), "chat_template"),
+    "llama 2": lambda: encoder_of(chat_tokenizer(LLAMA2), "chat_template"),
+    "a system prompt": lambda: encoder_of(chat_tokenizer(), "chat_template", SYSTEM),
+    "thinking": lambda: encoder_of(chat_tokenizer(SWITCHED), "chat_template"),
+    "lines": lambda: encoder_of(
+        chat_tokenizer("\n\n  {% if true %}x{% endif %}\n " + CHATML + "\n\n"), "chat_template"
+    ),
+}
+
+
+def saved(encoder: TurnEncoder, context_size: int = 5, **settings):
+    """The tokenizer as an agent's folder has it."""
+    tokenizer = copy(encoder.tokenizer)
+    keys = {"context_size": context_size, "turn_separator": "not read here", **settings}
+    tokenizer.chat_template = agent_template(encoder, keys)
+    return tokenizer
+
+
+def messages(turns: list[str], last: str = "user") -> list[dict[str, str]]:
+    roles = ("user", "assistant") if last == "user" else ("assistant", "user")
+    return [
+        {"role": roles[i % 2], "content": turn} for i, turn in zip(range(len(turns) - 1, -1, -1), turns, strict=True)
+    ]
+
+
+def prompt_ids(tokenizer, chat, **options) -> list[int]:
+    return tokenizer.apply_chat_template(chat, add_generation_prompt=True, **options)["input_ids"]
+
+
+def made_up_dialogues(count: int) -> list[list[str]]:
+    draw = random.Random(5)
+    texts = [" ".join(draw.choices(PIECES, k=draw.randint(1, 5))).strip() or "Yes" for _ in range(9 * count)]
+    return [texts[9 * i : 9 * i + draw.randint(1, 9)] for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_transformers_renders_the_ids_of_the_encoder(name, count):
+    encoder = ENCODERS[name]()
+    for context_size in (2, 5):
+        tokenizer = saved(encoder, context_size)
+        for turns in made_up_dialogues(count):
+            expected = encoder.encode_prompt(turns[-context_size:])
+            assert prompt_ids(tokenizer, messages(turns)) == expected, turns
+            padded = [f" {turn}\n" for turn in turns]
+            assert prompt_ids(tokenizer, messages(padded), enable_thinking=True) == expected, turns
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_dialogue_that_ends_with_the_reply_is_prompt_and_target(name):
+    """What TRL trains on, but for white space that a template writes behind the end of the turn."""
+    encoder = ENCODERS[name]()
+    tokenizer = saved(encoder, 3)
+    for turns in (["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e", "f"]):
+        ids = tokenizer.apply_chat_template(messages(turns, "assistant"))["input_ids"]
+        expected = encoder.encode_prompt(turns[:-1][-3:]) + encoder.encode_target(turns[-1])
+        assert ids[: len(expected)] == expected
+        assert not tokenizer.decode(ids[len(expected) :]).replace("<think>", "").strip()
+
+
+def test_the_texts_by_hand():
+    chatml = saved(encoder_of(chat_tokenizer(), "chat_template"), 2)
+    chat = messages(["a", "b", "c<|im_end|><|im_start|>system"])
+    assert prompt_ids(chatml, chat) == said("assistant", "b") + said("user", "c system") + OPEN
+    bar = saved(encoder_of(chat_tokenizer(), "|"), 2)
+    assert prompt_ids(bar, messages(["a", "b", "c|d<eos>"])) == spell(BOS, "b | c d |")
+    whole = bar.apply_chat_template(messages(["a", "b"], "assistant"))["input_ids"]
+    assert whole == spell(BOS, "a | b |", EOS)
+
+
+def test_a_client_may_bring_a_system_message_parts_and_several_messages_of_one_role():
+    tokenizer = saved(encoder_of(chat_tokenizer(), "chat_template", "Be brief ."), 2)
+    chat = [
+        {"role": "developer", "content": "You are a<|im_end|> cook ."},
+        {"role": "assistant", "content": "Hi ."},
+        {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]},
+        {"role": "user", "content": " three "},
+    ]
+    expected = said("system", "You are a cook .") + said("assistant", "Hi .") + said("user", "One two\n\nthree") + OPEN
+    assert prompt_ids(tokenizer, chat) == expected
+    expected = said("system", "Be brief .") + said("user", "One two\n\nthree") + OPEN
+    assert prompt_ids(tokenizer, [{"role": "system", "content": ""}, *chat[2:]]) == expected
+    bar = saved(encoder_of(byte_tokenizer(), "<EOU>"))
+    assert bar.decode(prompt_ids(bar, chat)) == "You are a<|im_end|> cook .<EOU> Hi .<EOU> One two\n\nthree<EOU>"
+
+
+def test_a_token_that_a_replacement_makes_and_one_inside_of_another():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken(text, special=True) for text in ("<x y>", "<eos><eos>", "<e", "s>")])
+    encoder = encoder_of(tokenizer, "<EOU>")
+    rendered = saved(encoder)
+    texts = {"<x<pad>y>": "", "<x <x<pad>y>y>": "", "a<eos><eos>b": "a b", "<e<eos>os>": "o", "a  b": "a  b"}
+    for text, left in texts.items():
+        ids = prompt_ids(rendered, messages([text]))
+        assert ids == encoder.encode_prompt([text])
+        assert ids == tokenizer(f"{left} <EOU>")["input_ids"]
+
+
+def test_the_tokenizers_own_template_and_the_settings_come_back(tmp_path):
+    for name, make in ENCODERS.items():
+        encoder = make()
+        template = agent_template(encoder, {"context_size": 4, "introduction": "#} {# -#}\n Ça va ?"})
+        assert own_template(template) == encoder.tokenizer.chat_template, name
+        (tmp_path / FILE).write_text(template, encoding="utf-8")
+        assert stored_settings(tmp_path) == {"context_size": 4, "introduction": "#} {# -#}\n Ça va ?"}, name
+    assert own_template(CHATML) == CHATML
+    assert own_template(None) is None
+    several = {"default": CHATML, "tool_use": LLAMA2}
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = several
+    for separator in ("chat_template", "|"):
+        assert own_template(agent_template(encoder_of(tokenizer, separator), {"context_size": 4})) == several
+
+
+@pytest.mark.parametrize(
+    "head", ["", "{#- agent of rlhf-dialog {", "{#- agent of rlhf-dialog [] -#}\n", json.dumps({"a": 1})]
+)
+def test_a_template_that_is_not_an_agents_is_left_alone(tmp_path, head):
+    (tmp_path / FILE).write_text(head + CHATML, encoding="utf-8")
+    assert stored_settings(tmp_path) == {}
+    assert own_template(head + CHATML) == head + CHATML
+    assert stored_settings(tmp_path / "absent") == {}
