@@ -35,7 +35,7 @@ from rlhf_dialog.commands.options import option, register, run_command
 from rlhf_dialog.config.loading import check_keys, find_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.hub import check_folder, is_local
+from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import report
@@ -172,6 +172,7 @@ def run(options: EvaluateOptions) -> None:
     system_prompts = [None if text == "null" else text for text in options.system_prompt]
     result = comparison.run(load_training_prompts(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
     result["settings"] = record_settings(options, task, sampling, judges, prompts)
+    result[LOCAL_KEY] = local_names(result["settings"])
     write_results(options, report.finite(result), comparison)
 
 

@@ -6,6 +6,8 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
@@ -20,6 +22,8 @@ MODEL_FILES = (  # of a model, its tokenizer and our settings; no pickles, no co
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "*.jinja"),
 )
+LOCAL_NAMES = "local_names.json"  # in a run folder: `local_names` of its settings when it began
+LOCAL_KEY = "local_names"  # the same in evaluation.json and report.json
 
 MADE_BY = {  # the commands that make what the shipped YAML files read, by the beginning of the path
     "runs/quickstart_": "make quickstart",
@@ -66,6 +70,16 @@ def check_made(path: str, where: str) -> None:
         raise UserError(
             f"{where}: '{path}' does not exist yet; `{command}` makes it, in the folder in which it is started"
         )
+
+
+def local_names(settings: Any) -> list[str]:
+    """The texts in these settings that name a file or folder on this machine now: from another folder a name looks like
+    one of the Hub."""
+    if isinstance(settings, Mapping):
+        return local_names([*settings.values()])
+    if isinstance(settings, list | tuple):
+        return sorted({name for one in settings for name in local_names(one)})
+    return [settings] if isinstance(settings, str) and os.path.exists(os.path.expanduser(settings)) else []
 
 
 def check_folder(path: str, key: str) -> None:

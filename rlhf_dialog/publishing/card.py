@@ -15,7 +15,7 @@ from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import SHOWN, markdown, split_rows
 from rlhf_dialog.publishing.data_set import DataSet, cell, code, code_block, describe_data_set
-from rlhf_dialog.publishing.privacy import hide_private, without_places
+from rlhf_dialog.publishing.privacy import hide_names, hide_private, without_places
 from rlhf_dialog.publishing.repository import RUN_KEY
 
 NOT_PUBLISHED = (
@@ -46,6 +46,7 @@ class CardRun:
     evaluation: dict[str, Any] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    local_names: frozenset[str] = frozenset()  # which of the names in them were places on the machine that made them
 
     @property
     def name(self) -> str | None:
@@ -58,10 +59,14 @@ class CardRun:
         path = args.get("data_path") if isinstance(args, dict) else None
         return path if isinstance(path, str) else None
 
+    def is_on_the_hub(self, model: str) -> bool:
+        """Whether a model of the run can only be one of the Hub."""
+        return model not in self.local_names and is_hub_name(model)
+
 
 def agent_card(repo: str, settings: dict[str, Any], run: CardRun, key: str) -> str:
     """The README.md of an agent whose `rlhf_dialog.json` holds `settings`. Raises UserError for a damaged evaluation."""
-    data = describe_data_set(run.data_path)
+    data = describe_data_set(run.data_path, run.local_names)
     try:
         parts = [
             _introduction(repo, run),
@@ -72,13 +77,13 @@ def agent_card(repo: str, settings: dict[str, Any], run: CardRun, key: str) -> s
         ]
         parts += [_training(run), _evaluation(repo, run), _limits(run), _command(run), _versions(run.versions)]
         start = run.config.get("model_path")
-        base_model = start if isinstance(start, str) and is_hub_name(start) else None
+        base_model = start if isinstance(start, str) and run.is_on_the_hub(start) else None
         header = card_header(repo, data, _results(run, data), base_model=base_model, **{RUN_KEY: run.name})
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         raise UserError(
             f"{key}: config.yaml or evaluation.json of the run is damaged ({type(error).__name__}: {error}); evaluate again"
         ) from error
-    return f"{header}\n" + "\n\n".join(part for part in parts if part) + "\n"
+    return hide_names(f"{header}\n" + "\n\n".join(part for part in parts if part) + "\n", run.local_names)
 
 
 def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: Any) -> str:
@@ -99,7 +104,8 @@ def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: A
 
 def _introduction(repo: str, run: CardRun) -> str:
     start, estimator = hide_private(run.config.get("model_path")), run.config.get("advantage_estimator")
-    from_start = f" from {code(start)}" if start else ""
+    is_local = not run.is_on_the_hub(str(run.config.get("model_path")))
+    from_start = f" from {code(start)}{' (a local model, not published)' if is_local else ''}" if start else ""
     how = f" (PPO, advantage estimator {code(estimator)})" if estimator else ""
     return (
         f"# {repo.rpartition('/')[2]}\n\nA dialogue model: it writes the next reply. Trained{from_start} with reinforcement "
@@ -233,7 +239,8 @@ def _results(run: CardRun, data: DataSet) -> list[EvalResult]:
     if run.evaluation is None:
         return []
     settings, agent_row = run.evaluation["settings"], _own_row(run.evaluation)
-    measured = describe_data_set(settings.get("data_path")) if settings.get("data_path") else data
+    path = settings.get("data_path")
+    measured = describe_data_set(path, run.local_names) if path else data
     return [
         EvalResult(
             task_type="text-generation",

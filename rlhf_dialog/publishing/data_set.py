@@ -2,12 +2,13 @@
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.data.sources import is_hub_name
-from rlhf_dialog.publishing.privacy import hide_private
+from rlhf_dialog.publishing.privacy import hide_names, hide_private
 
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
 NUM_VALIDATION = 1000  # dialogues of the published validation split
@@ -30,19 +31,22 @@ class DataSet:
         return self.hub_name or re.sub(r"[^\w.-]+", "-", self.name)
 
 
-def describe_data_set(path: str | None) -> DataSet:
-    """The data set at `path` of a configuration: DailyDialog by its name or its original layout and size, or one unknown."""
+def describe_data_set(path: str | None, local_names: Collection[str] = ()) -> DataSet:
+    """The data set at `path` of a configuration: DailyDialog by its name or its original layout and size, or one unknown.
+
+    `local_names` are on the machine that made the model, whatever they look like here.
+    """
     if path and _is_daily_dialog(path):
         text = (
             "DailyDialog (Li et al., 2017): everyday English dialogues with acts. Licence: CC BY-NC-SA 4.0, so not for "
             "commercial use, with attribution, and under the same licence."
         )
         return DataSet("DailyDialog", text, "cc-by-nc-sa-4.0", "li2017dailydialog/daily_dialog", "en")
-    if path and is_hub_name(path):
+    if path and path not in local_names and is_hub_name(path):
         return DataSet(
             path, f"`{path}` of the Hugging Face Hub. {FILL_IN} (see the data set's own card).", hub_name=path
         )
-    name = str(hide_private(path)) if path else "unknown"
+    name = hide_names(str(hide_private(path)), local_names) if path else "unknown"
     return DataSet(name or "unknown", f"{code(name or 'unknown')}. {FILL_IN}.")
 
 

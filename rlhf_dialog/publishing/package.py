@@ -6,14 +6,15 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from rlhf_dialog.config.loading import read_yaml
+from rlhf_dialog.data.hub import LOCAL_KEY, LOCAL_NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.preferences import markdown
-from rlhf_dialog.json_files import read_json
+from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.publishing.card import CardRun, agent_card, card_header
 from rlhf_dialog.publishing.data_set import DataSet, cell, describe_data_set
 from rlhf_dialog.publishing.files import CARD, Files, folder_kind, published_files, settings_in
-from rlhf_dialog.publishing.privacy import hide_private, refuse_secrets, without_places
+from rlhf_dialog.publishing.privacy import hide_names, hide_private, refuse_secrets, without_places
 
 
 def make_package(folder: Path, repo: str, run: CardRun, key: str) -> Files:
@@ -34,12 +35,16 @@ def make_package(folder: Path, repo: str, run: CardRun, key: str) -> Files:
 def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], versions: dict[str, str]) -> CardRun:
     """What a run folder says of its agent. Raises UserError for files that cannot be read."""
     config = folder / "config.yaml"
-    return CardRun(
-        read_yaml(config) if config.is_file() else {},
-        _read_evaluation(evaluation) if evaluation else None,
-        metrics,
-        versions,
-    )
+    settings = read_yaml(config) if config.is_file() else {}
+    measured = _read_evaluation(evaluation) if evaluation else None
+    names = frozenset([*json_or(folder / LOCAL_NAMES, [], list[str]), *_local_names(measured)])
+    return CardRun(settings, measured, metrics, versions, names)
+
+
+def _local_names(report: dict[str, Any] | None) -> list[str]:
+    """What an evaluation or the report of a reward model says of the names in it that were places when it was written."""
+    names = (report or {}).get(LOCAL_KEY, [])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _read_evaluation(path: Path) -> dict[str, Any]:
@@ -62,7 +67,8 @@ def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: s
     settings = report.get("settings") or {}
     maker = "trained by rlhf-dialog" if report else "without a report of its training"
     try:
-        data = describe_data_set(settings.get("data_path"))
+        local = _local_names(report)
+        data = describe_data_set(settings.get("data_path"), local)
         header = card_header(
             repo, data, _results(report, data), pipeline_tag="text-classification", tags=["reward-model"]
         )
@@ -79,7 +85,7 @@ def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: s
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{key}: its report.json is damaged ({error}); train again, or remove the file") from error
-    return f"{header}\n" + "\n\n".join(parts) + "\n"
+    return hide_names(f"{header}\n" + "\n\n".join(parts) + "\n", local)
 
 
 def _output(model: dict[str, Any]) -> str:

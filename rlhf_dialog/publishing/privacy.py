@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -46,6 +46,15 @@ def hide_private(node: Any) -> Any:
     if not isinstance(node, str):
         return node
     return _last_name(node) if "/" in node and "://" not in node and is_local(node) else without_places(node)
+
+
+def hide_names(text: str, names: Collection[str]) -> str:
+    """The text with the last name of each of these `names` of places on this machine."""
+    for name in sorted(names, key=len, reverse=True):
+        if "/" in name.strip("./"):
+            last_name = _last_name(name)
+            text = re.sub(rf"(?<![\w./-]){re.escape(name)}", lambda _, new=last_name: new, text)
+    return text
 
 
 def clean_json(content: bytes) -> bytes:

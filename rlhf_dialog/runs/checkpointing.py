@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.hub import LOCAL_NAMES, local_names
 from rlhf_dialog.distributed.random_states import random_states, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import (
@@ -101,6 +102,7 @@ class RunCheckpointer:
     def _write_config(self) -> None:
         with run_folder.disk_errors_as_user_errors(self.run_folder / "config.yaml"):
             replace_text(self.run_folder / "config.yaml", dump_yaml(self.config))
+            replace_json(self.run_folder / LOCAL_NAMES, local_names(self.config.model_dump()))  # for the model card
         logger.info("run folder: %s", self.run_folder)
 
     def _restore(self, source: Path) -> None:

@@ -27,6 +27,7 @@ RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a
     "report.html",
     "ledger.jsonl",
     "metrics.jsonl",
+    "local_names.json",
     "config.yaml",
 )
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)

@@ -136,6 +136,27 @@ def test_a_starting_model_of_the_hub_is_named_as_such(tmp_path):
     assert "base_model" not in card_of(CardRun(CONFIG), tmp_path).data.to_dict()
 
 
+def test_names_that_were_places_when_the_run_began_are_none_of_the_hub(tmp_path):
+    """Whatever they look like from the folder of the push; those of the evaluation too."""
+    config = {**CONFIG, "model_path": "runs/start", "env": {"args": {"data_path": "sets/talks"}}}
+    names, measured = frozenset(["runs/start", "sets/talks", "runs/judge"]), evaluation()
+    measured["settings"] |= {
+        "baseline": "runs/start",
+        "data_path": "sets/talks",
+        "notes": ["The judge runs/judge is new."],
+    }
+    card = card_of(CardRun(config, measured, local_names=names), tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "base_model" not in card.data.to_dict()
+    assert card.data.datasets is None
+    assert card.data.eval_results[0].dataset_type == "talks"
+    assert "Trained from `start` (a local model, not published)" in text
+    assert "`before` is `start`" in text
+    assert "The judge judge is new." in text
+    for shown in ("runs/", "sets/", "Hugging Face Hub"):
+        assert shown not in text
+
+
 def test_an_agent_without_a_run_has_a_card_too(tmp_path):
     card = card_of(CardRun(), tmp_path)
     assert card.data.license == "other"

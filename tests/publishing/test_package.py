@@ -1,6 +1,5 @@
 """All that a push uploads, of an agent and of a reward model."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,11 @@ def test_a_token_in_the_settings_of_the_run_is_refused(tmp_path):
 
 def test_what_a_run_folder_says(tmp_path):
     (tmp_path / "config.yaml").write_text("experiment_name: first\nenv: {args: {data_path: d}}\n")
-    (tmp_path / "e.json").write_text(json.dumps({"settings": {}, "baselines": {}, "metrics": {}}))
+    assert not read_run(tmp_path, None, {}, {}).local_names
+    (tmp_path / "local_names.json").write_text('["d"]')
+    (tmp_path / "e.json").write_text('{"settings": {}, "baselines": {}, "metrics": {}, "local_names": ["a/b", 3]}')
     run = read_run(tmp_path, tmp_path / "e.json", {"iteration": 2}, {"torch": "2"})
+    assert run.local_names == {"d", "a/b"}
     assert (run.name, run.data_path, run.metrics, run.versions) == ("first", "d", {"iteration": 2}, {"torch": "2"})
     assert read_run(tmp_path / "nowhere", None, {}, {}) == CardRun()
 
@@ -76,6 +78,15 @@ def test_its_header_table_and_limits(tmp_path):
     assert "| `seed` | `3` |" in card.text
     assert r"| `turn_separator` | `<\|e\|>\n` |" in card.text
     assert "/home" not in card.content
+
+
+def test_the_data_of_a_reward_model_was_a_folder_where_it_was_trained():
+    report = {**REPORT, "settings": {"data_path": "sets/talks", "model_path": "runs/start"}}
+    assert "`sets/talks` of the Hugging Face Hub" in reward_card("ada/judge", report, MODEL, "--agent")
+    card = reward_card("ada/judge", report | {"local_names": ["sets/talks", "runs/start"]}, MODEL, "--agent")
+    assert "`talks`. **Please fill in**" in card
+    assert "| `model_path` | `start` |" in card
+    assert "Hugging Face Hub" not in card
 
 
 def test_the_card_of_a_preference_model_has_its_report_with_its_warnings(tmp_path):

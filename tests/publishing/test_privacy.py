@@ -5,7 +5,14 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.privacy import clean_json, hide_private, refuse_secrets, without_places, without_token
+from rlhf_dialog.publishing.privacy import (
+    clean_json,
+    hide_names,
+    hide_private,
+    refuse_secrets,
+    without_places,
+    without_token,
+)
 
 TOKEN = "hf_" + "Zz09" * 9
 
@@ -26,6 +33,12 @@ TOKEN = "hf_" + "Zz09" * 9
 )
 def test_of_a_path_in_a_text_the_last_name_stays(text, left):
     assert without_places(text) == left
+
+
+def test_names_that_were_places_lose_their_folders_wherever_they_stand():
+    text = "runs/a/b, `runs/a`: and/or ./ data runs/ab/c other/runs/a"
+    names = ["runs/a", "runs/a/b", "./", "/", "..", "data"]
+    assert hide_names(text, names) == "b, `a`: and/or ./ data ab/c other/runs/a"
 
 
 def test_settings_keep_numbers_and_names_of_the_hub(tmp_path, monkeypatch):

@@ -64,6 +64,31 @@ def test_a_trial_pushes_nothing(run, hub_server):
     assert hub_server.repos == {}
 
 
+def test_a_run_pushed_from_another_folder_names_no_place(run, hub_server, tmp_path, monkeypatch, world):
+    """From the folder of the run, a folder below it and an unrelated one: the model and the data look like Hub names."""
+    for name, source in (("models/start", world / "model"), ("sets/talks", world / "data")):
+        shutil.copytree(source, tmp_path / name)
+    words = ["--model_path", "models/start", "--env.args.data_path", "sets/talks"]
+    assert run(*words) == 0
+    agent = tmp_path / "run_results" / "ppo" / "agent"
+    cards = []
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "elsewhere", tmp_path / "elsewhere" / "deep"):
+        monkeypatch.chdir(folder)
+        assert push_to_hub.main(["--agent", os.path.relpath(agent), "--repo", "polite"]) == 0
+        files = hub_server.repos["ada/polite"].files
+        cards.append(files["README.md"].decode())
+        for content in files.values():
+            assert b"models/start" not in content
+            assert b"sets/talks" not in content
+            assert str(tmp_path).encode() not in content
+    assert len(set(cards)) == 1
+    assert "Trained from `start` (a local model, not published) with" in cards[0]
+    assert "base_model" not in cards[0]
+    assert "of the Hugging Face Hub" not in cards[0]
+    assert "`talks`. **Please fill in**" in cards[0]
+
+
 # the evaluation of the card
 
 

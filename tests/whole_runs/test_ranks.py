@@ -55,6 +55,7 @@ def test_two_ranks_are_one_run(ppo, tmp_path):
         "checkpoints",
         "config.yaml",
         "ledger.jsonl",
+        "local_names.json",
         "metrics.jsonl",
         "report.html",
     }

@@ -15,7 +15,7 @@ from rlhf_dialog.runs.smoke import smoke
 from tests.parts import tiny
 from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
 
-FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "report.html")
+FILES = ("config.yaml", "local_names.json", "metrics.jsonl", "ledger.jsonl", "report.html")
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
     *("objective/entropy", "ppo/policy_loss", "ppo/value_loss", "ppo/clip_fraction", "ppo/approx_kl"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import new_folder, versions
 from rlhf_dialog.commands.options import YamlOptions, run_command
-from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, local_names
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
@@ -65,6 +65,7 @@ def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> 
         report["seconds"] = round(time.perf_counter() - started, 1)
         if "config" not in report:
             report["settings"] = config.model_dump()
+            report[LOCAL_KEY] = local_names(report["settings"])
         report["versions"] = versions(*stage.packages)
         (folder / stage.report_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         if page := training.page(report):
