@@ -84,17 +84,12 @@ def agent_template(encoder: TurnEncoder, settings: dict[str, Any]) -> str | dict
 
     Of several templates of the tokenizer it replaces the one named `default`.
     """
-    own = encoder.tokenizer.chat_template
+    original = encoder.tokenizer.chat_template
     if isinstance(encoder, PromptEncoder):
-        stored = {} if own is None else {STORED: own}
+        stored = {} if original is None else {STORED: original}
         return _head(encoder, settings | stored) + _filled(SEPARATOR, _separator_values(encoder))
-    if isinstance(own, dict):
-        return own | {"default": _around(encoder, settings, own["default"])}
-    return _around(encoder, settings, str(own))
-
-
-def _around(encoder: TemplateEncoder, settings: dict[str, Any], own: str) -> str:
-    return _head(encoder, settings) + ("" if encoder.takes_system else NO_SYSTEM) + TEMPLATE + OWN + own
+    head = _head(encoder, settings) + ("" if encoder.takes_system else NO_SYSTEM) + TEMPLATE + OWN
+    return original | {"default": head + original["default"]} if isinstance(original, dict) else head + str(original)
 
 
 def _head(encoder: TurnEncoder, settings: dict[str, Any]) -> str:

@@ -3,12 +3,15 @@
 import json
 import random
 from copy import copy
+from functools import partial
+from pathlib import Path
 
 import pytest
+import trl
 from tokenizers import AddedToken
 
 from rlhf_dialog.data.agent_template import FILE, agent_template, own_template, stored_settings
-from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.data.chat_template import TurnEncoder, fix_date, prompt_encoder
 from tests.parts.chatml import BOS, EOS, OPEN, said, spell
 from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer, merging_tokenizer
 
@@ -35,6 +38,15 @@ def encoder_of(tokenizer, separator: str, system_prompt: str | None = None) -> T
     return prompt_encoder(tokenizer, separator, 100_000, system_prompt)
 
 
+def trl_encoder(name: str) -> TurnEncoder:
+    """With a template of a real model, as TRL brings it."""
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    tokenizer = chat_tokenizer(template)
+    tokenizer.add_tokens([AddedToken(text, special=True) for text in ("<|eot_id|>", "<end_of_turn>")])
+    fix_date(tokenizer, "2026-07-26")
+    return encoder_of(tokenizer, "chat_template")
+
+
 ENCODERS = {
     "a token": lambda: encoder_of(byte_tokenizer(), "<EOU>"),
     "a text": lambda: encoder_of(byte_tokenizer(separator_token=False), "<EOU>"),
@@ -49,6 +61,8 @@ ENCODERS = {
     "lines": lambda: encoder_of(
         chat_tokenizer("\n\n  {% if true %}x{% endif %}\n " + CHATML + "\n\n"), "chat_template"
     ),
+    "a separator's system prompt": lambda: encoder_of(byte_tokenizer(), "<EOU>", " Be <pad>kind ."),
+    **{name: partial(trl_encoder, name) for name in ("qwen2_5", "qwen3", "llama3", "llama3_2", "gemma")},
 }
 
 
@@ -77,7 +91,7 @@ def made_up_dialogues(count: int) -> list[list[str]]:
     return [texts[9 * i : 9 * i + draw.randint(1, 9)] for i in range(count)]
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_transformers_renders_the_ids_of_the_encoder(name, count):
     encoder = ENCODERS[name]()
@@ -88,6 +102,8 @@ def test_transformers_renders_the_ids_of_the_encoder(name, count):
             assert prompt_ids(tokenizer, messages(turns)) == expected, turns
             padded = [f" {turn}\n" for turn in turns]
             assert prompt_ids(tokenizer, messages(padded), enable_thinking=True) == expected, turns
+            behind = [{"role": "system", "content": " Be <eos>kind .\n"}, *messages(turns)]
+            assert prompt_ids(tokenizer, behind) == encoder.encode_prompt(turns[-context_size:], "Be kind ."), turns
 
 
 @pytest.mark.parametrize("name", ENCODERS)
