@@ -87,7 +87,7 @@ def agent_template(encoder: TurnEncoder, settings: dict[str, Any]) -> str | dict
     original = encoder.tokenizer.chat_template
     if isinstance(encoder, PromptEncoder):
         stored = {} if original is None else {STORED: original}
-        return _head(encoder, settings | stored) + _filled(SEPARATOR, _separator_values(encoder))
+        return _head(encoder, settings | stored) + _fill_in(SEPARATOR, _separator_values(encoder))
     head = _head(encoder, settings) + ("" if encoder.takes_system else NO_SYSTEM) + TEMPLATE + OWN
     return original | {"default": head + original["default"]} if isinstance(original, dict) else head + str(original)
 
@@ -110,7 +110,7 @@ def _head(encoder: TurnEncoder, settings: dict[str, Any]) -> str:
         "REFUSED": _literal(not may_begin[None]),
         "REFUSED_BEHIND": _literal(not may_begin.get(PROBE, may_begin[None])),
     }
-    return HEAD + comment + HEAD_END + _filled(WORDS + TURNS, values)
+    return HEAD + comment + HEAD_END + _fill_in(WORDS + TURNS, values)
 
 
 def _separator_values(encoder: PromptEncoder) -> dict[str, str]:
@@ -128,7 +128,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
+def _fill_in(text: str, values: dict[str, str]) -> str:
     return re.sub("@([A-Z_]+)@", lambda match: values[match[1]], text)
 
 
