@@ -103,10 +103,11 @@ def test_plain_transformers_samples_as_the_agent(tmp_path):
 @pytest.mark.parametrize(
     ("chat_temperature", "sampling"), [(0.3, (True, 0.3)), (0.0, (False, 1.0)), (None, (True, 0.8))]
 )
-def test_other_programs_have_the_temperature_of_the_chat(tmp_path, chat_temperature, sampling):
-    save_chat_agent(tmp_path / "agent", temperature=0.8, chat_temperature=chat_temperature)
+def test_other_programs_have_temperature_and_top_p_of_the_chat(tmp_path, chat_temperature, sampling):
+    save_chat_agent(tmp_path / "agent", temperature=0.8, chat_temperature=chat_temperature, chat_top_p=0.6)
     stored = json.loads((tmp_path / "agent/generation_config.json").read_text())
     assert (stored["do_sample"], stored["temperature"]) == sampling
+    assert stored["top_p"] == 0.6
     assert stored["eos_token_id"] == [257, 260], "its own, and that of the template"
 
 
