@@ -7,6 +7,7 @@ from rlhf_dialog.data.agent_template import stored_settings
 from rlhf_dialog.json_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
+CHAT_SAMPLING = {"chat_temperature": 0.7, "chat_top_p": 0.9}  # where the makers recommend none
 POSITIONS = ("max_position_embeddings", "n_positions", "seq_length")
 
 
@@ -39,9 +40,12 @@ def _has_template(folder: Path) -> bool:
 
 
 def _recommended_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Temperature, top_k and top_p of a generation_config.json that recommends sampling, as far as they can be."""
+    """Temperature, top_k and top_p of a generation_config.json that recommends sampling, as far as they can be.
+
+    Without a recommendation, the sampling of chat and page alone.
+    """
     if not sampling.get("do_sample"):
-        return {}
+        return dict(CHAT_SAMPLING)
     possible = {
         "temperature": lambda x: x >= 1e-4,
         "top_k": lambda x: isinstance(x, int) and x >= 0,

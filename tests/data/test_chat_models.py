@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.chat_models import chat_settings
 
 
@@ -47,3 +48,17 @@ def test_sampling_that_cannot_be_is_left_out(tmp_path):
     sampling = {"do_sample": True, "temperature": 0.0, "top_k": "many", "top_p": None}
     folder_of(tmp_path, tokenizer_config={"chat_template": "x"}, generation_config=sampling, config="{broken")
     assert set(chat_settings(tmp_path)) == {"turn_separator", "context_size", "max_new_tokens", "max_prompt_length"}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": False, "temperature": 0.2, "top_p": 0.1}])
+def test_a_chat_without_recommended_sampling_is_sampled_as_the_chat_of_smollm2(tmp_path, sampling):
+    found = chat_settings(folder_of(tmp_path, tokenizer_config={"chat_template": "x"}, generation_config=sampling))
+    chat = {"chat_temperature": 0.7, "chat_top_p": 0.9}
+    assert {key: found.get(key) for key in ("temperature", "top_p", *chat)} == {
+        "temperature": None,
+        "top_p": None,
+        **chat,
+    }
+    config = load_config(find_config("chat_smollm2.yaml"))
+    assert {key: getattr(config, key) for key in chat} == chat
+    assert config.temperature == config.top_p == 1
