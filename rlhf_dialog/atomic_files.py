@@ -1,17 +1,22 @@
-"""Write files and folders completely or not at all: under a hidden name first, then renamed."""
+"""Write files and folders completely or not at all: under a hidden name first, then renamed. Links are never followed."""
 
 import errno
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from rlhf_dialog.errors import UserError
+
+LITTER = 3600.0  # seconds after which a hidden file counts as left by a kill, where other processes may write too
 
 
 @contextmanager
@@ -24,7 +29,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")
     try:
         _take_back(folder)
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            _discard(temporary)
         temporary.mkdir(parents=True)
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
@@ -45,26 +51,48 @@ def repair_swaps(parent: Path, names: Iterable[str]) -> None:
     """Undo interrupted writes of these files and folders after a kill. Raises OSError."""
     for name in names:
         _take_back(parent / name)
-        temporary = _hidden(parent / name, "tmp")
-        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        _discard(_hidden(parent / name, "tmp"))
+        _sweep(parent / name)
 
 
 def _hidden(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{ending}")
 
 
+def _sweep(path: Path, age: float = 0.0) -> None:
+    """Remove the hidden files of `atomic_file` that are at least `age` seconds old. Raises OSError."""
+    for left in path.parent.glob(_hidden(Path(escape(str(path))), f"{'[0-9a-f]' * 8}.tmp").name):
+        if time.time() - left.lstat().st_mtime >= age:
+            left.unlink(missing_ok=True)
+
+
+def _discard(path: Path) -> None:
+    """Remove a file, a folder, or a link but not what it leads to; nothing where there is none. Raises OSError."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
 def _take_back(folder: Path) -> None:
     """Move `.name.old` back if there is no new folder of that name, else remove it."""
     old = _hidden(folder, "old")
-    if old.is_dir() and not folder.exists():
+    if old.is_dir() and not old.is_symlink() and not folder.exists():
         old.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):
+        _discard(old)
+
+
+def check_no_link(folder: Path) -> None:
+    """Raises UserError when the path is a link."""
+    if folder.is_symlink():
+        raise UserError(
+            "is a link, which may lead elsewhere", where=str(folder), remedy="put what it leads to in its place"
+        )
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder so that a kill never leaves a partial folder under its name. Raises OSError."""
+    """Remove a folder so that a kill never leaves a partial folder under its name. Raises OSError, and UserError for a link."""
+    check_no_link(folder)
     temporary = _hidden(folder, "tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    _discard(temporary)
     folder.rename(temporary)
     shutil.rmtree(temporary)
 
@@ -102,15 +130,27 @@ def replace_text(path: Path, text: str) -> None:
     """
     if is_special(path):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    temporary = _hidden(path, "tmp")
-    try:
+    with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """A new, empty file under a random hidden name: it replaces `path` when the block ends, and is removed when it fails.
+
+    A link at `path` is replaced itself. Raises OSError.
+    """
+    with suppress(OSError):
+        _sweep(path, LITTER)
+    temporary = _hidden(path, f"{secrets.token_hex(4)}.tmp")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
+    try:
+        yield temporary
         _sync(temporary)
         temporary.replace(path)
-    except OSError:
+    finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise
     _sync(path.parent)
 
 

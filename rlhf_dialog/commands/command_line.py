@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel
 from rich.table import Table
 
-from rlhf_dialog.atomic_files import is_special
+from rlhf_dialog.atomic_files import is_special, replace_text
 from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import walk
 from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
@@ -99,12 +99,12 @@ def _nobody_reads() -> bool:
 
 def _leave_traceback(folders: Sequence[Path]) -> Path | None:
     """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
-    text = visible(traceback.format_exc())
+    text = visible(traceback.format_exc()).encode("utf-8", "backslashreplace").decode()
     is_main = os.environ.get("RANK", "0") == "0"  # other ranks must not replace its file
     places = [folder / "error.log" for folder in folders if folder.is_dir()] + [Path("rlhf_dialog_error.log")]
     for path in places if is_main else []:
         with suppress(OSError):
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            replace_text(path, text)
             return path.absolute()
     with (
         suppress(OSError),

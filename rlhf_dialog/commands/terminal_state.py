@@ -49,8 +49,8 @@ def terminal_person() -> str:
 @contextlib.contextmanager
 def _create_file(path: Path) -> Iterator[int]:
     """A new file that only its owner can read, whole when it gets its name. Raises FileExistsError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         yield handle
         os.fsync(handle)

@@ -74,6 +74,8 @@ def plot_frontier(curves: dict[str, Curve], output: Path) -> None:
     """Draw the curves, a panel for each measure, and write them to the PNG file `output`."""
     from matplotlib.figure import Figure
 
+    from rlhf_dialog.evaluation.plot import save_figure
+
     metrics = [name for name in curves["after"][0] if name not in ("n", "kl")]
     figure = Figure(figsize=(4.2 * len(metrics) + 0.6, 3.8), layout="constrained")
     for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
@@ -87,4 +89,4 @@ def plot_frontier(curves: dict[str, Curve], output: Path) -> None:
         axis.set_xlabel("KL a reply from the start, nats")
         axis.margins(x=0.18, y=0.12)
         axis.grid(alpha=0.3)
-    figure.savefig(output, dpi=110)
+    save_figure(figure, output)

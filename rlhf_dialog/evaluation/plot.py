@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from rlhf_dialog.atomic_files import atomic_file
+
 Rows = list[dict[str, Any]]
 COLOURS = ("#4c78a8", "#59a14f", "#f2a541", "#b279a2", "#76b7b2", "#e15759")
 WINDOW = 5  # iterations of the running mean
@@ -40,7 +42,13 @@ def plot(
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
-    figure.savefig(output, dpi=110)
+    save_figure(figure, output)
+
+
+def save_figure(figure: Figure, output: Path) -> None:
+    """Write the figure to a file, in the format of its ending, by default PNG."""
+    with atomic_file(output) as temporary:
+        figure.savefig(temporary, format=output.suffix[1:] or "png", dpi=110)
 
 
 def read_scores(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
@@ -116,7 +124,7 @@ def plot_success(rows: Rows, title: str, output: Path) -> None:
     for axis, name in zip(figure.subplots(1, 2), ("success", "reward"), strict=True):
         _panel(axis, rows, name)
     figure.suptitle(title)
-    figure.savefig(output, dpi=110)
+    save_figure(figure, output)
 
 
 def of_dialogues(rows: Rows) -> Rows:

@@ -41,7 +41,7 @@ def check_unlocked(folder: Path) -> None:
     if owner and (owner.pid, owner.host) == (os.getpid(), socket.gethostname()):
         return
     try:
-        handle = os.open(path, os.O_RDWR)
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # there is no lock, or `locked` will say what is wrong
         return
     try:
@@ -75,10 +75,20 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def open_lock(path: Path) -> int:
+    """The handle of a lock file, which is made if needed. Raises OSError, also when it is a link."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = "is a link, which must be removed"
+        raise
+
+
 def _take(folder: Path, path: Path) -> int:
     """Write the lock file; returns its handle, which also holds a kernel lock."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = open_lock(path)
         try:
             _flock(folder, path, handle)
             if _is_this_file(handle, path):  # else another process removed it meanwhile

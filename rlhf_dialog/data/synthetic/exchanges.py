@@ -7,7 +7,6 @@ import functools
 import json
 import random
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from rlhf_dialog.atomic_files import atomic_folder
 from rlhf_dialog.data.synthetic.notation import DIGITS, alternatives, expand
 from rlhf_dialog.errors import UserError
 
@@ -215,10 +215,5 @@ def new_folder(output: Path) -> Iterator[Path]:
     output = output.resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
-    temporary = output.with_name(f".{output.name}.unfinished")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    if output.exists():
-        output.rmdir()
-    temporary.rename(output)
+    with atomic_folder(output) as folder:
+        yield folder

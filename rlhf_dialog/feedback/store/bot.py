@@ -19,14 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_file, replace_json, write_json
+from rlhf_dialog.atomic_files import (
+    atomic_folder,
+    check_no_link,
+    remove_whole,
+    replace_file,
+    replace_json,
+    write_json,
+)
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.json_files import damage_as_user_error, load_json
-from rlhf_dialog.runs.lock import lock_folder
+from rlhf_dialog.runs.lock import lock_folder, open_lock
 
 logger = logging.getLogger(__name__)
 AGENT_FILE = "rlhf_dialog.json"
@@ -34,6 +41,7 @@ FORMAT = 1
 FIRST = "0001"
 WEIGHTS = (".safetensors", ".bin")
 NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
+PARTS = ("versions", NIGHT, WORK, "feedback.sqlite")  # what is changed in place
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
 
 
@@ -78,12 +86,14 @@ class Bot:
     """A bot folder that exists. Processes may share it: each change is made under a lock, and is whole or absent."""
 
     def __init__(self, folder: str | Path):
-        """Raises UserError when the folder is not a bot's, or its lineage is damaged or newer than this program."""
+        """Raises UserError when the folder is not a bot's, holds links, or its lineage is damaged or newer than this program."""
         self.folder = Path(folder).expanduser()
         if not is_bot(self.folder):
             raise UserError(
                 f"{folder}: is not the folder of a bot; make one: rlhf-dialog feedback init --run {folder} --agent DIR"
             )
+        for path in (*(self.folder / name for name in PARTS), *(self.folder / "versions").iterdir()):
+            check_no_link(path)
         self.id = str(self._read()["bot"])
 
     @classmethod
@@ -305,7 +315,7 @@ class Bot:
     def _changing(self) -> Iterator[dict[str, Any]]:
         """The lineage, alone: it is written when the block ends, unless it fails."""
         try:
-            handle = os.open(self.folder / ".lineage.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = open_lock(self.folder / ".lineage.lock")
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written: {error}") from error
         try:

@@ -1,6 +1,5 @@
 """The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
 
-import os
 import random
 import secrets
 import sqlite3
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.errors import UserError
 
 SCHEMA_VERSION = 1
@@ -106,17 +106,17 @@ def write_new(path: Path) -> None:
     """A new, empty store with a random bot and salt. Raises UserError when the file exists or cannot be written."""
     if path.exists():
         raise UserError(f"{path}: exists already; choose another folder, or remove the file")
-    temporary = path.with_name(f".{path.name}.tmp")
-    with explain_errors(path):
-        temporary.unlink(missing_ok=True)
-        temporary.touch(mode=0o600)
-        with closing(connect(temporary)) as connection, transaction(connection):
-            for statement in (*CREATE, *UPDATE_TRIGGERS, *DELETE_TRIGGERS.values()):
-                connection.execute(statement)
-            for key in ("bot", "salt"):
-                connection.execute("INSERT INTO meta VALUES (?, ?)", (key, secrets.token_hex(16)))
-            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        temporary.replace(path)
+    with (
+        explain_errors(path),
+        atomic_file(path, 0o600) as temporary,
+        closing(connect(temporary)) as connection,
+        transaction(connection),
+    ):
+        for statement in (*CREATE, *UPDATE_TRIGGERS, *DELETE_TRIGGERS.values()):
+            connection.execute(statement)
+        for key in ("bot", "salt"):
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (key, secrets.token_hex(16)))
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
 def prepare(path: Path) -> dict[str, str]:
@@ -170,16 +170,9 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
 
 def copy(connection: sqlite3.Connection, path: Path) -> None:
     """Write the database of `connection` to `path`, whole or not at all, while others write to it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o600))
-        with closing(sqlite3.connect(temporary)) as target:
-            connection.backup(target)
-            target.execute("PRAGMA journal_mode=DELETE")  # one file, which read-only media can hold
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path, 0o600) as temporary, closing(sqlite3.connect(temporary)) as target:
+        connection.backup(target)
+        target.execute("PRAGMA journal_mode=DELETE")  # one file, which read-only media can hold
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.rewards.errors import RewardTimeout
@@ -109,5 +110,5 @@ def _leave_traceback(error: Exception, folder: Path) -> None:
     path = folder / "error.log"
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        replace_text(path, "".join(traceback.format_exception(error)))
         logger.info("the traceback is in %s", path)

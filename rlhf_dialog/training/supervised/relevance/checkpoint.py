@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 
 logger = logging.getLogger(__name__)
@@ -37,9 +38,10 @@ class MembersCheckpoint:
 
     def save(self, progress: RelevanceProgress) -> None:
         """Write it whole, in place of the one before."""
-        beside = self.path.with_suffix(".partial")
-        torch.save({"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside)
-        beside.replace(self.path)
+        with atomic_file(self.path) as beside:
+            torch.save(
+                {"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside
+            )
         self.due.done()
 
     def restore(self) -> RelevanceProgress:
