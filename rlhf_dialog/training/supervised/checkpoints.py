@@ -17,11 +17,13 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.json_files import json_or
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import as_read_again, json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
 COMPLETE, BEST = "complete.json", "best.safetensors"
+BEGIN_AGAIN = "begin again with --resume never"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test"}
 NEWER = {"reply_roles", "date_string"}  # left out where they are empty, as in the checkpoints of older versions
 Clock = Callable[[], float]
@@ -62,6 +64,22 @@ def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     for part in chain([decides, libraries], rows):
         digest.update(json.dumps(part, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def seal_of(folder: Path, mark: dict[str, Any]) -> str:
+    """The SHA-256 of a checkpoint's files and of its mark, but for the seal in it. Raises OSError."""
+    content = {name: value for name, value in mark.items() if name != "seal"}
+    digest = hashlib.sha256(json.dumps(as_read_again(content), sort_keys=True).encode())
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != COMPLETE:
+            with path.open("rb") as file:
+                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _is_whole(folder: Path, mark: dict[str, Any]) -> bool:
+    """Whether the checkpoint is what was written; one of an earlier version, which has no seal, passes."""
+    return "seal" not in mark or bool(mark["seal"] == seal_of(folder, mark))
 
 
 class Watch(Protocol):
@@ -113,20 +131,30 @@ class Checkpoints(TrainerCallback):
         if self.watch and (tensors := self.watch.tensors()):
             save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, newest / BEST)
         kept = self.watch.state() if self.watch else {}
-        replace_json(newest / COMPLETE, {"identity": self.identity, "step": state.global_step, "watch": kept})
+        mark = {"identity": self.identity, "step": state.global_step, "watch": kept}
+        replace_json(newest / COMPLETE, mark | {"seal": seal_of(newest, mark)})
         clear(self.folder, but=newest)
         self.due.done()
 
     def newest(self) -> Path | None:
-        """The checkpoint to go on from, with what `watch` had; None where there is none of this training."""
+        """The newest undamaged checkpoint, with what `watch` had; None where there is none of this training.
+
+        Raises UserError where all of them are damaged.
+        """
         marked = [(path, json_or(path / COMPLETE, {}, dict)) for path in self.folder.glob("checkpoint-*")]
-        usable = [(int(mark["step"]), path, mark) for path, mark in marked if mark.get("identity") == self.identity]
+        usable = [(path, mark) for path, mark in marked if mark.get("identity") == self.identity]
         if not usable:
             if any(mark for _, mark in marked):
                 text = "%s: is of a training with other settings, data or versions, and is not gone on from"
                 logger.warning(text, self.folder)
             return None
-        step, path, mark = max(usable, key=lambda one: one[0])
+        whole = [(int(mark["step"]), path, mark) for path, mark in usable if _is_whole(path, mark)]
+        for path in {path for path, _ in usable} - {path for _, path, _ in whole}:
+            what = "is damaged: its files are not those that were written"
+            if not whole:
+                raise UserError(what, where=str(path), remedy=BEGIN_AGAIN)
+            logger.warning("%s: %s", path, what)
+        step, path, mark = max(whole, key=lambda one: one[0])
         if self.watch:
             tensors = load_file(path / BEST) if (path / BEST).is_file() else {}
             self.watch.restore(mark["watch"], tensors)

@@ -1,12 +1,16 @@
 """A supervised training that was killed goes on to the model that an undisturbed one has, bit for bit."""
 
 import json
+import os
+import pickle
+import shutil
 
 import pytest
 from safetensors.torch import load_file
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.supervised import intent_classifier, relevance_model, sft
-from rlhf_dialog.training.supervised.checkpoints import SaveTimer
+from rlhf_dialog.training.supervised.checkpoints import COMPLETE, SaveTimer
 from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
@@ -24,6 +28,12 @@ STAGES = {
         relevance_model,
         (*SMALL, "--members", "1", "--architecture", "cross_encoder", "--num_layers", "1"),
     ),
+}
+SPOILED = {
+    "pickle": lambda data: pickle.dumps(os.getcwd),
+    "truncated": lambda data: data[: len(data) // 2],
+    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "empty": lambda data: b"",
 }
 CHECKPOINTS = {
     "sft": 3,
@@ -116,6 +126,45 @@ def test_a_checkpoint_that_is_not_complete_is_not_gone_on_from(data, tmp_path, s
     (broken / "model.safetensors").write_bytes(b"half")
     assert trained("sft", data, output) == 0
     assert "goes on after step 3" in caplog.text
+
+
+FILES = {
+    "sft": ("rng_state.pth", "scheduler.pt", "optimizer.pt", "model.safetensors", "trainer_state.json", "config.json"),
+    "relevance": ("checkpoint-members.pt",),
+}
+
+
+@pytest.mark.parametrize("stage", FILES)
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, stopped_after, capsys, caplog):
+    """Each file in each way: a whole one is gone on from where there is one, and `resume: never` begins again."""
+    output = tmp_path / "out"
+    patch = stopped_after(3)
+    assert trained(stage, data, output) == 130
+    patch.__exit__(None, None, None)
+    shutil.copytree(unfinished(output), tmp_path / "kept")
+    where = unfinished(output)
+    folder = where / "checkpoint-3" if stage == "sft" else where
+    for name in FILES[stage]:
+        for way, spoil in SPOILED.items():
+            (folder / name).write_bytes(spoil((folder / name).read_bytes()))
+            capsys.readouterr()
+            assert trained(stage, data, output) == 2, (name, way)
+            last = capsys.readouterr().err.splitlines()[-1]
+            place = folder / name if stage == "relevance" else folder
+            assert last.startswith(f"error: {place}: is damaged: "), (name, way)
+            assert last.endswith("; begin again with --resume never"), (name, way)
+            assert not output.exists()
+            shutil.copy(tmp_path / "kept" / (folder / name).relative_to(where), folder / name)
+    if stage == "sft":
+        shutil.copytree(folder, where / "checkpoint-4")  # it says that it is the newest
+        write_json(where / "checkpoint-4" / COMPLETE, json.loads((folder / COMPLETE).read_text()) | {"step": 4})
+        assert trained(stage, data, output) == 0
+        assert f"{where / 'checkpoint-4'}: is damaged" in caplog.text
+        assert "goes on after step 3, from" in caplog.text
+    else:
+        (folder / name).write_bytes(b"")
+        assert trained(stage, data, output, "--resume", "never") == 0
+        assert "goes on" not in caplog.text
 
 
 def test_a_short_training_writes_none(data, tmp_path, monkeypatch):

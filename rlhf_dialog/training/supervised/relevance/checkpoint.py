@@ -1,6 +1,7 @@
 """The checkpoint of a relevance model's training: the members so far, and how far the one at work is."""
 
 import logging
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_dialog.atomic_files import atomic_file
-from rlhf_dialog.training.supervised.checkpoints import SaveTimer
+from rlhf_dialog.json_files import damage_as_user_error
+from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, SaveTimer
 
 logger = logging.getLogger(__name__)
 FILE = "checkpoint-members.pt"
@@ -48,12 +50,16 @@ class MembersCheckpoint:
         """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
         if not self.path.is_file():
             return RelevanceProgress()
-        saved = torch.load(self.path, map_location="cpu", weights_only=True)
-        if saved["identity"] != self.identity:
-            text = "%s: is of a training with other settings, data or versions, and is not gone on from"
-            logger.warning(text, self.path)
-            return RelevanceProgress()
-        self.model.load_state_dict(saved["model"])
-        progress = RelevanceProgress(**saved["progress"])
+        with damage_as_user_error(f"{self.path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
+            with zipfile.ZipFile(self.path) as archive:
+                if changed := archive.testzip():  # torch does not compare the sums
+                    raise ValueError(f"{changed} is not what was written")
+            saved = torch.load(self.path, map_location="cpu", weights_only=True)
+            if saved["identity"] != self.identity:
+                text = "%s: is of a training with other settings, data or versions, and is not gone on from"
+                logger.warning(text, self.path)
+                return RelevanceProgress()
+            self.model.load_state_dict(saved["model"])
+            progress = RelevanceProgress(**saved["progress"])
         logger.info("goes on in member %d after step %d, from %s", progress.member + 1, progress.step, self.path)
         return progress
