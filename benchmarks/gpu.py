@@ -168,7 +168,7 @@ def beside_trl(options: argparse.Namespace, batch: int, folder: Path) -> Piece:
 
 def install_trl(folder: Path) -> str | None:
     """TRL alone into a folder, beside the installed libraries; the reason when pip cannot do it."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--retries", "0", "--timeout", "10"]
+    pip = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-deps", "--retries", "0", "--timeout", "10"]
     try:
         done = subprocess.run([*pip, "--target", folder, TRL], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -187,6 +187,7 @@ def tests(options: argparse.Namespace) -> list[str]:
     marked = "gpu" if options.device == "cuda" else "not gpu"
     return [
         sys.executable,
+        "-P",
         "-m",
         "pytest",
         "-q",

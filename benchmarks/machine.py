@@ -23,7 +23,7 @@ def program(name: str) -> list[str]:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
-    return [sys.executable, "-m", f"benchmarks.{name}"]
+    return [sys.executable, "-P", "-m", f"benchmarks.{name}"]
 
 
 def calibrate(device: torch.device, seconds: float = 0.5) -> dict[str, float]:

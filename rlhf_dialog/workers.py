@@ -2,6 +2,7 @@
 
 Each is a fresh Python, never a fork, which would copy the threads of torch and CUDA in the middle of their work. Signals do
 not reach it, of a terminal or of others: this process decides when to end, and a worker ends with it, however that ends.
+It imports from where this process does, and not from the working directory (`-P`).
 """
 
 import multiprocessing
@@ -53,7 +54,7 @@ class Worker:
         self._connection, theirs = Pipe()
         with _blocked_signals():
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", START, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 env=os.environ | (settings or {}),
                 pass_fds=[theirs.fileno()],

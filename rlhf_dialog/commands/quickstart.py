@@ -192,7 +192,7 @@ def run(folder: Path, seed: int = 0) -> int:
 def write_page(folder: Path, console: Console) -> None:
     """Write the page about the run in a process of its own, and say where it is; the quickstart does not depend on it."""
     with suppress(OSError):
-        command = [sys.executable, "-m", "rlhf_dialog", "report", str(RUN)]
+        command = [sys.executable, "-P", "-m", "rlhf_dialog", "report", str(RUN)]
         if subprocess.run(command, cwd=folder, capture_output=True).returncode == 0:
             console.print(f"\nis the curve right? open {folder / RUN}/report.html", soft_wrap=True)
 
@@ -217,7 +217,7 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     if stage.clear and output.exists():
         shutil.rmtree(output)
     start = time.perf_counter()
-    code = subprocess.run([sys.executable, *stage.command.split()], cwd=folder).returncode
+    code = subprocess.run([sys.executable, "-P", *stage.command.split()], cwd=folder).returncode
     if code == 0:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         seconds = time.perf_counter() - start

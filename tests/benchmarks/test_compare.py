@@ -103,8 +103,8 @@ def test_our_own_run_gets_the_options(monkeypatch):
     words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
     options = benchmark.parse([*words, "--compare=y", "--json=z"])
     assert compare.own_run(options) == result()
-    assert given[0][:3] == [sys.executable, "-m", "benchmarks.benchmark"]
-    again = benchmark.parse(given[0][3:])
+    assert given[0][:4] == [sys.executable, "-P", "-m", "benchmarks.benchmark"]
+    again = benchmark.parse(given[0][4:])
     dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
     assert vars(again) == {**vars(options), **dropped}
 

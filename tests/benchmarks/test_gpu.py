@@ -34,11 +34,11 @@ def test_the_limits_add_up_to_ten_minutes():
 @pytest.mark.parametrize("words", [[], ["--device=cpu", "--tiny"]])
 def test_every_command_is_one_that_its_program_reads(words):
     for piece in planned(*words)[:5]:
-        assert piece.words[:3] == [sys.executable, "-m", "benchmarks.benchmark"]
-        options = benchmark.parse(piece.words[3:])
+        assert piece.words[:4] == [sys.executable, "-P", "-m", "benchmarks.benchmark"]
+        options = benchmark.parse(piece.words[4:])
         assert (options.dtype, options.rollout_batch_size // options.minibatch) == ("bf16", 4)
         if options.vs:
-            theirs = trl.parse(options.vs.split()[3:])
+            theirs = trl.parse(options.vs.split()[4:])
             same = (
                 "size",
                 "dtype",
