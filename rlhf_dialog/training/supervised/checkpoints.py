@@ -66,7 +66,7 @@ def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def seal_of(folder: Path, mark: dict[str, Any]) -> str:
+def compute_seal(folder: Path, mark: dict[str, Any]) -> str:
     """The SHA-256 of a checkpoint's files and of its mark, but for the seal in it. Raises OSError."""
     content = {name: value for name, value in mark.items() if name != "seal"}
     digest = hashlib.sha256(json.dumps(as_read_again(content), sort_keys=True).encode())
@@ -79,7 +79,7 @@ def seal_of(folder: Path, mark: dict[str, Any]) -> str:
 
 def _is_whole(folder: Path, mark: dict[str, Any]) -> bool:
     """Whether the checkpoint is what was written; one of an earlier version, which has no seal, passes."""
-    return "seal" not in mark or bool(mark["seal"] == seal_of(folder, mark))
+    return "seal" not in mark or bool(mark["seal"] == compute_seal(folder, mark))
 
 
 class Watch(Protocol):
@@ -132,7 +132,7 @@ class Checkpoints(TrainerCallback):
             save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, newest / BEST)
         kept = self.watch.state() if self.watch else {}
         mark = {"identity": self.identity, "step": state.global_step, "watch": kept}
-        replace_json(newest / COMPLETE, mark | {"seal": seal_of(newest, mark)})
+        replace_json(newest / COMPLETE, mark | {"seal": compute_seal(newest, mark)})
         clear(self.folder, but=newest)
         self.due.done()
 
