@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from rlhf_dialog.feedback.page.chat_session import SCORES
-from rlhf_dialog.feedback.page.rendering import CONSENT, GREETING, REASONS
+from rlhf_dialog.feedback.page.rendering import CONSENT, GREETING, REASONS, split_introduction
 
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback
@@ -31,12 +31,12 @@ def build(page: Any) -> gr.Blocks:
     # longer than is allowed, so that what is pasted is refused, and not cut in silence
     longest = page.limits.body_bytes // 8
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
-        said = "".join(f"<p>{html.escape(text)}</p>" for text in [page.answering.introduction()] if text)
-        gr.HTML(f"<h1>{html.escape(page.name)}</h1>{said}<p>{CONSENT}</p>", elem_id="head")
+        title, examples = split_introduction(page.answering.introduction() or page.name)
+        gr.HTML(f"<h1>{html.escape(title)}</h1><p>{CONSENT}</p>", elem_id="head")
         place = gr.Textbox("", visible="hidden")
         with gr.Row():
             with gr.Column(scale=3, min_width=300):
-                chat, compare, better, tools, edit, why, editor, status, box = _dialogue_parts(longest)
+                chat, compare, better, tools, edit, why, editor, status, box = _dialogue_parts(longest, examples)
             with gr.Column(scale=1, min_width=240, elem_id="side"):
                 new = gr.Button("New dialogue")
                 earlier = gr.Dropdown([], label="Your dialogues", filterable=False, elem_id="earlier", visible=False)
@@ -47,6 +47,7 @@ def build(page: Any) -> gr.Blocks:
         on = partial(_connect, outputs=view)
         on_answer = partial(on, concurrency_limit=MAX_ANSWERING, concurrency_id="answers")
         on_answer(box.submit, page.say, [box, place], outputs=[box, *view])
+        on_answer(chat.example_select, page.say_example, place, outputs=[box, *view])
         on_answer(chat.retry, page.again, place)
         on(chat.like, page.thumb, place)
         on(edit.click, page.draft, place, outputs=[editor.parts, editor.text, status])
@@ -90,13 +91,14 @@ def _editor(longest: int) -> Editor:
     return Editor(parts, text, save, cancel)
 
 
-def _dialogue_parts(longest: int) -> tuple[Any, ...]:
+def _dialogue_parts(longest: int, examples: list[str]) -> tuple[Any, ...]:
     """The dialogue, the choice between two answers, what can be done with one, a better one, what was done, and the message."""
     chat = gr.Chatbot(
         show_label=False,
         elem_id="chat",
         height=None,
         placeholder=GREETING,
+        examples=[{"text": text} for text in examples] or None,
         render_markdown=False,
         allow_tags=False,
         latex_delimiters=[],

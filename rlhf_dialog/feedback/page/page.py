@@ -100,6 +100,10 @@ class FeedbackPage:
             yield [box if is_answered else text, *view]
             box = gr.skip()
 
+    def say_example(self, place: str, request: gr.Request, data: gr.SelectData) -> Iterator[View]:
+        """Answer an example that was clicked, as if it was typed."""
+        yield from self.say(str(data.value["text"]), place, request)
+
     def again(self, place: str, request: gr.Request) -> Iterator[View]:
         """Another answer to the last message."""
         yield from (view for view, _ in self._stream_answer(place, request, actions.again, None))
@@ -243,7 +247,8 @@ class FeedbackPage:
         choices = list_dialogues(self.store, talk.person)
         return [
             gr.Chatbot(
-                value=gradio_messages(items), feedback_value=[thumb_label(one) for one in items if one.is_answer]
+                value=gradio_messages(items, bool(pair)),
+                feedback_value=[thumb_label(one) for one in items if one.is_answer],
             ),
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),

@@ -95,9 +95,21 @@ def escape_text(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])", rf"\g<0>{JOINER}", visible(text))
 
 
-def gradio_messages(items: list[RatedMessage]) -> list[Any]:
-    """The messages as Gradio wants them."""
-    return [gradio_message(one.turn.speaker, one.text) for one in items]
+def gradio_messages(items: list[RatedMessage], is_compared: bool = False) -> list[Any]:
+    """The messages as Gradio wants them; the last two have their number above them where they are to be compared."""
+    labels = [""] * (len(items) - 2) + ["First:\n", "Second:\n"] if is_compared else [""] * len(items)
+    return [gradio_message(one.turn.speaker, label + one.text) for label, one in zip(labels, items, strict=True)]
+
+
+def split_introduction(text: str) -> tuple[str, list[str]]:
+    """What the agent says that it is, and the examples after `Try:`.
+
+    >>> split_introduction("A waiter. Try: Tea, please. | The bill?")
+    ('A waiter.', ['Tea, please.', 'The bill?'])
+    """
+    title, _, examples = text.partition("Try:")
+    lines = [line.strip() for line in examples.split("|")]
+    return title.strip() or text, [line for line in lines if line]
 
 
 def thumb_label(item: RatedMessage) -> str | None:

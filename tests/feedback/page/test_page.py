@@ -278,11 +278,17 @@ def test_without_the_password_no_event_and_no_stream_is_answered(page):
     assert all("SameSite=Lax" in cookie for cookie in answer.headers.get_list("set-cookie"))
 
 
-def test_the_page_says_whom_the_agent_plays_as_text(bot):
+def test_the_agents_introduction_is_the_title_as_text_and_its_examples_can_be_clicked(bot):
     path = bot.agent_folder("0001") / AGENT_FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"introduction": "A <b>waiter</b>. Try: Tea, please."}))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"introduction": "A <b>waiter</b>. Try: Tea, please. | The bill?"})
+    )
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        (head,) = (part.value for part in FeedbackPage(store, answering).demo.blocks.values() if part.elem_id == "head")
+        page = FeedbackPage(store, answering)
+        parts = {part.elem_id: part for part in page.demo.blocks.values()}
     store.close()
-    assert "<p>A &lt;b&gt;waiter&lt;/b&gt;. Try: Tea, please.</p>" in head
+    assert "<h1>A &lt;b&gt;waiter&lt;/b&gt;.</h1>" in parts["head"].value
+    assert [one["text"] for one in parts["chat"].examples] == ["Tea, please.", "The bill?"]
+    targets = [target for fn in page.demo.fns.values() for target in fn.targets]
+    assert (parts["chat"]._id, "example_select") in targets

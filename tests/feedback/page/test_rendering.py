@@ -11,10 +11,12 @@ from rlhf_dialog.feedback.page.rendering import (
     describe_versions,
     escape_text,
     find_pair_to_compare,
+    gradio_messages,
     list_messages,
     note_html,
     problem_html,
     shorten,
+    split_introduction,
     thumb_label,
 )
 
@@ -27,12 +29,20 @@ def talk(bot):
     store.close()
 
 
+def test_an_introduction_without_examples_is_a_title_alone():
+    assert split_introduction("A waiter.") == ("A waiter.", [])
+    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
+
+
 def test_two_answers_are_compared_until_one_is_chosen(talk):
     list(talk.say("Hello"))
     assert find_pair_to_compare(talk) == []
     list(talk.again())
     first, second = talk.alternatives()
     assert [one.turn for one in list_messages(talk)] == [talk.turns[0], first, second]
+    labelled = [one["content"] for one in gradio_messages(list_messages(talk), is_compared=True)]
+    texts = ["Hello", "First:\n" + first.text, "Second:\n" + second.text]
+    assert labelled == [escape_text(text) for text in texts]
     talk.choose(1)
     assert find_pair_to_compare(talk) == []
     assert [one.text for one in list_messages(talk)] == ["Hello", first.text]

@@ -82,12 +82,12 @@ class RelevanceTraining(StageOfHalves):
         self.model.to(choose_device(config.device))
         with checkpoint_folder(config) as folder:
             checkpoint = MembersCheckpoint(self.model, folder, identity, SaveTimer(config.checkpoint_minutes))
-            begun = checkpoint.restore()
+            begun, left = checkpoint.restore(), TimeLeft()
             for number, member in enumerate(self.model.members):
                 if number >= begun.member:
                     set_seed(config.seed + number)
                     progress = begun if number == begun.member else RelevanceProgress(number)
-                    fit(config, member, pairs, progress, checkpoint)
+                    fit(config, member, pairs, progress, checkpoint, left)
                 member.eval()
 
     def save(self) -> None:
@@ -116,9 +116,14 @@ def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callab
 
 
 def fit(
-    config: RelevanceConfig, member: nn.Module, pairs: Pairs, progress: RelevanceProgress, checkpoint: MembersCheckpoint
+    config: RelevanceConfig,
+    member: nn.Module,
+    pairs: Pairs,
+    progress: RelevanceProgress,
+    checkpoint: MembersCheckpoint,
+    left: TimeLeft,
 ) -> None:
-    """Train one member in place, from where it is; it ends in eval mode."""
+    """Train one member in place, from where it is; it ends in eval mode. `left` is of all members."""
     name, steps = f"member {progress.member + 1} of {config.members}", num_steps(config, len(pairs.replies))
     optimizer = torch.optim.AdamW(member.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = get_cosine_schedule_with_warmup(optimizer, round(config.warmup_ratio * steps), steps)
@@ -129,8 +134,7 @@ def fit(
     device = next(member.parameters()).device
     use_onednn(member)
     member.train()
-    left = TimeLeft()
-    left.text(progress.step / steps)
+    left.text((progress.member + progress.step / steps) / config.members)
     for step in range(progress.step + 1, steps + 1):
         rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
         batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
@@ -142,7 +146,7 @@ def fit(
         optimizer.step()
         schedule.step()
         if step % max(1, steps // 5) == 0:
-            rest = left.text(step / steps)
+            rest = left.text((progress.member + step / steps) / config.members)
             more = f", {rest}" if rest else ""
             logger.info("%s, step %d of %d: loss %.3f%s", name, step, steps, loss.item(), more)
         if checkpoint.due.now():

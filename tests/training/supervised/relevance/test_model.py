@@ -1,12 +1,14 @@
 """The losses of relevance models by hand, and the order of the pairs."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, next_rows
+from rlhf_dialog.training.supervised.relevance.checkpoint import RelevanceProgress
+from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, fit, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from tests.parts.relevance_models import letter_model
@@ -78,6 +80,17 @@ def test_every_pair_is_read_once_an_epoch():
     for epoch in (batches[:3], batches[3:]):
         assert len({row for rows in epoch for row in rows}) == 9
     assert len(next_rows(order, 2, 5)[0]) == 2
+
+
+def test_the_time_left_is_of_all_members():
+    model, pairs = learned("bag")
+    config = RelevanceConfig(data_path="d", output="o", members=2, max_steps=5, batch_size=3)
+    left, checkpoint = SimpleNamespace(shares=[]), SimpleNamespace(due=SimpleNamespace(now=lambda: False))
+    left.text = lambda share: left.shares.append(share) or ""
+    for number in range(2):
+        fit(config, model.members[0], pairs, RelevanceProgress(number), checkpoint, left)
+    of_steps = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert left.shares == pytest.approx([*of_steps, *(0.5 + share for share in of_steps)])
 
 
 def test_the_default_is_a_dual_encoder_of_three_members():
