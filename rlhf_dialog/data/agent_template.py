@@ -96,7 +96,8 @@ def _head(encoder: TurnEncoder, settings: dict[str, Any]) -> str:
     """The settings, and the lines that turn the messages into `agent.system` and `agent.kept`."""
     comment = json.dumps(settings).replace("#", "\\u0023")  # nothing may end the comment
     can_arise = any(" " in mark for mark in encoder.marks)  # where a space replaces another one
-    system, reply_marks, may_begin = encoder.system_prompt or "", encoder.marks, {None: True}
+    system, reply_marks = encoder.system_prompt or "", encoder.marks
+    may_begin: dict[str | None, bool] = {None: True}
     if isinstance(encoder, TemplateEncoder):
         reply_marks, may_begin = encoder.reply_marks, encoder.assistant_may_begin
     else:

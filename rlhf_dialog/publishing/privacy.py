@@ -52,8 +52,8 @@ def hide_names(text: str, names: Collection[str]) -> str:
     """The text with the last name of each of these `names` of places on this machine."""
     for name in sorted(names, key=len, reverse=True):
         if "/" in name.strip("./"):
-            last_name = _last_name(name)
-            text = re.sub(rf"(?<![\w./-]){re.escape(name)}", lambda _, new=last_name: new, text)
+            last_name = _last_name(name).replace("\\", r"\\")  # no reference to a group
+            text = re.sub(rf"(?<![\w./-]){re.escape(name)}", last_name, text)
     return text
 
 
