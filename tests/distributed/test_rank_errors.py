@@ -8,12 +8,12 @@ import pytest
 from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.errors import RunStopped, UserError
-from tests.parts.ranks import runs_in_ranks
+from tests.parts.ranks import CONFIG, runs_in_ranks
 
 
 def speak(rank: int, errors: dict, after: float = 0) -> int:
     def run() -> None:
-        world = process_group.start(__import__("ranks").CONFIG)
+        world = process_group.start(CONFIG)
         with world.contact():
             if errors.get("alone") == rank:
                 raise RunStopped("only here")

@@ -1,4 +1,4 @@
-"""No network, and one thread, so that two workers fit two cores. `import offline` before torch."""
+"""No network, and one thread, so that two workers fit two cores. Import it before torch."""
 
 import os
 

@@ -1,7 +1,6 @@
 """A resumed training gives the numbers of one that nobody disturbed; weights alone are taken by a new run."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -52,11 +51,11 @@ def test_resume_in_another_process(tmp_path):
     steps(trainer, 2)
     save(trainer, tmp_path)
     code = (
-        "import offline, json, sys, pathlib, test_checkpoint as t\n"
+        "from tests.parts import offline, saving as t\nimport json, sys, pathlib\n"
         f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
         "json.dump(t.steps(trainer, 2), sys.stdout)"
     )
-    assert json.loads(output_of("-c", code, cwd=Path(__file__).parent)) == expected[2:]
+    assert json.loads(output_of("-c", code)) == expected[2:]
 
 
 def test_optimizer_state_comes_back(tmp_path):

@@ -210,7 +210,8 @@ def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tm
 
 
 RUN = f"""
-import offline, os, runpy, signal, sys
+from tests.parts import offline
+import os, runpy, signal, sys
 import torch
 torch.use_deterministic_algorithms(True, warn_only=True)
 from rlhf_dialog import BaseReward, RewardFactory

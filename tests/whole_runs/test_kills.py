@@ -28,7 +28,8 @@ SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
 SERVER = """
-import offline, json, os, resource, runpy, signal, sys
+from tests.parts import offline
+import json, os, resource, runpy, signal, sys
 import rlhf_dialog.runs.agent, rlhf_dialog.evaluation.measure, transformers.models.gpt2.modeling_gpt2
 
 def at(count):  # SIGKILL before the `count`th change of the disk by a function of os; all are counted
