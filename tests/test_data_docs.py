@@ -41,4 +41,5 @@ def test_the_table_names_every_column():
         rows.ACT_KEYS,
         rows.ID_KEYS,
         rows.PROMPT_KEYS,
+        (*rows.REPLY_KEYS, "references"),
     ]

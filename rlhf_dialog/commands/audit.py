@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
-from rlhf_dialog.commands.evaluate import Task
+from rlhf_dialog.commands.evaluate import Task, read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import check_keys, find_config
@@ -64,6 +64,7 @@ class AuditOptions(Options):
     )
     register: str | None = option(REGISTER)
     data_path: str | None = option("data to use instead of those of the configuration")
+    columns: str | None = option("what the data's columns hold: '{prompt: question}'; default: as configured")
     max_prompts: int = option(f"validation prompts, drawn with --seed (default: 100, at least {LEAST_PROMPTS})", 100)
     search_prompts: int = option("prompts of the search (default: 25, at least 10)", 25)
     search_replies: int = option("training replies that are tried for each of them (default: 1000, at least 100)", 1000)
@@ -114,6 +115,7 @@ def run(options: AuditOptions) -> int:
     config = read_config(options)
     keys, data_path = config.config, options.data_path or config.data_path()
     task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
+    task.columns = read_columns(options.columns)
     prompts = held_out(task, options)
     training = Training(task.prompts("train", task.drop_overlap))
     scorer = build_scorer(config, options.device)

@@ -32,7 +32,7 @@ from rlhf_dialog.commands.evaluate_options import (
     set_judges,
 )
 from rlhf_dialog.commands.options import option, register, run_command
-from rlhf_dialog.config.loading import check_keys, find_config
+from rlhf_dialog.config.loading import check_keys, find_config, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
@@ -87,6 +87,7 @@ class EvaluateOptions(AgentOptions):
     data_path: str | None = option(
         "data to use in place of the configuration's; without a configuration there is no score"
     )
+    columns: str | None = option("what the data's columns hold: '{prompt: question}'; default: as configured")
     legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do")
     split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
@@ -155,6 +156,7 @@ def run(options: EvaluateOptions) -> None:
 
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
+    task.columns = read_columns(options.columns)
     judges = build_judges(options, task)
     for name in ("best_of", "baselines"):
         if getattr(options, name) and judges.scorer is None:
@@ -209,6 +211,7 @@ class Task:
     turn_separator: str
     drop_overlap: bool = False
     run: RunConfig | None = None
+    columns: dict[str, str] | None = None  # as for `load_records`; None: those of the run
 
     def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
         """The prompts of a split. Raises what `PromptRules.load` raises."""
@@ -216,13 +219,20 @@ class Task:
 
         keys = self.run.config if self.run else None
         rules = PromptRules(self.context_size, self.min_context_size, drop_overlap, self.turn_separator)
-        return replace(rules, reply_roles=tuple(keys.reply_roles if keys else ())).load(self.data_path, split)
+        columns = self.columns if self.columns is not None else keys.env.args.columns if keys else {}
+        roles = tuple(keys.reply_roles if keys else ())
+        return replace(rules, reply_roles=roles, columns=columns).load(self.data_path, split)
 
     def classifiers(self) -> list[str]:
         """The folders or Hub names of the act classifiers in the run's reward."""
         wanted = self.run.config.reward_class if self.run else None
         models = model_paths(wanted.id, wanted.args) if wanted else {}
         return [path for name, path in models.items() if name.startswith(CLASSIFIER)]
+
+
+def read_columns(text: str | None) -> dict[str, str] | None:
+    """The value of --columns. Raises UserError where it is not YAML."""
+    return None if text is None else parse_arguments(["--columns", text], ())[1]["columns"]
 
 
 def read_task(options: EvaluateOptions, agent: "ChatAgent") -> Task:

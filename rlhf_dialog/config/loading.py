@@ -306,7 +306,7 @@ def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
 
 def _sentence(schema: type[BaseModel], item: Any) -> str:
     """One pydantic error as `key: found X, wanted Y`."""
-    key = ".".join(str(part) for part in item["loc"])
+    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
     if item["type"] == "extra_forbidden" and SECRET.search(key):
         return f"{key}: unknown key; set secrets in the environment (WANDB_API_KEY, HF_TOKEN), not in a configuration"
     if item["type"] == "extra_forbidden":

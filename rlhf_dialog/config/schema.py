@@ -8,7 +8,7 @@ from pydantic_core.core_schema import ValidationInfo
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
+from rlhf_dialog.config.settings import ChatKeys, ColumnsKey, DataKeys, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -250,6 +250,7 @@ class EnvArgs(Settings):
     data_path: str = Field(
         description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md; not read with an environment"
     )
+    columns: ColumnsKey = Field(default_factory=dict)
 
 
 class EnvConfig(Settings):

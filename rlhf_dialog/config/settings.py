@@ -3,7 +3,7 @@
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 from pydantic_core.core_schema import ValidationInfo
@@ -47,6 +47,14 @@ class Settings(BaseModel):
         return value
 
 
+ColumnKind = Literal[
+    "messages", "utterance", "role", "act", "dialog_id", "prompt", "reference", "references", "replies", "chosen", "rejected",
+    "margin",
+]  # fmt: skip
+ColumnsKey = Annotated[
+    dict[ColumnKind, str],
+    Field(description="what columns of the data hold, such as {prompt: question, reference: answer}; docs/DATA.md"),
+]
 TokenId = Annotated[int, Field(ge=0, strict=True)]
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.messages import Messages, drop_tools, read_role, split_messages
+from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
+from rlhf_dialog.data.sources.columns import Columns
+from rlhf_dialog.data.sources.messages import Messages, drop_tools, first_filled, read_role, split_messages
 from rlhf_dialog.data.sources.record import checked_text, is_null, kind
-from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.data.sources.rows import PROMPT_KEYS, Row, prompt_in
 from rlhf_dialog.data.speakers import BLANK_LINE, USER_ROLES, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
@@ -55,13 +56,13 @@ class PreferencePair:
         return "".join(self.chosen.prompt_turns[-1:])
 
 
-def load_pairs(data_path: str, split: str) -> list[PreferencePair]:
-    """The pairs of one split, in the order of the data.
+def load_pairs(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[PreferencePair]:
+    """The pairs of one split, in the order of the data; `columns` as for `load_records`.
 
     Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be used: a column is
     missing, a text is empty, both replies are the same; and when the scores of the data say that the columns are exchanged.
     """
-    rows = list(drop_tools(load_rows(data_path, split)))
+    rows = list(drop_tools(load_rows(data_path, split, columns)))
     pairs = [_pair(row, where) for where, row in rows]
     _check_margins(pairs)
     _check_scores([row for _, row in rows], data_path)
@@ -94,7 +95,7 @@ def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
 def _pair(row: Row, where: str) -> PreferencePair:
     if missing := [name for name in SIDES if name not in row]:
         raise _no_column(row, missing[0], where)
-    prompt = _prompt(row.get("prompt"), where)
+    prompt = _prompt(prompt_in(row, first_filled(PROMPT_KEYS, row) or "prompt")[0], where)
     chosen, rejected = (_dialogue(prompt, _side(row[name], name, where), row) for name in SIDES)
     if chosen == rejected:
         raise UserError(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")

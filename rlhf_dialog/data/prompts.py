@@ -6,7 +6,7 @@ B prompts, P prompt tokens.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -23,7 +23,8 @@ from rlhf_dialog.data.dialogue import (
     render_reply,
     render_target,
 )
-from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
+from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
 from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, spoken_turns
@@ -44,13 +45,16 @@ class PromptRules:
     drop_overlap: bool = False  # leave out training dialogues that nearly repeat one of validation or test
     turn_separator: str | None = "<EOU>"  # a space replaces it in the texts; None: nothing is replaced
     reply_roles: tuple[str, ...] = ()  # who replies; empty: the assistant
+    columns: Columns = field(default_factory=dict)  # the columns that hold what, as for `load_records`
     unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
 
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
         """The rules of a configuration; defaults for the keys that it does not have."""
-        names = ("context_size", "min_context_size", "drop_overlap", "turn_separator", "reply_roles")
+        names = ("context_size", "min_context_size", "drop_overlap", "turn_separator", "reply_roles", "columns")
         rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
+        if hasattr(keys, "env"):
+            rules["columns"] = keys.env.args.columns
         return cls(**rules | {"reply_roles": tuple(rules.get("reply_roles", ()))})
 
     def load(self, data_path: str, split: str) -> list[Dialogue]:
@@ -59,9 +63,9 @@ class PromptRules:
         Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
         """
         where = f"{data_path}, {split}"
-        records = load_records(data_path, split)
+        records = load_records(data_path, split, self.columns)
         check_reply_roles(records, self.reply_roles, where)
-        overlap = _overlap(records, data_path) if self.drop_overlap and split == "train" else set()
+        overlap = _overlap(records, data_path, self.columns) if self.drop_overlap and split == "train" else set()
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
@@ -190,10 +194,10 @@ def _ends_with_reply(record: DialogueRecord, rules: PromptRules) -> bool:
     return record.is_prompt and spoken_turns(record, rules.reply_roles)[-1].is_reply
 
 
-def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
+def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns) -> set[int]:
     """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
     try:
-        held_out = load_records(data_path, "validation") + load_records(data_path, "test")
+        held_out = [record for split in SPLITS[1:] for record in load_records(data_path, split, columns)]
     except UserError as error:
         raise UserError(
             f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"

@@ -31,6 +31,7 @@ class CorpusUser:
 
     data_path: any data source (docs/DATA.md), or dialogues that were read already
     split: train, validation or test
+    columns: the columns that hold what, where their names are not built in: {messages: talk}
     max_turns: replies after which a longer dialogue is cut off (`truncated`); None: all of it
 
     The dialogues of one seed come in an order of their own; each comes once before any comes again. Data that consists of
@@ -49,11 +50,19 @@ class CorpusUser:
     ('', 0.0, True, False)
     """
 
-    def __init__(self, data_path: "str | Sequence[DialogueRecord]", split: str = "train", max_turns: int | None = None):
+    def __init__(
+        self,
+        data_path: "str | Sequence[DialogueRecord]",
+        split: str = "train",
+        max_turns: int | None = None,
+        columns: dict[str, str] | None = None,
+    ):
         if max_turns is not None and max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more, or none")
         self.split, self.max_turns = split, max_turns
-        self.records = _read(data_path, split) if isinstance(data_path, str) else tuple(data_path)
+        self.records = (
+            _read(data_path, split, tuple((columns or {}).items())) if isinstance(data_path, str) else tuple(data_path)
+        )
         self.usable = [number for number, record in enumerate(self.records) if _replies(record)]
         if not self.usable:
             raise UserError(
@@ -99,11 +108,11 @@ class CorpusUser:
 
 
 @lru_cache(maxsize=4)
-def _read(data_path: str, split: str) -> "tuple[DialogueRecord, ...]":
+def _read(data_path: str, split: str, columns: tuple[tuple[str, str], ...]) -> "tuple[DialogueRecord, ...]":
     """The dialogues; several environments share them."""
     from rlhf_dialog.data.sources import load_records
 
-    return tuple(load_records(data_path, split))
+    return tuple(load_records(data_path, split, dict(columns)))
 
 
 def _prompts(record: "DialogueRecord") -> "list[Dialogue]":

@@ -46,6 +46,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "ref_model": model_fingerprint(models.ref_policy.lm),
         "tokenizer": tokenizer_fingerprint(models.tokenizer),
         "data": data_fingerprint(prompts),
+        "columns": config.env.args.columns,
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
         "reward models": {name: model_fingerprint(module) for name, (_, module) in models_inside(reward).items()},

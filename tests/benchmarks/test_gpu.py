@@ -162,7 +162,7 @@ def test_every_piece_on_the_cpu(tmp_path):
     found = json.loads((out / "results.json").read_text())
     assert list(found) == ["w8", "profile", "trl", "tests"]
     assert {path.name for path in out.iterdir()} == {
-        *("summary.md", "results.json", "log.txt", "profile.txt", "trace.json.gz"),
+        *("summary.md", "results.json", "log.txt", "profile.txt", "trace.json.gz")
     }
     statuses = {name: piece["status"] for name, piece in found.items()}
     trl = statuses.pop("trl")

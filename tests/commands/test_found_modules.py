@@ -78,14 +78,7 @@ def fetched_part(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    [
-        policy_run,
-        shared_reward,
-        table_of_policies,
-        stage_of_the_quickstart,
-        stage_of_dailydialog,
-        fetched_part,
-    ],
+    [policy_run, shared_reward, table_of_policies, stage_of_the_quickstart, stage_of_dailydialog, fetched_part],
 )
 def test_a_command_that_starts_processes(command, traps, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

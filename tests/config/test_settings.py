@@ -19,8 +19,7 @@ def test_numbers_that_yaml_reads_as_text():
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [{"number": True}, {"share": False}, {"share": float("nan")}, {"number": 10**13}, {"x": 1}],
+    "keys", [{"number": True}, {"share": False}, {"share": float("nan")}, {"number": 10**13}, {"x": 1}]
 )
 def test_values_that_are_refused(keys):
     with pytest.raises(ValidationError):

@@ -380,8 +380,7 @@ def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_d
 # the row's system message, and thinking
 
 THINK = CHATML.replace(
-    "<|im_start|>assistant\n",
-    "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}",
+    "<|im_start|>assistant\n", "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}"
 ).replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
 
 

@@ -23,10 +23,7 @@ GOOD, BAD = "Two streets .", "No ."
     [
         ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
         ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
-        (
-            {"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]},
-            ["Is it far ?"],
-        ),
+        ({"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]}, ["Is it far ?"]),
         (
             {"chosen": [user("Is it far ?"), assistant(GOOD)], "rejected": [user("Is it far ?"), assistant(BAD)]},
             ["Is it far ?"],

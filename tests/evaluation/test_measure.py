@@ -34,10 +34,7 @@ class Share(BaseReward):
 
 
 def test_measures_by_hand():
-    dialogues = [
-        Dialogue(["a", "no yes sir"], response="yes no yes"),
-        Dialogue(["b"], response="", truncated=True),
-    ]
+    dialogues = [Dialogue(["a", "no yes sir"], response="yes no yes"), Dialogue(["b"], response="", truncated=True)]
     found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share())))
     assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
         "score": [pytest.approx(2 / 3), 0.0],

@@ -165,13 +165,7 @@ def test_an_agent_without_a_run_has_a_card_too(tmp_path):
     assert "the agent's run has no config.yaml" in card.text
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"settings": {}},
-        {"after": {"score": 1}},
-    ],
-)
+@pytest.mark.parametrize("change", [{"settings": {}}, {"after": {"score": 1}}])
 def test_a_damaged_evaluation_is_one_message(change):
     with pytest.raises(UserError, match=r"--agent: config\.yaml or evaluation\.json of the run is damaged"):
         agent_card("ada/polite", SETTINGS, CardRun(CONFIG, {**evaluation(), **change}), "--agent")

@@ -171,8 +171,7 @@ def test_a_damaged_file_of_the_right_size_has_a_way_back(tmp_path, name):
     data[8] ^= 1  # the brace of the header
     path.write_bytes(data)
     with pytest.raises(
-        UserError,
-        match=r"iter_000002: is damaged .*SafetensorError.*iter_000001: write its name into .*latest$",
+        UserError, match=r"iter_000002: is damaged .*SafetensorError.*iter_000001: write its name into .*latest$"
     ):
         resume("shared trunk", tmp_path)
 

@@ -89,6 +89,11 @@ def identity_with(**keys):
         ("rollout_batch_size", 4, "rollout_batch_size: 4 here, 6 in the checkpoint"),
         ("num_responses_per_prompt", 2, "num_responses_per_prompt: 2 here, 1 in the checkpoint"),
         ("use_valuenorm", False, "use_valuenorm: false here, true in the checkpoint"),
+        (
+            "env",
+            {"args": {"data_path": "unused", "columns": {"prompt": "q"}}},
+            'columns: {"prompt": "q"} here, {} in the',
+        ),
         ("ref_seed", 1, "ref_model: 'GPT2LMHeadModel, "),
         ("reward_class", {"id": "LengthMatch"}, "reward_class: {"),
     ],

@@ -20,14 +20,7 @@ def test_a_resumed_run_keeps_the_whole_lines_up_to_its_checkpoint(tmp_path, tail
 
 
 @pytest.mark.parametrize(
-    ("lines", "last"),
-    [
-        ([1, 2, 3], 3),
-        ([1, 2, 4, 5], 2),
-        ([1, 2, 2, 3], 2),
-        ([2, 3], 0),
-        ([], 0),
-    ],
+    ("lines", "last"), [([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([1, 2, 2, 3], 2), ([2, 3], 0), ([], 0)]
 )
 @pytest.mark.parametrize("tail", ["", '{"iteration": 4, "objec', "7\n", "{}\n"])
 def test_how_far_the_metrics_reach(tmp_path, lines, last, tail):

@@ -97,13 +97,7 @@ def test_versions_and_hashes_come_from_checkpoint_and_evaluation(folder):
 
 
 def test_the_newest_rows_of_a_ledger_without_those_that_are_damaged(folder):
-    lines = [
-        b'{"iteration": 1}',
-        b'{"iteration": 2, "kl": 1e999}',
-        b"\xff\x00",
-        b"[2]",
-        b'{"iter',
-    ]
+    lines = [b'{"iteration": 1}', b'{"iteration": 2, "kl": 1e999}', b"\xff\x00", b"[2]", b'{"iter']
     (folder / "ledger.jsonl").write_bytes(b"\n".join(lines))
     run = read_run(folder)
     assert [row["iteration"] for row in run.newest] == [2]

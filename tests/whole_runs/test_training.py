@@ -211,12 +211,7 @@ def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     assert [row["iteration"] for row in rows(folder)] == [1]
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"iter_000001", "latest"}
     assert load_config(folder / "config.yaml").max_iterations == 1
-    assert {path.name for path in folder.iterdir()} == {
-        *FILES,
-        "agent",
-        "checkpoints",
-        "notes.txt",
-    }
+    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
 
 
 @pytest.mark.whole_run

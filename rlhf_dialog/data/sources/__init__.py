@@ -1,7 +1,8 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
 `load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `text`, `tables`,
-`original`, `from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
+`original`, `from_hub`), names their columns (`columns`), and turns rows into dialogues (`rows`, `messages`, `record`).
+docs/DATA.md shows every format to users.
 
 - **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
   thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
@@ -13,11 +14,12 @@
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlhf_dialog.data.hub import check_made, is_local
+from rlhf_dialog.data.sources.columns import Columns, RowReader
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, read_records
@@ -26,24 +28,26 @@ from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
 
 __all__ = ["SPLITS", "DialogueRecord", "check_path", "is_hub_name", "load_records", "load_rows"]
+NO_COLUMNS: Columns = MappingProxyType({})
 
 
-def load_records(data_path: str, split: str) -> list[DialogueRecord]:
+def load_records(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[DialogueRecord]:
     """The dialogues of one split ("train", "validation" or "test"), in the order of the data.
 
     `data_path` is a folder, a zip archive, a data file (all of it is "train"), or else the name of a Hub data set.
+    `columns`: the columns that hold what, such as {"prompt": "question"}, where their names are not built in (`columns`).
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
-    return _load(data_path, split, read_records)
+    return _load(data_path, split, RowReader(read_records, columns))
 
 
-def load_rows(data_path: str, split: str) -> list[tuple[str, Row]]:
-    """The rows of one split as they are in the data, each with its place. Raises as `load_records` does.
+def load_rows(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[tuple[str, Row]]:
+    """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does.
 
     The original DailyDialog layout has no rows: UserError.
     """
-    rows = _load(data_path, split, _in_place)
+    rows = _load(data_path, split, RowReader(_in_place, columns))
     if rows and isinstance(rows[0], DialogueRecord):
         raise UserError(
             f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
@@ -58,12 +62,12 @@ def _in_place(rows: Rows, where: str) -> list[tuple[str, Row]]:
     return found
 
 
-def _load(data_path: str, split: str, make: Callable[..., list[Any]]) -> list[Any]:
+def _load(data_path: str, split: str, make: RowReader) -> list[Any]:
     if split not in SPLITS:
         raise UserError(f"split '{split}' is unknown; use one of {', '.join(SPLITS)}")
     path = Path(os.path.expanduser(data_path))
     if os.path.isdir(path):
-        return read_split(Folder(path), split, make=make)
+        return read_split(Folder(path), split, make)
     if os.path.exists(path):
         return _read_file(path, split, make)
     check_path(data_path)
@@ -85,10 +89,10 @@ def is_hub_name(data_path: str) -> bool:
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
 
-def _read_file(path: Path, split: str, make: Callable[..., list[Any]]) -> list[Any]:
+def _read_file(path: Path, split: str, make: RowReader) -> list[Any]:
     suffix = path.suffix.lower()
     if suffix == ".zip":
-        return read_split(Archive(read_bytes(path), str(path)), split, make=make)
+        return read_split(Archive(read_bytes(path), str(path)), split, make)
     if suffix not in KINDS:
         known = ", ".join([*KINDS, ".zip"])
         raise UserError(

@@ -8,17 +8,19 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any
 
-from rlhf_dialog.data.sources.rows import LIST_KEYS, Row
+from rlhf_dialog.data.sources.rows import LIST_KEYS, Cells, Row, Rows
 from rlhf_dialog.errors import UserError
 
 
-def parse_lists(rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
-    """The rows, with lists in place of cells that hold one. Only columns that may hold lists are parsed.
+def parse_lists(rows: Rows) -> Iterator[tuple[str, Row]]:
+    """The rows, with lists in place of `Cells` that hold one. Only columns that may hold lists are parsed.
 
     Raises UserError for a cell that is written like a list but cannot be read as one.
     """
     for where, row in rows:
-        yield where, {key: _parse(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+        if isinstance(row, Cells):
+            row = {key: _parse(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+        yield where, row
 
 
 def _parse(cell: str | None, key: str, where: str) -> Any:

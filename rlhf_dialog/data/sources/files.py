@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from rlhf_dialog.data.sources.cells import parse_lists
 from rlhf_dialog.data.sources.record import kind
-from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.data.sources.rows import Cells, Row
 from rlhf_dialog.data.sources.tables import read_parquet
 from rlhf_dialog.data.sources.text import decode, text_lines
 from rlhf_dialog.errors import UserError
@@ -58,12 +57,8 @@ def _an_object(row: Any, where: str) -> Row:
 
 
 def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
-    return parse_lists(_csv_rows(decode(data, where), where, delimiter))
-
-
-def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
     """Cells as text, None for an empty one. A column without a name, such as the index that pandas writes, is left out."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(decode(data, where), newline=""), delimiter=delimiter, strict=True)
     header, start = None, 0
     try:
         for cells in reader:
@@ -75,7 +70,7 @@ def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
                     f"{where_row}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
                 )
             elif cells:
-                yield where_row, {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
+                yield where_row, Cells({name: cell or None for name, cell in zip(header, cells, strict=True) if name})
     except csv.Error as error:
         raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
 

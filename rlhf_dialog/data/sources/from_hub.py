@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face Hub, downloaded or from the local cache of an earlier download."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
-from rlhf_dialog.data.sources.rows import read_records
+from rlhf_dialog.data.sources.columns import RowReader
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ HUB_SOURCES: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 
 
-def load_from_hub(name: str, split: str, layouts: str, make: Callable[..., list[Any]] = read_records) -> list[Any]:
-    """What `of(rows, where)` makes of the first source of `name` that loads, by default dialogues.
+def load_from_hub(name: str, split: str, layouts: str, make: RowReader) -> list[Any]:
+    """What `make(rows, where)` makes of the first source of `name` that loads.
 
     Raises MissingSplit when it has only other splits, UserError when none loads.
     """
@@ -43,7 +43,7 @@ def load_from_hub(name: str, split: str, layouts: str, make: Callable[..., list[
     raise _not_loaded(name, split, reasons, reachable, layouts)
 
 
-def _load(source: str, revision: str | None, split: str, make: Callable[..., list[Any]]) -> list[Any]:
+def _load(source: str, revision: str | None, split: str, make: RowReader) -> list[Any]:
     at = {"revision": revision} if revision else {}
     rows = datasets.load_dataset(source, split=split, **at)
     where = f"{source}, {split}"

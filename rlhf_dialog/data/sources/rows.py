@@ -1,7 +1,9 @@
 """Rows of any table or JSON file -> dialogues. The first row decides which of five forms the data has."""
 
 import itertools
+import logging
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,14 +22,22 @@ from rlhf_dialog.data.sources.messages import (
 from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked_record, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
 
+logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
+
+
+class Cells(Row):
+    """A row of cells that are text, and may hold a list as text."""
+
 
 TURN_KEYS = ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations")
 ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
 ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
-PROMPT_KEYS = ("prompt", "reference", "references")
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, *PROMPT_KEYS)  # the columns whose cells may hold a list
+PROMPT_KEYS = ("prompt", "question", "instruction")
+REPLY_KEYS = ("reference", "response", "completion", "answer", "output")
+INPUT = "input"  # what follows an instruction, after a blank line
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # the columns whose cells may hold a list
 
 
 def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
@@ -37,7 +47,10 @@ def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
     form, rows = _form(*first), itertools.chain([first], rows)
-    return list(form(rows if form is _utterances else drop_tools(rows)))
+    records = list(form(rows if form is _utterances else drop_tools(rows)))
+    if form is _prompts:
+        _name_unused_text(records, where)
+    return records
 
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
@@ -51,6 +64,8 @@ def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
         return _prompts
     if first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row):
         return _utterances
+    if first_filled(PROMPT_KEYS, row):
+        return _prompts
     if turns:
         return _dialogues
     raise _no_turns(where, row)
@@ -79,14 +94,15 @@ def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
 def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
     """Every row is one prompt, with or without references and an act of the reply."""
     for where, row in rows:
-        prompt, act = row.get("prompt"), first_filled(ACT_KEYS, row)
+        key, reply = first_filled(PROMPT_KEYS, row) or PROMPT_KEYS[0], first_filled(REPLY_KEYS, row)
+        (prompt, used), act = prompt_in(row, key), first_filled(ACT_KEYS, row)
         if not isinstance(prompt, str | list):
-            raise UserError(f"{where}: 'prompt' holds {kind(prompt)}, wanted a string or a list of turns")
+            raise UserError(f"{where}: '{key}' holds {kind(prompt)}, wanted a string or a list of turns")
         messages = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
-        record = _record(messages, None, where, _others(row, {act, *PROMPT_KEYS}))
+        record = _record(messages, None, where, _others(row, {act, reply, "references", *used}))
         record.is_prompt = True
         record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
-        replies = [reply for key in PROMPT_KEYS[1:] for reply in _texts(row.get(key), f"'{key}'", where)]
+        replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
         record.references = [replies] if replies else None
         yield record
 
@@ -97,6 +113,41 @@ def _record(messages: Messages, acts: list[Any] | None, where: str, meta: Row) -
     record.roles = messages.roles if any(messages.roles) else None
     record.system = messages.system
     return record
+
+
+def prompt_in(row: Row, key: str) -> tuple[Any, set[str]]:
+    """The prompt in the column `key`, and the columns that it is in: an `instruction` may have an `input`."""
+    prompt, more = row.get(key), row.get(INPUT)
+    if key != "instruction" or not isinstance(prompt, str) or not (more is None or isinstance(more, str)):
+        return prompt, {key}
+    return f"{prompt.strip()}\n\n{(more or '').strip()}".strip(), {key, INPUT}
+
+
+def _replies(value: Any, key: str, where: str) -> list[str]:
+    """The replies in a column: a string, a list of strings, or one message."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = split_messages(value, where).turns
+        if len(value) != 1:
+            raise UserError(f"{where}: '{key}' holds {len(value)} messages, wanted one, which is the reply")
+    return _texts(value, f"'{key}'", where)
+
+
+def _name_unused_text(prompts: list[DialogueRecord], where: str) -> None:
+    """A warning where prompts have no reference, with the column that has most text of theirs: it may hold the replies."""
+    without = [prompt for prompt in prompts if not prompt.references]
+    sizes: Counter[str] = Counter()
+    for name, value in (cell for prompt in without for cell in prompt.meta.items()):
+        if isinstance(value, str) and " " in value and name not in ID_KEYS and "system" not in name.lower():
+            sizes[name] += len(value)
+    for name, _ in sizes.most_common(1):
+        logger.warning(
+            "%s: %d of %d prompts have no reference, and the text column '%s' is not used; if it holds the replies, name it "
+            "with columns: {reference: ...}",
+            where,
+            len(without),
+            len(prompts),
+            name,
+        )
 
 
 def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
@@ -208,7 +259,7 @@ def _others(row: Row, used: set[str | None]) -> Row:
 
 
 def _no_turns(where: str, row: Row) -> UserError:
-    known = (*TURN_KEYS, "prompt")
+    known = (*TURN_KEYS, *PROMPT_KEYS)
     expected = ", ".join(f"'{key}'" for key in known)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"

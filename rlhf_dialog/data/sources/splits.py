@@ -2,13 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
+from rlhf_dialog.data.sources.columns import RowReader
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.original import read_original
 from rlhf_dialog.data.sources.record import DialogueRecord
-from rlhf_dialog.data.sources.rows import read_records
 from rlhf_dialog.data.sources.tables import read_saved
 from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -21,20 +20,18 @@ LAYOUTS = (
 )
 
 
-def read_split(
-    tree: Tree, split: str, inner: bool = False, make: Callable[..., list[Any]] = read_records
-) -> list[DialogueRecord] | list[Any]:
+def read_split(tree: Tree, split: str, make: RowReader, inner: bool = False) -> list[DialogueRecord] | list[Any]:
     """The dialogues of one split: the original layout, else zips of it, else save_to_disk, else data files.
 
-    `of(rows, where)` makes the result from the rows; the original layout has no rows, and always gives dialogues.
+    `make(rows, where)` makes the result from the rows; the original layout has no rows, and always gives dialogues.
 
     Raises MissingSplit when none of them is there, and UserError for what cannot be read.
     """
     names = "|".join(SPLIT_NAMES[split])
     if name := _only_one(tree, rf"{ABOVE}dialogues_{split}\.txt", split):
-        return read_original(tree, name)
+        return make.without_columns(read_original(tree, name), tree.where)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})(?:\.json)?\.zip", split)):
-        return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True, make=make)
+        return read_split(Archive(tree.read(name), tree.place(name)), split, make, inner=True)
     if name := _only_one(tree, rf"{ABOVE}(?:{names})/state\.json", split):
         return make(read_saved(tree, name), tree.place(name))
     if split == "train" and "state.json" in tree.names:

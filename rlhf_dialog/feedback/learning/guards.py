@@ -76,7 +76,8 @@ def validation_prompts(learner: Learner) -> list[Dialogue]:
     settings, agent = learner.settings, learner.agent.settings
     if settings.sft_data_path is None:
         return []
-    found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator)
+    columns = tuple(settings.sft_columns.items())
+    found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator, columns)
     return pick_prompts(keep_with_room(learner.agent.encoder, found), settings.guard_prompts, settings.seed)
 
 

@@ -204,8 +204,8 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
     """The learner at the start of the night, or where it was killed; the first version's log-probabilities are computed."""
     learner = Learner(bot, settings)
     agent = learner.agent.settings
-    path = settings.sft_data_path
-    found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator)
+    path, columns = settings.sft_data_path, tuple(settings.sft_columns.items())
+    found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator, columns)
     sft = SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found) if settings.sft_share else [])
     if state is None:
         start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))

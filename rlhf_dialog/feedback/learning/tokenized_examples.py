@@ -19,7 +19,7 @@ from torch import Tensor
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.store.examples import Example, RatedAnswer
 from rlhf_dialog.json_files import FAULTS, load_json
@@ -173,10 +173,13 @@ class SFTExamples(Sequence[TokenizedExample]):
 
 
 @lru_cache(maxsize=4)
-def sft_prompts(data_path: str, split: str, context_size: int, turn_separator: str) -> list[Dialogue]:
+def sft_prompts(
+    data_path: str, split: str, context_size: int, turn_separator: str, columns: tuple[tuple[str, str], ...] = ()
+) -> list[Dialogue]:
     """The prompts of a split that have a reply; none where the data has no such split. Raises UserError as `load_prompts`."""
+    rules = PromptRules(context_size, turn_separator=turn_separator, columns=dict(columns))
     try:
-        found = load_prompts(data_path, split, context_size, turn_separator=turn_separator)
+        found = rules.load(data_path, split)
     except MissingSplit:
         return []
     return [prompt for prompt in found if prompt.reference]

@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
-from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.config.settings import ColumnsKey, Settings
 from rlhf_dialog.feedback.store.limits import PageLimits
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class LossKeys(Settings):
     sft_data_path: str | None = Field(
         None, description="training dialogues of the first version, to limit forgetting: file, folder, zip or Hub name"
     )
+    sft_columns: ColumnsKey = Field(default_factory=dict)
     sft_share: float = Field(0.2, ge=0, lt=1, description="share of each batch that comes from sft_data_path")
     replay_share: float = Field(0.5, ge=0, lt=1, description="largest share of older feedback in a night")
 

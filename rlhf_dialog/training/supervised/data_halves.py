@@ -4,13 +4,18 @@ from collections.abc import Callable
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import Half, LearnedHalf
-from rlhf_dialog.data.sources import load_records
+from rlhf_dialog.data.sources import NO_COLUMNS, load_records
+from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
 
 
 def of_half(
-    pairs: list[Dialogue], half: Half, data_path: str, report: Callable[[str], None]
+    pairs: list[Dialogue],
+    half: Half,
+    data_path: str,
+    report: Callable[[str], None],
+    columns: Columns = NO_COLUMNS,
 ) -> tuple[list[Dialogue], LearnedHalf | None]:
     """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
 
@@ -18,7 +23,7 @@ def of_half(
     """
     if half == "all":
         return pairs, None
-    halves = divide(load_records(data_path, "train"))
+    halves = divide(load_records(data_path, "train", columns))
     chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == half]
     if not chosen:
         raise UserError(

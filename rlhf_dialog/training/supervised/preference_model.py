@@ -101,7 +101,7 @@ def read_pairs(
 def _pairs(config: PreferenceConfig, split: str) -> list[PreferencePair]:
     if config.rank_with:
         return ranked_pairs(config, config.data_path, split, config.model_path)
-    return load_pairs(config.data_path, split)
+    return load_pairs(config.data_path, split, config.columns)
 
 
 def drawn(pairs: list[PreferencePair], limit: int | None, seed: int) -> list[PreferencePair]:

@@ -54,11 +54,11 @@ def _candidates(
 ) -> Iterator[list[Dialogue]]:
     """The replies to each prompt, two or more."""
     is_daily_dialog = any(Path(os.path.expanduser(data_path)).glob("**/dialogues_*.txt"))  # without columns
-    rows = [] if is_daily_dialog else load_rows(data_path, split)
+    rows = [] if is_daily_dialog else load_rows(data_path, split, keys.columns)
     if rows and all(side in rows[0][1] for side in SIDES):
-        yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
+        yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split, keys.columns))
         return
-    dialogues = PromptRules.from_keys(config).load(data_path, split)
+    dialogues = replace(PromptRules.from_keys(config), columns=keys.columns).load(data_path, split)
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(dialogues, limit, keys.seed)
     if all("replies" in prompt.meta for prompt in prompts):

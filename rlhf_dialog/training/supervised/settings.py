@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_dialog.config.settings import DataKeys, ReplyKeys, Settings
+from rlhf_dialog.config.settings import ColumnsKey, DataKeys, ReplyKeys, Settings
 from rlhf_dialog.data.learned_half import Half
 
 HalfKey = Annotated[
@@ -41,6 +41,7 @@ class SFTConfig(SupervisedKeys, DataKeys):
     """Supervised fine-tuning"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    columns: ColumnsKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
     model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(
@@ -85,6 +86,7 @@ class IntentConfig(SupervisedKeys, ReplyKeys):
     """Intent classifier"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    columns: ColumnsKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
@@ -113,6 +115,7 @@ class RankingKeys(SupervisedKeys):
         description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: the columns chosen and "
         "rejected, the column replies, or else two replies sampled from model_path",
     )
+    columns: ColumnsKey = Field(default_factory=dict)
     register_file: str | None = Field(
         None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
     )
@@ -159,6 +162,7 @@ class RelevanceConfig(SupervisedKeys, ReplyKeys):
     """Relevance model"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    columns: ColumnsKey = Field(default_factory=dict)
     output: str = Field(
         description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
         "holds something"

@@ -115,7 +115,9 @@ class StageOfHalves(SupervisedStage[Any]):
     def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
         splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
         config = self.config
-        training, self.learned_half = of_half(self.pairs("train"), config.half, config.data_path, self.report)
+        training, self.learned_half = of_half(
+            self.pairs("train"), config.half, config.data_path, self.report, config.columns
+        )
         return training, {split: self.pairs(split) for split in splits}
 
     @abstractmethod

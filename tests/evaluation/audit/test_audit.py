@@ -156,9 +156,7 @@ NAN = np.nan
 def test_a_row_by_hand():
     true = ScoreTable(np.asarray([1.0, 2, 3, 4]), {}, {"judge": np.asarray([1.0, 1, 1, 1])})
     here = ScoreTable(
-        np.asarray([2.0, 2, NAN, 7]),
-        {"a": np.asarray([1.0, 2, NAN, 3])},
-        {"judge": np.asarray([0.0, NAN, NAN, 0.5])},
+        np.asarray([2.0, 2, NAN, 7]), {"a": np.asarray([1.0, 2, NAN, 3])}, {"judge": np.asarray([0.0, NAN, NAN, 0.5])}
     )
     row = summary_row(here, true, np.arange(4), seed=0)
     assert row["num_prompts"] == 3

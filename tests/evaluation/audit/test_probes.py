@@ -3,10 +3,7 @@
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.evaluation.audit.probes import LENGTHS, Training, fixed_probes
 
-PROMPTS = [
-    Dialogue(["a b c", "d e f g", "h i j"], reference="k l m n", act=1),
-    Dialogue(["o p"], reference="q", act=2),
-]
+PROMPTS = [Dialogue(["a b c", "d e f g", "h i j"], reference="k l m n", act=1), Dialogue(["o p"], reference="q", act=2)]
 TRAINING = Training(
     [
         Dialogue(["x"], reference="a a d", act=1),

@@ -146,13 +146,7 @@ def test_a_low_kl_may_grow_without_a_target_and_a_high_one_up_to_its_target():
 
 
 @pytest.mark.parametrize(
-    ("config", "target"),
-    [
-        (AIMS, 0.05),
-        (AIMS | {"kl_rate": 0}, None),
-        ({}, None),
-        ({"kl_target": math.inf}, None),
-    ],
+    ("config", "target"), [(AIMS, 0.05), (AIMS | {"kl_rate": 0}, None), ({}, None), ({"kl_target": math.inf}, None)]
 )
 def test_what_is_a_target_in_a_configuration(config, target):
     assert kl_target(config) == target

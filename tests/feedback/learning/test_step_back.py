@@ -10,10 +10,7 @@ from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.feedback.store.settings import read_settings
 from tests.parts.taught_bots import new_bot, set_keys
 
-RATED = Examples(
-    [RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)],
-    [],
-)
+RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,183 @@
+"""`columns` of a configuration, the built-in names of prompts and replies, and the warning of a text that is not used."""
+
+import datasets
+import pytest
+
+from rlhf_dialog.commands.evaluate import Task, read_columns
+from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.settings import ColumnKind
+from rlhf_dialog.data.preferences import load_pairs
+from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.sources import NO_COLUMNS, DialogueRecord, from_hub, load_records
+from rlhf_dialog.data.sources.columns import BUILT_IN
+from rlhf_dialog.environments.corpus import CorpusUser
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.untrusted import RunConfig
+from rlhf_dialog.feedback.learning.tokenized_examples import sft_prompts
+from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.runs.data_source import read_source, training_prompts
+from rlhf_dialog.training.supervised import sft
+from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
+from rlhf_dialog.training.supervised.settings import RelevanceConfig
+from tests.parts.data_files import csv_bytes, jsonl_bytes, parquet_bytes, write_split
+from tests.parts.trainers import settings
+
+QUESTIONS = [{"q": "Hi there", "gold": "Hey you", "n": "x"}, {"q": "Is it far ?", "gold": "Two streets .", "n": "y"}]
+NAMED = {"prompt": "q", "reference": "gold"}
+MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+def read(folder, rows, columns=NO_COLUMNS):
+    (folder / "a.jsonl").write_bytes(jsonl_bytes(rows))
+    return load_records(str(folder / "a.jsonl"), "train", columns)
+
+
+@pytest.mark.parametrize("encode", [csv_bytes, jsonl_bytes, parquet_bytes])
+def test_columns_are_read_under_their_kinds(tmp_path, encode):
+    path = tmp_path / f"a.{encode.__name__.removesuffix('_bytes')}"
+    path.write_bytes(encode(QUESTIONS))
+    assert load_records(str(path), "train", NAMED) == [
+        DialogueRecord([row["q"]], references=[[row["gold"]]], meta={"n": row["n"]}, is_prompt=True)
+        for row in QUESTIONS
+    ]
+
+
+def test_columns_of_a_data_set_on_the_hub(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(QUESTIONS))
+    monkeypatch.setattr(from_hub, "hub_reachable", lambda: True)
+    first, _ = load_records("somebody/questions", "train", NAMED)
+    assert (first.turns, first.references) == (["Hi there"], [["Hey you"]])
+    with pytest.raises(
+        UserError, match=r"columns\.act: somebody/questions, train has no column 'x', it has 'q', 'gold'"
+    ):
+        load_records("somebody/questions", "train", {"act": "x"})
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "turns", "replies"),
+    [
+        ({"talk": ["a", "b"], "dialog": ["c", "d"], "prompt": "e"}, {"messages": "talk"}, ["a", "b"], []),
+        ({"talk": MESSAGES}, {"messages": "talk"}, ["a", "b"], []),
+        ({"q": "a", "messages": ["b", "c"], "reply": "d"}, {"prompt": "q", "reference": "reply"}, ["a"], ["d"]),
+        ({"q": "a", "response": "old", "gold": None}, {"prompt": "q", "reference": "gold"}, ["a"], []),
+        ({"q": "a", "answer": "b"}, {"prompt": "q"}, ["a"], ["b"]),
+        ({"prompt": "x", "text": "a", "more": ["c", "d"]}, {"prompt": "text", "references": "more"}, ["a"], ["c", "d"]),
+        ({"question": "a", "context": "b"}, {"prompt": "context", "reference": "question"}, ["b"], ["a"]),
+        ({"instruction": "a", "input": "b", "gold": "c"}, {"prompt": "instruction", "reference": "gold"}, ["a\n\nb"], ["c"]),
+        ({"prompt": "a", "response": "b"}, {}, ["a"], ["b"]),
+        ({"prompt": "a", "completion": "b"}, {}, ["a"], ["b"]),
+        ({"prompt": MESSAGES[:1], "completion": MESSAGES[1:]}, {}, ["a"], ["b"]),
+        ({"question": "a", "answer": "b", "id": 3}, {}, ["a"], ["b"]),
+        ({"question": "a"}, {}, ["a"], []),
+        ({"instruction": "a", "input": "b", "output": "c"}, {}, ["a\n\nb"], ["c"]),
+        ({"instruction": "a", "input": "", "output": "c"}, {}, ["a"], ["c"]),
+        ({"instruction": "a", "input": None, "response": "c"}, {}, ["a"], ["c"]),
+        ({"prompt": "a", "reference": "b", "response": "c"}, {}, ["a"], ["b"]),
+    ],
+)  # fmt: skip
+def test_named_columns_come_before_built_in_names(tmp_path, row, columns, turns, replies):
+    (record,) = read(tmp_path, [row], columns)
+    assert (record.turns, record.references) == (turns, [replies] if replies else None)
+    assert not record.meta.keys() & {"instruction", "input", *columns, *columns.values()}
+
+
+def test_columns_of_utterances_and_lists_in_named_cells(tmp_path):
+    (tmp_path / "a.csv").write_text("session,said,intent\n7,Hi,question\n7,Hey,inform\n8,Bye,inform\n")
+    columns = {"dialog_id": "session", "utterance": "said", "act": "intent"}
+    records = load_records(str(tmp_path / "a.csv"), "train", columns)
+    assert records == [DialogueRecord(["Hi", "Hey"], [2, 1]), DialogueRecord(["Bye"], [1])]
+    (tmp_path / "b.csv").write_text("talk,plain\n\"['a', 'b']\",\"['c', 'd']\"\n")
+    (record,) = load_records(str(tmp_path / "b.csv"), "train", {"messages": "talk"})
+    assert record == DialogueRecord(["a", "b"], meta={"plain": "['c', 'd']"})
+
+
+def test_columns_of_pairs_and_of_the_corpus_environment(tmp_path):
+    read(tmp_path, [{"question": "Hi ?", "good": "Hey", "bad": "No", "talk": ["a", "b"]}])
+    (pair,) = load_pairs(str(tmp_path / "a.jsonl"), "train", {"chosen": "good", "rejected": "bad"})
+    assert (pair.chosen.prompt_turns, pair.chosen.response, pair.rejected.response) == (["Hi ?"], "Hey", "No")
+    assert CorpusUser(str(tmp_path / "a.jsonl"), columns={"messages": "talk"}).reset(seed=0)[0] == "a"
+
+
+def test_drop_overlap_reads_every_split_with_the_columns(tmp_path):
+    talks = {"train": ["one two three four", "b"], "validation": ["one two three four", "c"], "test": ["d", "e"]}
+    for split, turns in talks.items():
+        rows = [{"talk": turns}, {"talk": ["x", "y"]}]
+        (tmp_path / f"{split}.jsonl").write_bytes(jsonl_bytes(rows))
+    prompts = PromptRules(drop_overlap=True, columns={"messages": "talk"}).load(str(tmp_path), "train")
+    assert [prompt.prompt_turns for prompt in prompts] == [["x"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"promt": "q"}, ["columns", "'promt'", "did you mean 'prompt'", "messages, utterance"]),
+        ({"prompt": "questoin"}, ["columns.prompt", "'questoin'", "it has 'question', 'n'", "did you mean 'question'"]),
+        ({"prompt": 3}, ["columns", "'prompt': 3"]),
+        (["prompt"], ["columns", "['prompt']", "{kind: column}"]),
+        ({"prompt": "n"}, ["a.jsonl, line 1: 'n' holds a number, wanted a string or a list of turns"]),
+        ({"prompt": "question", "reference": "n"}, ["a.jsonl, line 1: 'n' holds a number, wanted a string"]),
+    ],
+)  # fmt: skip
+def test_wrong_columns_are_one_error(tmp_path, columns, words):
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, [{"question": "a", "n": 3}], columns)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_column_may_be_missing_in_some_lines(tmp_path):
+    assert [record.references for record in read(tmp_path, [{"q": "a"}, {"q": "b", "gold": "c"}], NAMED)] == [
+        None,
+        [["c"]],
+    ]
+
+
+def test_the_original_layout_has_no_columns(tmp_path):
+    with pytest.raises(UserError, match=r"columns: .* has none.*leave columns out"):
+        load_records(write_split(tmp_path, "a __eou__ b __eou__\n"), "train", {"prompt": "q"})
+
+
+def test_a_reply_of_several_messages_is_refused_in_its_row(tmp_path):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: 'completion' holds 2 messages, wanted one"):
+        read(tmp_path, [{"prompt": "a", "completion": MESSAGES}])
+
+
+def test_one_warning_names_the_text_that_prompts_without_a_reference_do_not_use(tmp_path, caplog):
+    row = {"prompt": "a", "reply": "one of them", "topic": "at home", "system_prompt": "be kind " * 9}
+    read(tmp_path, [row, row, {"prompt": "a", "reference": "b", "reply": "c d"}])
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "2 of 3 prompts have no reference, and the text column 'reply' is not used" in record.getMessage()
+    assert "a.jsonl" in record.getMessage()
+    assert "columns: {reference: ...}" in record.getMessage()
+    caplog.clear()
+    read(tmp_path, [{"prompt": "a", "topic": "home"}, {"prompt": "a", "reference": "b", "c": "d e"}])
+    assert not caplog.records
+
+
+def test_every_configuration_that_names_data_has_columns(tmp_path):
+    rows = [*QUESTIONS, {"q": "Who is it ?", "gold": "Me .", "n": "z"}]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_bytes(jsonl_bytes(rows))
+    data = {"data_path": str(tmp_path), "columns": NAMED}
+    run = settings(env={"args": data}, eval_interval=1)
+    prompts, validation = read_source(run, NoReward())
+    pairs = RelevanceTraining(RelevanceConfig(**data, output="x"), tmp_path, print).pairs("train")
+    of_sft = sft.read_prompts(sft.SFTConfig(**data, output="x"), "train", None, print)
+    task = Task(str(tmp_path), 5, 1, "<EOU>", run=RunConfig(run, tmp_path, trusted=True))
+    read = [prompts, validation.prompts, pairs, of_sft, training_prompts(run), task.prompts("validation")]
+    read.append(sft_prompts(str(tmp_path), "train", 5, "<EOU>", tuple(NAMED.items())))
+    replies = {"Hey you", "Two streets .", "Me ."}
+    assert [{dialogue.reference for dialogue in dialogues} for dialogues in read] == [replies] * 7
+    task.columns = read_columns("{prompt: gold, reference: q}")
+    assert [dialogue.reference for dialogue in task.prompts("validation")] == ["Hi there", "Is it far ?", "Who is it ?"]
+
+
+def test_a_wrong_kind_is_among_the_mistakes_of_a_file(tmp_path):
+    (tmp_path / "a.yaml").write_text("data_path: a\noutput: b\ncolumns: {promt: q}\nseeds: 3\n")
+    with pytest.raises(
+        UserError, match=r"2 problems\n  columns\.promt: found 'promt', wanted(.|\n)*seeds: unknown key"
+    ):
+        load_settings(sft.SFTConfig, tmp_path / "a.yaml")
+
+
+def test_the_kinds_are_those_of_the_configuration():
+    assert set(ColumnKind.__args__) == set(BUILT_IN)
