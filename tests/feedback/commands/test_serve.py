@@ -12,13 +12,7 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import serve as feedback_serve
 from rlhf_dialog.feedback.commands.feedback import main
-from rlhf_dialog.feedback.commands.serve import (
-    check_names,
-    is_loopback,
-    listening_socket,
-    read_logins,
-    resolve_host,
-)
+from rlhf_dialog.feedback.commands.serve import check_names, is_loopback, listening_socket, read_logins, resolve_host
 from tests.parts.bots import bot  # noqa: F401
 
 
