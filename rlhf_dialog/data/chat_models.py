@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.data.agent_template import stored_settings
 from rlhf_dialog.json_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
@@ -21,6 +20,8 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     >>> chat_settings("downloads/Qwen2.5-0.5B-Instruct")
     {'turn_separator': 'chat_template', 'context_size': 1000, 'max_new_tokens': 512, 'max_prompt_length': 4096, 'top_p': 0.8}
     """
+    from rlhf_dialog.data.agent_template import stored_settings  # it loads transformers
+
     folder = Path(folder).expanduser()
     if stored_settings(folder) or not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
         return {}

@@ -34,7 +34,7 @@ def trained_in(folder, steps: int) -> RunCheckpointer:
 
 def test_a_run_that_begins_writes_its_configuration_alone(tmp_path):
     state_in(tmp_path, lr=3e-4).begin(Start())
-    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "local_names.json"}
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["lr"] == 3e-4
 
 

@@ -49,7 +49,7 @@ def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
     assert seeds == [3]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model", "report.json", "report.md"]
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    assert list(report) == ["accuracy", "seconds", "settings", "versions"]
+    assert list(report) == ["accuracy", "seconds", "settings", "local_names", "versions"]
     assert (report["settings"]["seed"], sorted(report["versions"])) == (3, ["python", "torch"])
     printed = capsys.readouterr().out
     assert printed.startswith(f"trained\n\naccuracy 0.5\n\nwrote {tmp_path / 'out'} in ")

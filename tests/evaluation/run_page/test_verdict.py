@@ -22,7 +22,7 @@ def documented() -> list[list[str]]:
     """The rows of the table of signs in the document, without the backticks of the metric."""
     text = PAGE.read_text(encoding="utf-8")
     rows = [cells(line) for line in text.splitlines() if line.startswith("| ")][1:]
-    return [[row[0], row[1].strip("`"), *row[2:]] for row in rows]
+    return [[row[0], row[1].strip("`"), *row[2:]] for row in rows if len(row) == 5]
 
 
 LIMITS = [row for row in documented() if re.fullmatch(r"(below|above) [\d.]+", row[3])]
