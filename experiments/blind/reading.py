@@ -87,7 +87,7 @@ def read_key(path: Path) -> dict[str, Any]:
     pairs, systems = key.get("pairs"), key.get("systems")
     whole = isinstance(systems, list) and len(systems) == 2 and isinstance(pairs, list) and "page" in key
     if not whole or not all(
-        isinstance(pair, dict) and {pair.get("left"), pair.get("right")} == set(systems) for pair in pairs
+        isinstance(pair, dict) and [pair.get("left"), pair.get("right")] in (systems, systems[::-1]) for pair in pairs
     ):
         raise UserError(f"--key: {path} is not a key that this command wrote")
     return key

@@ -138,6 +138,8 @@ def _check(options: ChatOptions) -> None:
         raise UserError("standard output is closed, so no reply can be shown; leave it open")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
+        sys.stdin.reconfigure(errors="replace")  # a wrong byte that was typed or pasted does not end the chat
     if options.agent and not Path(options.agent).expanduser().is_dir():
         check_folder(options.agent, "--agent")
 

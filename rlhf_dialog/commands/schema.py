@@ -33,6 +33,7 @@ class SchemaOptions(Options):
 def run(options: SchemaOptions) -> None:
     if options.output:
         check_output("output", options.output, str(options.output))
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         replace_text(options.output, schema_text(build_schema(options.kind)))
         print(f"{options.output}: written")
     else:

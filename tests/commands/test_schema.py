@@ -36,7 +36,7 @@ def test_each_kind_has_its_own_keys(key, kinds, capsys):
 
 
 def test_it_writes_a_file(tmp_path, capsys):
-    path = tmp_path / "sft.json"
+    path = tmp_path / "new" / "sft.json"
     assert main(["--kind", "sft", "--output", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: written\n"
     assert json.loads(path.read_text(encoding="utf-8")) == printed(capsys, "--kind", "sft")

@@ -46,10 +46,13 @@ def test_a_reading_from_the_page_to_the_count(tmp_path, capsys):
         (["--replies", "{replies}", "--output", "{out}", "--systems", "after", "after"], "wanted two names"),
         (["--replies", "{out}", "--output", "{out}"], "is not a file that `evaluate --replies` wrote"),
         (["--key", "{replies}", "--verdicts", "{replies}"], "replies.jsonl"),
+        (["--key", "{lists}", "--verdicts", "{replies}"], "lists.json is not a key that this command wrote"),
     ],
 )
 def test_options_that_do_not_work(tmp_path, capsys, words, message):
-    places = {"{replies}": str(replies(tmp_path)), "{out}": str(tmp_path / "out")}
+    lists = tmp_path / "lists.json"
+    lists.write_text('{"page": 1, "systems": ["a", "b"], "pairs": [{"left": ["a"], "right": ["b"]}]}')
+    places = {"{replies}": str(replies(tmp_path)), "{out}": str(tmp_path / "out"), "{lists}": str(lists)}
     assert blind.main([places.get(word, word) for word in words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
