@@ -95,11 +95,12 @@ KEPT_OF = {
 
 def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10, shared=1):
     """Bytes of all tensors that a policy's forward keeps for its backward, without parameters and their bf16 copies."""
-    weights = {p.shape for p in lm.parameters()} | {p.shape[::-1] for p in lm.parameters()}
+    copies = {shape for p in lm.parameters() for shape in (p.shape, p.shape[::-1])} if amp else set()
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
     alive, sizes = [], {}  # alive: nobody may take the place of a freed tensor
 
     def keep(x):
-        if x.shape not in weights:
+        if x.shape not in copies and x.untyped_storage().data_ptr() not in weights:
             alive.append(x)
             sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
