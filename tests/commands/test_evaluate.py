@@ -43,7 +43,7 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     output = tmp_path / "deep" / "evaluation.json"
     assert script.main(["--agent", str(runs[0]), "--output", str(output), "--batch_size", "16"]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
-    assert set(result) == {"metrics", "baselines", "settings"}
+    assert set(result) == {"metrics", "baselines", "local_names", "settings"}
     check_metrics(result["metrics"])
     assert set(result["baselines"]) == BASELINES
     for metrics in result["baselines"].values():
@@ -68,7 +68,7 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     trained, start = map(str, runs)
     assert script.main(["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "9"]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
-    assert set(result) == {"before", "after", "difference", "baselines", "settings"}
+    assert set(result) == {"before", "after", "difference", "baselines", "local_names", "settings"}
     for name in ("before", "after", "difference"):
         check_metrics(result[name])
     for name, found in result["difference"].items():

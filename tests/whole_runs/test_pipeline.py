@@ -74,7 +74,7 @@ def test_the_run_logs_every_part_of_its_reward(pipeline):
 
 def test_the_comparison_has_both_agents_and_every_baseline(pipeline):
     result = json.loads((pipeline / "runs/quickstart/evaluation.json").read_text(encoding="utf-8"))
-    assert set(result) == {"before", "after", "difference", "baselines", "settings"}
+    assert set(result) == {"before", "after", "difference", "baselines", "local_names", "settings"}
     assert {"score", "intent_accuracy", "meteor", "length_match", "distinct_2"} < set(result["after"])
     assert result["baselines"]["true_replies"]["meteor"]["mean"] > 0.9
     assert result["baselines"]["true_replies"]["score"]["mean"] > result["after"]["score"]["mean"]

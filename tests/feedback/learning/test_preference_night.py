@@ -12,6 +12,7 @@ import yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning import preference_night
+from rlhf_dialog.feedback.learning.changed_answers import ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.preference_night import preference_rows
@@ -115,7 +116,7 @@ def after_a_night(talked_to, tmp_path_factory):
 
 def promote_all(patched):
     found = GateComparison(40, 0.5, 0.6, 0.05, 0.03)
-    patched.setattr(night_module, "_measure", lambda night: (found, []))
+    patched.setattr(night_module, "_measure", lambda night: (found, [], ChangedAnswers(0, [])))
 
 
 @pytest.fixture

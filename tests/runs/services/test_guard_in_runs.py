@@ -13,6 +13,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward
 from tests.parts.hacked import EVERY, JUDGE, ByIteration
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
+from tests.parts.tiny import write_data
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,7 @@ def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(
     RewardFactory.classes |= {"Letter": Letter, "Variety": Variety}
     judge = "Variety" if judged else "Letter"
     words = ["--reward_class", "{id: Letter}", "--guard", f"{{action: warn, judge: {{id: {judge}}}}}"]
+    words += ["--env.args.data_path", str(write_data(tmp_path / "many", 64))]  # the guard compares dialogues
     words += ["--eval_interval", "4", "--eval_episodes", "64", "--rollout_batch_size", "64", "--max_iterations", "40"]
     assert run(*words, "--lr", "5e-3", "--kl_coef", "0", "--kl_rate", "0", "--max_new_tokens", "12") == 0
     found = rows(folder(tmp_path))
