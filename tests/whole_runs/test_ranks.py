@@ -39,7 +39,7 @@ def test_two_ranks_are_one_run(ppo, tmp_path):
     assert (second[1], second[2]) == ("", "")
     assert [line["iteration"] for line in lines()] == [1, 2, 3]
     assert [line["episodes"] for line in lines()] == [7, 14, 21]
-    assert first[1].count("iteration 1  reward") == first[1].count("samples of iteration 2") == 1
+    assert [first[1].count(text) for text in ("iteration 1  reward", "\n| ")] == [1, 6]  # two replies of each iteration
     assert "world         2 processes with 3 or 4 prompts each" in first[2]
     assert [("eval/score" in line) for line in lines()] == [False, True, True]
     trained = [[rows for rows in seen(rank) if rows[0][0] == "train"] for rank in (0, 1)]
