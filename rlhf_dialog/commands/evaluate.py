@@ -37,6 +37,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
 from rlhf_dialog.data.sources import check_path
+from rlhf_dialog.data.sources.record import SPLITS
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 WIDTH = 100  # columns of a log or a pipe
-SPLITS = ("train", "validation", "test")
 BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 

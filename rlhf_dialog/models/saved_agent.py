@@ -11,7 +11,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
@@ -66,8 +66,7 @@ def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: lis
     """
     config = load_json(path)
     config.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
-    temperature = settings.temperature if settings.chat_temperature is None else settings.chat_temperature
-    config |= {"do_sample": temperature > 0, "temperature": temperature or 1.0}
-    top_p = settings.top_p if settings.chat_top_p is None else settings.chat_top_p
-    config |= {"top_k": settings.top_k, "top_p": top_p, "max_new_tokens": settings.max_new_tokens}
+    sampling = chat_sampling(settings)
+    config |= {"do_sample": not sampling.greedy, "temperature": 1.0 if sampling.greedy else sampling.temperature}
+    config |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens}
     write_json(path, config | ({"eos_token_id": end_ids} if end_ids else {}))

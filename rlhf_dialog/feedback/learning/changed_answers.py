@@ -8,7 +8,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.learning.guards import make_responder, sample_replies
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import Prompt
-from rlhf_dialog.models.generation import at_temperature
+from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.policy import Policy
 
 NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 3
@@ -61,7 +61,7 @@ def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[Prompt
     texts = []
     for policy in (champion, learner.policy):
         responder = make_responder(learner, policy)
-        responder.sampling = at_temperature(learner.agent.settings.chat_temperature, responder.sampling)
+        responder.sampling = chat_sampling(learner.agent.settings)
         texts.append([reply.text for reply in sample_replies(responder, dialogues, learner.settings.seed)])
     changes = [
         AnswerChange(turns[-1], before, after)

@@ -207,12 +207,9 @@ class ConsoleTracker:
         """Print two replies of a rollout, one per line: the last turn before each, the reply and its score."""
         for i in (0, len(rollout) // 2)[: len(rollout)]:
             dialogue = rollout.dialogues[i]
-            turn, reply = (" ".join(visible(text).split()) for text in (dialogue.turns_before[-1], dialogue.response))
             cut = " [cut]" if dialogue.truncated else ""
-            turn, reply = (
-                shorten(turn, SHOWN_LETTERS, placeholder=" ..."),
-                shorten(reply, SHOWN_LETTERS, placeholder=" ..."),
-            )
+            texts = dialogue.turns_before[-1], dialogue.response
+            turn, reply = (shorten(visible(text), SHOWN_LETTERS, placeholder=" ...") for text in texts)
             self.console.print(Text(f"| {turn} -> {reply}{cut}  {rollout.paid[i].item():.2f}", style="dim"))
 
     def close(self) -> None:
