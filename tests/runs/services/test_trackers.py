@@ -19,7 +19,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, check_packages
+from rlhf_dialog.runs.services.base import PPORun
+from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.runs.smoke import smoke
 from tests.parts.processes import HANGING, environment, start_python
@@ -118,6 +119,32 @@ def test_plain_lines_say_how_long_the_rest_takes(capsys, monkeypatch):
     assert last.endswith("tokens 1200")
 
 
+def test_a_long_iteration_says_where_it_is(monkeypatch):
+    now, tracker, first = 0.0, ConsoleTracker(config()), "collecting the first rollout"
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    buffer, live = console(tracker), []
+    for now in (0.0, 9.9, 10.0, 39.0, 40.0, 71.0):
+        tracker.show_position(3, f"at {now}")
+        live.append(str(tracker.__rich__()))  # what a terminal's line would show
+    tracker.advance(0.5)
+    assert live == [first, first, *(f"iteration 3: at {x}" for x in (10.0, 39.0, 40.0, 71.0))]
+    assert str(tracker.__rich__()) == first
+    tracker.show_position(4, "at 71.0")
+    now, tracker.live = 171.0, True
+    tracker.show_position(4, "at 171.0")
+    assert buffer.getvalue().splitlines() == [f"iteration 3: at {x}" for x in (10.0, 40.0, 71.0)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_shows_where_an_iteration_is(tmp_path, rank, capsys, monkeypatch):
+    world: Any = SimpleNamespace(on_main=lambda action: None if rank else action())
+    trainer: Any = SimpleNamespace(world=world, iteration=0, listener=lambda *_: None)
+    TrackerService(config(), tmp_path, world, False).begin(PPORun(config(), tmp_path, trainer))
+    monkeypatch.setattr("rlhf_dialog.runs.services.trackers.LONG", 0.0)
+    trainer.listener(1, "reward")
+    assert capsys.readouterr().out == ("" if rank else "iteration 1: reward\n")
+
+
 def test_plain_lines_can_be_asked_for_on_a_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert ConsoleTracker(config()).live
@@ -151,18 +178,8 @@ def test_two_replies_are_shown_with_the_turn_before_them_and_the_score():
 @pytest.mark.parametrize(
     "text",
     [
-        "[/red] [bold] x",
-        "[",
-        "]",
-        "[[x]]",
-        "[/]",
-        r"\[/red]",
-        r"\\[/red]",
-        "ends with \\",
-        "[link=a]b",
-        ":smile:",
-        "�\x07",
-        "",
+        *("[/red] [bold] x", "[", "]", "[[x]]", "[/]", r"\[/red]", r"\\[/red]", "ends with \\", "[link=a]b", ":smile:"),
+        *("�\x07", ""),
     ],
 )
 def test_markup_in_a_text_is_shown_as_it_is(text, terminal):
@@ -376,8 +393,8 @@ def test_a_console_that_fails_costs_one_warning(tmp_path, caplog):
         raise UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")
 
     trackers.others["the console"].show_replies = broken
-    trackers.show_replies(None)
-    trackers.advance(0.5)
+    trackers.use("the console", lambda console: console.show_replies(None))
+    trackers.use("the console", lambda console: console.advance(0.5))
     with trackers.pause():
         pass
     trackers.log(1, {**METRICS, "iteration": 1})
@@ -394,7 +411,7 @@ def test_a_tracker_that_exits_costs_one_warning_and_a_signal_passes(tmp_path, ca
 
     trackers.others["the console"].show_replies = leave
     with pytest.raises(SignalExit) if isinstance(end, SignalExit) else nullcontext():
-        trackers.show_replies(None)
+        trackers.use("the console", lambda console: console.show_replies(None))
     trackers.close()
     wanted = [] if isinstance(end, SignalExit) else ["the console has failed and is not used any more"]
     assert [text.split(":")[0] for text in warnings_of(caplog)] == wanted
