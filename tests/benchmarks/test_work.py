@@ -18,8 +18,4 @@ def test_the_least_work_of_an_update():
     assert work.update_gflop(trainer, laps) == pytest.approx(15 * (trunk + attention + head) / 1e9)
     trainer.models.critic = lm
     assert work.update_gflop(trainer, laps) == pytest.approx(15 * (2 * (trunk + attention) + head) / 1e9)
-    assert work.update_speed(60.0, 2.0, 120.0) == {
-        "least_gflop": 60.0,
-        "gflops": 30.0,
-        "share_of_matmul": 0.25,
-    }
+    assert work.update_speed(60.0, 2.0, 120.0) == {"least_gflop": 60.0, "gflops": 30.0, "share_of_matmul": 0.25}

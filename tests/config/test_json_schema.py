@@ -37,11 +37,7 @@ def test_by_hand():
     assert milk == {"description": "has no effect here; there is none", "deprecated": True}
 
 
-BASE: dict[str, Any] = {
-    "model_path": "m",
-    "env": {"args": {"data_path": "d"}},
-    "reward_class": {"id": "LengthMatch"},
-}
+BASE: dict[str, Any] = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
 
 
 @pytest.mark.parametrize(

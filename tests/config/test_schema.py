@@ -3,12 +3,7 @@
 import pytest
 import yaml
 
-from rlhf_dialog.config.loading import (
-    dump_yaml,
-    load_config,
-    replace_keys,
-    walk,
-)
+from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys, walk
 from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from tests.parts.yaml_files import SMALL

@@ -240,20 +240,9 @@ def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
 
 
 SIZES = {
-    train_sft: [
-        "--n_layer",
-        "1",
-        "--n_embd",
-        "32",
-        "--n_head",
-        "2",
-        "--vocab_size",
-        "300",
-        "--evals",
-        "1",
-    ],
+    train_sft: ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--evals", "1"],
     train_intent_classifier: [
-        *("--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48"),
+        *("--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48")
     ],
 }
 

@@ -264,10 +264,7 @@ def test_a_mistake_is_named(args, said):
 
 
 def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():
-    policy, sampler = (
-        GPSarsa(PolicySpec(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0),
-        Sampler(Colours, 0, 4),
-    )
+    policy, sampler = (GPSarsa(PolicySpec(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0), Sampler(Colours, 0, 4))
     for _ in range(100):
         for one in sampler.sample(policy, 12):
             policy.observe(one)
