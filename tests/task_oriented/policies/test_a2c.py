@@ -11,9 +11,9 @@ from rlhf_dialog.task_oriented.policies.a2c import A2C, vtrace
 from rlhf_dialog.task_oriented.policies.acer import ACER, compute_weights, project_gradient, retrace, score_gradient
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.enac import ENAC, least_squares
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.policies.tracer import TRACER
-from tests.parts.toy_environments import Colours, best
+from tests.parts.toy_environments import Colours
 
 
 def generator(seed=0):
@@ -88,20 +88,6 @@ def test_the_step_follows_the_gradient_of_the_textbook(weighted):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a2c_learns_the_right_masked_policy_of_a_toy(weighted):
-    policy = A2C(PolicySpec(3, 4), hidden_sizes=(32,), lr=5e-3, importance_weights=weighted)
-    sampler = Sampler(Colours, 0, 8)
-    for _ in range(30):
-        for one in sampler.sample(policy, 48):
-            policy.observe(one)
-        policy.update()
-    episodes = run_dialogues(policy, Colours, 99, range(60))
-    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-    assert right.mean() > 0.85
-
-
 def gradients(cls, **args):
     """The gradient (P,) of the policy's loss, after it has moved away from its average, and that of its KL from the average."""
     policy, noise = cls(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=5), generator(9)
@@ -131,19 +117,6 @@ def test_a_step_of_a2c_within_the_trust_region_is_not_changed_and_another_one_en
     bound, _ = gradients(TRACER, trust=along - 0.01)
     assert -bound @ away == pytest.approx(along - 0.01, abs=1e-5)
     torch.testing.assert_close(bound - free, 0.01 * away / (away @ away), rtol=1e-2, atol=1e-5)
-
-
-@pytest.mark.thorough
-def test_tracer_learns_the_right_masked_policy_of_a_toy():
-    policy = TRACER(PolicySpec(3, 4), hidden_sizes=(32,), lr=5e-3)
-    sampler = Sampler(Colours, 0, 8)
-    for _ in range(30):
-        for one in sampler.sample(policy, 48):
-            policy.observe(one)
-        policy.update()
-    episodes = run_dialogues(policy, Colours, 99, range(60))
-    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-    assert right.mean() > 0.85
 
 
 def slow_retrace(rewards, taken, means, ratios, gamma):
@@ -263,19 +236,6 @@ def test_the_step_follows_the_formulas_of_the_paper():
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.thorough
-def test_acer_learns_the_right_masked_policy_of_a_toy():
-    policy = ACER(PolicySpec(3, 4), hidden_sizes=(32,), lr=3e-3)
-    sampler = Sampler(Colours, 0, 8)
-    for _ in range(16):
-        for one in sampler.sample(policy, 96):
-            policy.observe(one)
-        policy.update()
-    episodes = run_dialogues(policy, Colours, 99, range(60))
-    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-    assert right.mean() > 0.85
-
-
 WORTH = np.array([4.0, 1.0, -2.0])  # of the arms of a bandit
 
 
@@ -343,19 +303,3 @@ def test_a_step_learns_from_the_newest_dialogues_only():
         policy._step(torch.Generator())
         moved.append(torch.cat([weights.flatten() for weights in policy.learner.policy.parameters()]))
     torch.testing.assert_close(*moved, rtol=0, atol=0)
-
-
-@pytest.mark.thorough
-def test_enac_learns_the_right_masked_policy_of_a_toy():
-    policy = ENAC(PolicySpec(3, 4), hidden_sizes=(16,), steps_per_dialogue=0.125)
-    sampler = Sampler(Colours, 0, 8)
-    before = after = 0.0
-    for number in range(31):
-        if number in (0, 30):
-            episodes = run_dialogues(policy, Colours, 99, range(60))
-            right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-            before, after = after, right.mean()
-        for one in sampler.sample(policy, 48):
-            policy.observe(one)
-        policy.update()
-    assert after > max(0.75, before + 0.2)

@@ -8,14 +8,23 @@ import pytest
 import torch
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.a2c import A2C
+from rlhf_dialog.task_oriented.policies.acer import ACER
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
+from rlhf_dialog.task_oriented.policies.bbqn import BBQN
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
+from rlhf_dialog.task_oriented.policies.dqn import DQN
+from rlhf_dialog.task_oriented.policies.enac import ENAC
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, categorical, load_networks, mlp, save_networks
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.policies.tracer import TRACER
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
+from tests.parts.toy_environments import Colours, best
 
 OBSERVATIONS, MASKS = np.zeros((2, 3), np.float32), np.array([[False, True], [True, True]])
 
@@ -220,3 +229,31 @@ def test_files_of_another_size_are_refused(tmp_path):
     (tmp_path / "policy.safetensors").write_bytes(b"no weights")
     with pytest.raises(UserError, match="is damaged"):
         load_networks(learner(), tmp_path)
+
+
+ONE_LAYER = {"hidden_sizes": (32,), "lr": 5e-3}
+SLOW = {"hidden_sizes": (32,), "lr": 3e-3}
+LEARNERS = {  # the policy, its arguments, how often it learns from how many turns, and how often it is right in the end
+    "a2c": (A2C, ONE_LAYER | {"importance_weights": False}, 30, 48, 0.85),
+    "a2c with importance weights": (A2C, ONE_LAYER | {"importance_weights": True}, 30, 48, 0.85),
+    "tracer": (TRACER, ONE_LAYER, 30, 48, 0.85),
+    "acer": (ACER, SLOW, 16, 96, 0.85),
+    "enac": (ENAC, {"hidden_sizes": (16,), "steps_per_dialogue": 0.125}, 30, 48, 0.75),
+    "dqn": (DQN, SLOW | {"epsilon_dialogues": 300, "target_share": 0.05}, 15, 96, 0.9),
+    "bbqn": (BBQN, SLOW | {"target_share": 0.05}, 12, 96, 0.9),
+    "gp_sarsa": (GPSarsa, {"kernel": "poly", "sigma": 2.0, "prior_deviation": 5.0}, 50, 24, 0.95),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_learns_the_right_masked_policy_of_a_toy(name):
+    cls, arguments, times, turns, share = LEARNERS[name]
+    policy, sampler = cls(PolicySpec(3, 4), **arguments), Sampler(Colours, 0, 8)
+    for _ in range(times):
+        for one in sampler.sample(policy, turns):
+            policy.observe(one)
+        policy.update()
+    episodes = run_dialogues(policy, Colours, 99, range(60))
+    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
+    assert right.mean() > share
