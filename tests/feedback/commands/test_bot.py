@@ -94,25 +94,25 @@ def test_forget(run, judged, capsys):
 
 
 @pytest.fixture
-def bot(tmp_path):
+def taught(tmp_path):
     bot = new_bot(tmp_path)
     talk_to(bot, 40)
     return bot
 
 
-def test_it_learns_and_says_what_it_did(bot, capsys):
-    assert feedback.main(["learn", "--run", str(bot.folder), "--dry_run"]) == 0
+def test_it_learns_and_says_what_it_did(taught, capsys):
+    assert feedback.main(["learn", "--run", str(taught.folder), "--dry_run"]) == 0
     assert "dry run: nothing was changed" in capsys.readouterr().out
-    assert bot.champion() == "0001"
-    assert feedback.main(["learn", "--run", str(bot.folder)]) == 0
+    assert taught.champion() == "0001"
+    assert feedback.main(["learn", "--run", str(taught.folder)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^promoted: 0002 is the champion", out, re.MULTILINE), out
-    assert bot.champion() == "0002"
+    assert taught.champion() == "0002"
 
 
-def test_a_mistake_is_exit_code_2_with_one_message(bot, capsys, tmp_path):
-    set_keys(bot, stepps=3)
-    assert feedback.main(["learn", "--run", str(bot.folder)]) == 2
+def test_a_mistake_is_exit_code_2_with_one_message(taught, capsys, tmp_path):
+    set_keys(taught, stepps=3)
+    assert feedback.main(["learn", "--run", str(taught.folder)]) == 2
     assert "stepps: unknown key; did you mean 'steps'" in capsys.readouterr().err
     assert feedback.main(["learn", "--run", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.count("error:") == 1
