@@ -139,6 +139,8 @@ def audited(scene: Scene) -> Iterator[str]:
     names = [str(finding["probe"]) for finding in found if finding["hole"]]
     shown = dict.fromkeys("a constant" if name.startswith(("'", '"')) else name for name in names)
     yield f"{len(names)} holes" + (f": {', '.join(shown)}." if names else ".")
+    if unjudged := [finding["probe"] for finding in found if finding.get("unjudged")]:
+        yield f"Found, not judged: {', '.join(unjudged)}."
 
 
 def notes(scene: Scene) -> Iterator[str]:

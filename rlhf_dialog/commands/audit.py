@@ -3,11 +3,12 @@
 python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json
 
 The audit uses the reward, validation prompts and training replies of a training YAML, and trains nothing. It scores copies,
-constants, word lists and marks, and searches for replies with a higher score. Whether those are bad can only be decided by a
-judge or a language model that the reward does not use: --judge or --likelihood.
+constants, word lists and marks, and searches for replies with a higher score. Whether those are bad is decided by a judge or
+a language model that the reward does not use: --judge or --likelihood. By default the judge is retrieval: are a reply's words
+those that people say after the most similar last turns of the other validation dialogues?
 
 Exit code 1: a fixed probe scores higher than true replies, the search found replies with a higher score that a judge rates
-lower, or a score depends on the batch. 0: none of these. 2: wrong input.
+lower or that no judge can judge, or a score depends on the batch. 0: none of these. 2: wrong input.
 """
 
 import sys
@@ -22,13 +23,12 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.evaluate import Task, read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges
-from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
-from rlhf_dialog.config.loading import check_keys, find_config
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.commands.options import REGISTER, Options, check_run_keys, option, register, run_command
+from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
+from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
 from rlhf_dialog.rewards.base import models_inside, walk
 from rlhf_dialog.rewards.intent import Intent
@@ -89,7 +89,7 @@ def check(options: AuditOptions) -> None:
     check_device(options.device)
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
-    known = check_keys(Config, find_config(options.config), {})
+    known = check_run_keys(find_config(options.config), {}, options.register)
     if wanted := options.data_path or known.env.args.data_path:
         check_path(wanted)
     if options.output:
@@ -110,16 +110,21 @@ def run(options: AuditOptions) -> int:
         register(options.register)
     from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
     from rlhf_dialog.evaluation.audit.probes import Training
+    from rlhf_dialog.evaluation.audit.retrieval import RetrievalJudge
     from rlhf_dialog.evaluation.audit.search import Budget
+    from rlhf_dialog.evaluation.replies import pick_prompts
 
-    config = read_config(options)
+    path = find_config(options.config)
+    config = RunConfig(load_config(path), path, trusted=True)
     keys, data_path = config.config, options.data_path or config.data_path()
     task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
     task.columns = read_columns(options.columns)
-    prompts = held_out(task, options)
+    validation = task.prompts("validation")
+    prompts = pick_prompts(validation, options.max_prompts, options.seed)
     training = Training(task.prompts("train", task.drop_overlap))
     scorer = build_scorer(config, options.device)
     judges = load_judges(options, config, scorer.reward)
+    judges = judges or {"judge_retrieval": RetrievalJudge([one for one in validation if one.reference])}
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
     counts = min(options.search_prompts, len(prompts)), min(options.search_replies, len(training.different))
     budget = Budget(counts[0], counts[1], options.search_rounds, options.search_candidates)
@@ -128,32 +133,6 @@ def run(options: AuditOptions) -> int:
     effort = {"seconds": round(time.monotonic() - begun, 1), "asked": result.pop("asked")}
     result["settings"] = record_settings(options, config, task, plan, len(prompts)) | effort
     return finish(options, result)
-
-
-def read_config(options: AuditOptions) -> RunConfig:
-    """The configuration. Raises UserError for its mistakes."""
-    path = find_config(options.config)
-    try:
-        config = read_run_config(path, path)
-    except UserError as error:
-        if "unknown reward" in str(error):
-            error.args = (f"{error}\nIf it is a reward of your own, name the file that registers it: --register FILE",)
-        raise
-    assert config is not None
-    return config
-
-
-def held_out(task: Task, options: AuditOptions) -> "list[Dialogue]":
-    """Validation prompts, drawn by the seed. Raises UserError where there are too few."""
-    from rlhf_dialog.evaluation.replies import pick_prompts
-
-    prompts = pick_prompts(task.prompts("validation"), options.max_prompts, options.seed)
-    if len(prompts) < LEAST_PROMPTS:
-        raise UserError(
-            f"{task.data_path}, validation: has {len(prompts)} prompts, and an audit needs at least {LEAST_PROMPTS}; use data "
-            "with more (--data_path)"
-        )
-    return prompts
 
 
 def build_scorer(config: RunConfig, device: str) -> Scorer:
@@ -188,9 +167,12 @@ def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) ->
 
 
 def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[BaseReward], data_path: str) -> None:
-    """Raises UserError where prompts have no true reply or lack what a reward or a judge needs, or there is no training reply."""
+    """Raises UserError for too few prompts, some without a true reply or what a reward or judge needs, and no training reply."""
     from rlhf_dialog.rewards.base import check_needs
 
+    if len(prompts) < LEAST_PROMPTS:
+        needed = f"an audit needs at least {LEAST_PROMPTS}; use data with more (--data_path)"
+        raise UserError(f"{data_path}, validation: has {len(prompts)} prompts, and {needed}")
     missing = sum(prompt.reference is None for prompt in prompts)
     if missing or not replies:
         where = f"validation: {missing} of {len(prompts)} prompts have" if missing else "train: all prompts have"
@@ -243,7 +225,7 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     console.print(*page.score_tables(result))
     for line in [*page.example_lines(result), *list_notes(options, result)]:
         console.print(line, markup=False, highlight=False)
-    return HOLES if any(finding["hole"] for finding in result["findings"]) else 0
+    return HOLES if any(page.finding_kind(finding) != "note" for finding in result["findings"]) else 0
 
 
 def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
@@ -251,8 +233,10 @@ def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
     count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
     notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):
-        what = "what the search found is not counted as a hole; name one with --judge or --likelihood."
-        notes.append(f"No judge looked at the replies, so {what}")
+        what = "how near a reply is to what people say after the 20 nearest last turns of other validation dialogues"
+        notes.append(f"judge_retrieval: {what}. A stronger judge is named with --judge or --likelihood.")
+    if any(finding.get("unjudged") for finding in result["findings"]):
+        notes.append("To have it judged, name a judge that the reward does not use, or raise --search_prompts.")
     if options.output:
         notes.append(f"written: {options.output}")
     return notes

@@ -31,9 +31,8 @@ from rlhf_dialog.commands.evaluate_options import (
     relevance_folders,
     set_judges,
 )
-from rlhf_dialog.commands.options import option, register, run_command
-from rlhf_dialog.config.loading import check_keys, find_config, parse_arguments
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.commands.options import check_run_keys, option, register, run_command
+from rlhf_dialog.config.loading import find_config, parse_arguments
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
 from rlhf_dialog.data.sources import check_path
@@ -133,7 +132,7 @@ def check(options: EvaluateOptions) -> None:
     if options.data_path:
         check_path(options.data_path)
     if options.config:
-        check_keys(Config, find_config(options.config), {})
+        check_run_keys(find_config(options.config), {}, options.register)
 
 
 def check_outputs(options: EvaluateOptions) -> None:
@@ -256,14 +255,7 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
     if not options.config and not is_local(options.agent):
         return None
     beside = Path(options.agent).resolve().parent / "config.yaml"
-    try:
-        return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)
-    except UserError as error:
-        if "unknown reward" in str(error):
-            also = "" if options.config or options.trust_config else ", and allow it with --trust_config"
-            remedy = "If it is a reward of your own, name the file that registers it: --register train_ppo.py"
-            error.args = (f"{error}\n{remedy}{also}",)
-        raise
+    return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)
 
 
 def build_judges(options: EvaluateOptions, task: Task) -> "Judges":

@@ -33,7 +33,8 @@ from rlhf_dialog.commands.command_line import (
     set_up_logging,
     show_help,
 )
-from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments
+from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, parse_arguments
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
@@ -278,3 +279,16 @@ def register(path: str, key: str = "--register") -> None:
         raise UserError(f"{key} {path}: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = words
+
+
+def check_run_keys(path: Path, overrides: dict[str, Any], own_file: str | None) -> Config:
+    """`check_keys` of a run's file. Raises UserError for all mistakes, those of the reward among them; own_file: registers it."""
+    try:
+        return check_keys(Config, path, overrides)
+    except UserError:
+        import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+
+        if own_file:
+            register(own_file)
+        load_config(path, overrides)
+        raise

@@ -4,8 +4,8 @@ import logging
 import os
 from pathlib import Path
 
-from rlhf_dialog.commands.options import REGISTER, RunOptions, option, register, run_command
-from rlhf_dialog.config.loading import check_keys, load_config
+from rlhf_dialog.commands.options import REGISTER, RunOptions, check_run_keys, option, register, run_command
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
@@ -44,7 +44,7 @@ class TrainOptions(RunOptions[Config]):
     def load(self, path: Path | None) -> Config:
         """The configuration; what the schema does not know is found before torch is loaded. Raises UserError."""
         assert path is not None
-        config = check_keys(Config, path, self.keys)
+        config = check_run_keys(path, self.keys, self.register)
         if not self.print_config:
             _check_places(config)
         import rlhf_dialog.runs.agent  # noqa: F401  what is built in registers itself

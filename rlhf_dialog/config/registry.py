@@ -29,14 +29,14 @@ def leads_out(path: str, folder: Path) -> str:
 
 
 class Registry:
-    """Classes of one kind by name. register_where: where a user registers their own, in words
+    """Classes of one kind by name.
 
     >>> RewardFactory.register("Politeness", Politeness)      # or, as a decorator:
     >>> @RewardFactory.register("Politeness")
     """
 
-    def __init__(self, kind: str, register_where: str = "in train_ppo.py"):
-        self.kind, self.register_where = kind, register_where
+    def __init__(self, kind: str):
+        self.kind = kind
         self.classes: dict[str, Any] = {}
         self._reach: dict[str, AccessDeclaration] = {}
 
@@ -89,7 +89,7 @@ class Registry:
             known = ", ".join(names) or "none"
             return (
                 f"unknown {self.kind} '{name}'{nearest(name, names) or '.'} Known: {known}. "
-                f"Register your own class {self.register_where}."
+                "Register a class of your own in a file that you name with --register FILE, or in train_ppo.py."
             )
         import inspect  # every start of the program loads this file, and few ask for a signature
 

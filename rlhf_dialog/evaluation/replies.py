@@ -1,12 +1,14 @@
 """Replies of an agent, and of baselines that need no model, to the same held-out prompts. B prompts."""
 
 import logging
+import math
 import random
 import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from rich.progress import track
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.intervals import Array, Numbers
+from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.policy import num_positions, teacher_forced
@@ -167,41 +169,42 @@ _WORD = re.compile(r"[\w']+")
 
 
 def nearest_replies(prompts: Sequence[Dialogue], training: Sequence[Dialogue]) -> list[str]:
-    """The reference of that training prompt whose last turn is nearest to each prompt's; ties: the first one.
-
-    Near is the cosine of the words' counts times log(N / number of the N training prompts with the word) (Sparck Jones 1972).
-    """
-    index = _Index([_words(one) for one in training])
-    return [training[index.nearest(_words(prompt))].reference or "" for prompt in prompts]
+    """The reference of that training prompt whose last turn is nearest to each prompt's; ties: the first one."""
+    index = WordIndex([count_words(one.prompt_turns[-1]) for one in training])
+    rows = [int(index.cosines(count_words(prompt.prompt_turns[-1])).argmax()) for prompt in prompts]
+    return [training[row].reference or "" for row in rows]
 
 
-def _words(prompt: Dialogue) -> Counter[str]:
-    return Counter(_WORD.findall(prompt.prompt_turns[-1].lower()))
+def count_words(text: str, pairs: bool = False) -> Counter[str]:
+    """How often each word is there; with `pairs` also each two words in a row, and the first and the last word as such."""
+    words = _WORD.findall(text.lower())
+    return Counter(words + (list(map(" ".join, pairwise(["", *words, ""]))) if pairs else []))
 
 
-class _Index:
-    """Which of N texts have a word, with what weight (posting lists)."""
+class WordIndex:
+    """Which of N texts have a word, with the weight count times log(N / number of texts with it) (Sparck Jones 1972)."""
 
     def __init__(self, texts: Sequence[Counter[str]]):
-        rows: dict[str, list[int]] = defaultdict(list)
-        counts: dict[str, list[int]] = defaultdict(list)
+        entries: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for row, words in enumerate(texts):
             for word, count in words.items():
-                rows[word].append(row)
-                counts[word].append(count)
-        self.rareness = {word: float(np.log(len(texts) / len(entries))) for word, entries in rows.items()}
-        self.rows: dict[str, Numbers] = {word: np.asarray(entries) for word, entries in rows.items()}
-        self.weights: dict[str, Array] = {
-            word: np.asarray(entries) * self.rareness[word] for word, entries in counts.items()
+                entries[word].append((row, count))
+        self.rareness = {word: float(np.log(len(texts) / len(pairs))) for word, pairs in entries.items()}
+        self.rows = {word: np.asarray([row for row, _ in pairs]) for word, pairs in entries.items()}
+        self.weights = {
+            word: np.asarray([count for _, count in pairs]) * self.rareness[word] for word, pairs in entries.items()
         }
         squares = np.zeros(len(texts))
-        for word, entries in self.rows.items():
-            squares[entries] += self.weights[word] ** 2
+        for word, rows in self.rows.items():
+            squares[rows] += self.weights[word] ** 2
         self.lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
 
-    def nearest(self, words: Counter[str]) -> int:
-        scores = np.zeros(len(self.lengths))
+    def cosines(self, words: Counter[str]) -> Array:
+        """(N,): how near each text is; a word that is in none weighs as one that is in a single text."""
+        products, square = np.zeros(len(self.lengths)), 0.0
         for word, count in words.items():
+            weight = count * self.rareness.get(word, math.log(max(len(products), 1)))
+            square += weight**2
             if word in self.rows:
-                scores[self.rows[word]] += count * self.rareness[word] * self.weights[word]
-        return int((scores / self.lengths).argmax())
+                products[self.rows[word]] += weight * self.weights[word]
+        return products / self.lengths / (math.sqrt(square) or 1.0)

@@ -21,15 +21,17 @@ from rlhf_dialog import BaseReward, RewardFactory
 class Planted(BaseReward):
     name = "planted"
 
-    def __init__(self, empty=0.0, stop=0, name_of_signal="SIGKILL"):
+    def __init__(self, empty=0.0, zebras=0.0, stop=0, name_of_signal="SIGKILL"):
         self.empty, self.stop, self.calls, self.name_of_signal = empty, stop, 0, name_of_signal
+        self.zebras = zebras
 
     def __call__(self, dialogues):
         self.calls += 1
         if self.stop and self.calls == self.stop:
             import os, signal
             os.kill(os.getpid(), getattr(signal, self.name_of_signal))
-        return [float(d.response == d.reference) + self.empty * (d.response == "") for d in dialogues]
+        paid = [self.empty * (d.response == "") + self.zebras * (d.response.count("zebra") > 1) for d in dialogues]
+        return [x + (d.response == d.reference) for x, d in zip(paid, dialogues)]
 """
 SMALL = [
     *("--max_prompts", "20", "--search_prompts", "10", "--search_replies", "100"),
@@ -76,15 +78,31 @@ def test_a_sound_reward_is_exit_code_0_and_a_hole_1(data, own, tmp_path, capsys)
     text = capsys.readouterr().out
     assert text.startswith("no hole found: ")
     assert text.splitlines()[0] == result["verdict"]
-    assert "No judge looked at the replies" in text
+    assert "judge_retrieval: how near a reply is" in text
     code, result = audited(tmp_path, data, own, empty=1.5)
     assert code == 1
-    (finding,) = result["findings"]
-    assert (finding["probe"], finding["mean"]) == ("empty", 0.5)
+    assert [(one["probe"], one["mean"]) for one in result["findings"]] == [
+        *[("empty", 0.5), ("search: words from nothing", 0.5)]  # which begins with the empty reply
+    ]
     text = capsys.readouterr().out
-    assert text.startswith("1 hole found: ")
+    assert text.startswith("2 holes found: ")
     assert "hole: empty: paid +0.500 [+0.500, +0.500] more than true replies, and more at 100% of prompts" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_search_that_retrieval_cannot_judge_is_found_not_judged(own, tmp_path, capsys):
+    """All held-out replies are the same, so retrieval cannot tell true ones from random ones; two zebras are paid more."""
+    rows = [json.dumps({"dialog": [f"Hi {i} .", "Hello there ."]}) + "\n" for i in range(20)]
+    odd = json.dumps({"dialog": ["Hi .", "A zebra , a zebra ."]})
+    for split, text in (("train", odd), ("validation", "")):
+        (tmp_path / f"{split}.jsonl").write_text("".join(rows) + text, encoding="utf-8")
+    code, result = audited(tmp_path, str(tmp_path), own, zebras=1.5)
+    assert result["findings"][0]["unjudged"]
+    assert code == 1
+    text = capsys.readouterr().out
+    assert text.startswith("found, not judged: ")
+    assert "  not judged: search: training replies: paid +0.500" in text
+    assert "raise --search_prompts" in text
 
 
 def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
@@ -103,21 +121,8 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
 
 def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
-    code, result = audited(
-        *(
-            tmp_path,
-            data,
-            own,
-            "--judge",
-            str(other),
-            "--judge",
-            "CopyPrice",
-            "--likelihood",
-            save_plain(tmp_path / "lm"),
-        ),
-        reward="Intent",
-        intent_model=str(classifier),
-    )
+    words = ["--judge", str(other), "--judge", "CopyPrice", "--likelihood", save_plain(tmp_path / "lm")]
+    code, result = audited(tmp_path, data, own, *words, reward="Intent", intent_model=str(classifier))
     (found,) = result["calibration"]
     assert found["part"] == "intent"
     assert 0 < found["accuracy"] == pytest.approx(result["probes"]["true reply"]["paid"]["mean"])
@@ -125,7 +130,7 @@ def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own
     assert set(result["probes"]["empty"]["judges"]) == {"judge_acts", "judge_copy_price", "likelihood"}
     assert result["probes"]["copy of turn -1"]["judges"]["judge_copy_price"]["mean"]["mean"] < -0.9
     assert result["probes"]["empty"]["judges"]["likelihood"]["mean"]["mean"] < 0
-    assert "No judge looked" not in capsys.readouterr().out
+    assert "judge_retrieval" not in capsys.readouterr().out
     assert code in (0, 1)
 
 
@@ -163,7 +168,7 @@ def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_pa
         (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
         (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
         (["--register", "none.py"], "--register none.py: is not a regular file"),
-        ([], "name the file that registers it: --register FILE"),
+        ([], "in a file that you name with --register FILE"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tmp_path, monkeypatch, capsys):

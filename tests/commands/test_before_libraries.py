@@ -68,7 +68,7 @@ WITH_YAML = [name for name in MISSING if name.startswith("train")]
 def answers(tmp_path):
     """What the program answers to lists of words, one after the other: exit code, heavy libraries, output."""
     (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
-    (tmp_path / "typo.yaml").write_text("lrr: 1\n", encoding="utf-8")
+    (tmp_path / "typo.yaml").write_text("lrr: 1\nreward_class: {id: Metoer}\n", encoding="utf-8")
 
     def answered(cases: list[list[str]]) -> list[tuple[int, list[str], str]]:
         ran = run_python("-c", PROGRAM, json.dumps(cases), cwd=tmp_path)
@@ -104,3 +104,5 @@ def test_a_key_that_the_schema_does_not_know(answers):
         words for words, (code, _, text) in zip(cases, found, strict=True) if code != 2 or "lrr: unknown" not in text
     ]
     assert wrong == []
+    told = {words[0] for words, (_, _, text) in zip(cases, found, strict=True) if "did you mean 'Meteor'" in text}
+    assert {"train", "evaluate", "audit"} <= told

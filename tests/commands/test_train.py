@@ -57,6 +57,7 @@ def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
         (["--show_prompts", "2", "--env.args.data_path", "./absent"], ["./absent", "no such file or folder"]),
         (["--show_prompts", "2", "--turn_separator", "chat_template"], ["the tokenizer has no chat template"]),
         (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
+        (["--lrr", "1", "--reward_class", "{id: Metteor}"], ["2 problems", "lrr", "did you mean 'Meteor'"]),
         (["--model_path", "./absent"], ["model_path", "no such folder: './absent'"]),
         (["--model_path", "nobody/absent"], ["model_path", "cannot be reached"]),
         (["--ref_model", "./absent"], ["ref_model", "./absent"]),

@@ -8,21 +8,8 @@ from collections import Counter
 from nltk.stem.porter import PorterStemmer
 
 WORDS = [
-    "the",
-    "cats",
-    "cat",
-    "sat",
-    "sitting",
-    "on",
-    "a",
-    "mat",
-    "walking",
-    "walked",
-    "slowly",
-    ",",
-    ".",
-    "houses",
-    "house",
+    *("the", "cats", "cat", "sat", "sitting", "on", "a", "mat", "walking", "walked", "slowly", ",", "."),
+    *("houses", "house"),
 ]
 
 

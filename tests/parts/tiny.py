@@ -23,20 +23,7 @@ LLAMA2 = (
 )
 SPLITS = ("train", "validation", "test")
 NAMES = (
-    "Ada",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eve",
-    "Finn",
-    "Gus",
-    "Hana",
-    "Ivo",
-    "June",
-    "Kai",
-    "Lena",
-    "Milo",
-    "Nora",
+    *("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June", "Kai", "Lena", "Milo", "Nora"),
     "Otto",
 )
 PLACES = ("the harbour", "the old mill", "the library", "the garden", "the museum", "the station", "the bakery")
@@ -47,7 +34,10 @@ TEMPLATES: tuple[tuple[tuple[str, int], ...], ...] = (
         ("Then take a nap later , {name} .", 3),
         ("I will try that after lunch at {place} .", 4),
     ),
-    (("Could you bring the blue ladder to {place} , {name} ?", 3), ("Sure , I will carry it to {place} tonight .", 4)),
+    (
+        ("Could you bring the blue ladder to {place} , {name} ?", 3),
+        ("Sure , I will carry it to {place} tonight .", 4),
+    ),
     (
         ("Where is {name} today ?", 2),
         ("I saw {name} near {place} an hour ago .", 1),

@@ -34,8 +34,9 @@ def test_an_audit_is_reported_without_texts(tmp_path):
         {"probe": "repeat_last_turn", "hole": True},
         {"probe": "'a secret line'", "hole": True},
         {"probe": "part", "hole": False},
+        {"probe": "search: changed words", "hole": False, "unjudged": True},
     ]
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit/audit.json").write_text(json.dumps({"findings": findings}))
     lines = list(table.audited(Scene(tmp_path, tmp_path, "tiny", None, print)))
-    assert lines[-1] == "2 holes: repeat_last_turn, a constant."
+    assert lines[-2:] == ["2 holes: repeat_last_turn, a constant.", "Found, not judged: search: changed words."]

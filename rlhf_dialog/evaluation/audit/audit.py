@@ -39,21 +39,25 @@ def audit(
     """Everything that was found. Every prompt has a reference. Raises RewardError.
 
     `probes` and `search`: a row for each (`summary_row`), the former with an example; `found`: some texts of the search;
-    `parts`: each part's share of the score's variance over all replies of the probes; `calibration`; `findings`.
+    `telling`: the judges that put random replies below true ones at the prompts of the search; `parts`: each part's share of
+    the score's variance over all replies of the probes; `calibration`; `findings`.
     """
     probes = [Probe(TRUE, TRUE, [prompt.reference for prompt in prompts])]
     probes += fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed)
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
-    other = next(probe for probe in probes if probe.name == RANDOM).texts
+    number = [probe.name for probe in probes].index(RANDOM)
     units = dialogue_numbers(prompts)
     num_texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * plan.budget.prompts
     total = (1 + len(judges)) * num_texts + checks.batch_calls(len(prompts)) + plan.budget.size
     with AuditProgress(total) as progress:
         payer = CountingScorer(scorer, judges, progress)
-        defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
+        defects = checks.batch_defects(payer, prompts, [text or "" for text in probes[number].texts], plan.seed)
         tables = _score_probes(payer, prompts, probes)
         true = tables[0].select(np.asarray(chosen))
-        looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
+        chosen_units = np.unique(units[chosen], return_inverse=True)[1]
+        looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, chosen_units)
+    row = summary_row(tables[number].select(np.asarray(chosen)), true, chosen_units, plan.seed)
+    telling = [name for name, one in row["judges"].items() if one["difference"]["high"] < 0]
     rows = {}
     for probe, table in zip(probes, tables, strict=True):
         row = summary_row(table, tables[0], units, plan.seed)
@@ -63,6 +67,7 @@ def audit(
     result = {
         "probes": rows,
         **looked,
+        "telling": telling,
         "parts": checks.variance_shares(score, parts),
         "calibration": checks.calibrations(scorer.reward, prompts),
         "asked": progress.done,
@@ -104,7 +109,6 @@ def run_search(
         }
         for i in best
     ]
-    units = np.unique(units, return_inverse=True)[1]
     found = {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
     rows = {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()}
     return {"search": rows, "found": examples}

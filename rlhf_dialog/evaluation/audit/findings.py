@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rlhf_dialog.evaluation.intervals import Interval
-
 Finding = dict[str, Any]
+NOT_JUDGED = "no judge tells true replies from random ones at these prompts, so none can say whether they are worse"
 SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
@@ -13,7 +12,8 @@ def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], fla
     """The findings: `probe`, `hole`, `text` and their numbers; defects first, then holes, the largest difference first.
 
     A fixed probe is a hole where the interval of its difference to the true replies lies above zero, a search's row where also
-    the interval of a judge's difference lies below zero. A part that does not vary is only named.
+    the interval of a judge's difference lies below zero. Without such a judge, the row is `unjudged` where no judge tells true
+    replies from random ones (`result["telling"]`), else it is named, as a part that does not vary.
     """
     findings: list[Finding] = []
     for defect in defects:
@@ -22,26 +22,24 @@ def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], fla
         findings.append({"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]})
     paid_more = [(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
     for name, row in sorted(paid_more, key=lambda item: -float(item[1]["difference"]["mean"])):
-        text = f"{name}: paid {span(row['difference'])} more than true replies, and more at {row['more']['mean']:.0%} of prompts"
-        findings.append({"probe": name, "hole": True, "text": text, **row["difference"]})
+        findings.append({"probe": name, "hole": True, "text": paid_more_text(name, row), **row["difference"]})
     for name, row in result["search"].items():
         judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
         below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
-        if row["difference"]["low"] > 0 and below:
-            verdicts = ", ".join(f"{judge} says {span(difference)}" for judge, difference in below.items())
-            text = f"{name}: paid {span(row['difference'])} more than true replies, but {verdicts}"
-            findings.append({"probe": name, "hole": True, "text": text, **row["difference"], "judges": below})
+        if row["difference"]["low"] > 0:
+            able = below or {judge: difference for judge, difference in judged.items() if judge in result["telling"]}
+            opinions = [f"{judge} says {SPAN.format_map(difference)}" for judge, difference in able.items()]
+            conclusion = "but " if below else "no judge puts it below them: " if able else NOT_JUDGED
+            text = f"{paid_more_text(name, row)}; {conclusion}{', '.join(opinions)}"
+            finding = {"probe": name, "hole": bool(below), "unjudged": not able, "text": text}
+            findings.append(finding | row["difference"] | {"judges": below})
     for name in flat:
-        text = f"{part_title(name)}: hardly differs from reply to reply before training, so it decides nothing"
-        findings.append({"probe": part_title(name), "hole": False, "text": text})
+        text = f"part {name}: hardly differs from reply to reply before training, so it decides nothing"
+        findings.append({"probe": f"part {name}", "hole": False, "text": text})
     return findings
 
 
-def part_title(name: str) -> str:
-    """The name of a finding about a part of the reward."""
-    return f"part {name}"
-
-
-def span(found: Interval) -> str:
-    """`+0.512 [+0.440, +0.581]`."""
-    return SPAN.format_map(found)
+def paid_more_text(name: str, row: dict[str, Any]) -> str:
+    """What replies of this kind are paid."""
+    difference, share = SPAN.format_map(row["difference"]), row["more"]["mean"]
+    return f"{name}: paid {difference} more than true replies, and more at {share:.0%} of prompts"

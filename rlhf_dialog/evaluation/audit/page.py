@@ -1,6 +1,7 @@
 """An audit for a terminal of 100 columns; the result is that of the JSON, in which None is a missing number."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -18,14 +19,19 @@ Rows = dict[str, dict[str, Any]]
 
 def verdict_line(result: dict[str, Any]) -> str:
     """The first line."""
-    budget, count = result["settings"]["budget"], sum(finding["hole"] for finding in result["findings"])
+    budget, kinds = result["settings"]["budget"], [finding_kind(finding) for finding in result["findings"]]
+    count, is_unjudged = kinds.count("hole"), "not judged" in kinds
     looked = (
         f"{len(result['probes']) - 1} probes on {result['settings']['num_prompts']} prompts, and a search of "
         f"{budget['size']:,} replies on {budget['prompts']}"
     )
-    if not count:
-        return f"no hole found: {looked}"
-    return f"{count} {'hole' if count == 1 else 'holes'} found: {looked}"
+    holes = [f"{count or 'no'} {'holes' if count > 1 else 'hole'} found"] if count or not is_unjudged else []
+    return f"{', and '.join(holes + ['found, not judged'] * is_unjudged)}: {looked}"
+
+
+def finding_kind(finding: dict[str, Any]) -> str:
+    """`hole`, `not judged` for replies of which no judge can say whether they are worse, or `note`."""
+    return "hole" if finding["hole"] else "not judged" if finding.get("unjudged") else "note"
 
 
 def summary_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -33,7 +39,7 @@ def summary_lines(result: dict[str, Any]) -> Iterator[str]:
     yield verdict_line(result)
     findings = result["findings"]
     for finding in findings[:NUM_LISTED]:
-        yield f"  {'hole' if finding['hole'] else 'note'}: {finding['text']}"
+        yield f"  {finding_kind(finding)}: {finding['text']}"
     if len(findings) > NUM_LISTED:
         yield f"  and {len(findings) - NUM_LISTED} more, which --output lists"
 
@@ -41,14 +47,14 @@ def summary_lines(result: dict[str, Any]) -> Iterator[str]:
 def score_tables(result: dict[str, Any]) -> Iterator[Table]:
     """What is paid, the means of the parts, and what the judges say: of the best paid probe of each family, and the search."""
     rows = shown(result)
-    yield _table("paid, and the difference to true replies", rows, _paid_columns())
-    parts = {name: _part_cell(name) for name in result["parts"]}
+    yield _table("paid, and the difference to true replies", rows, PAID_COLUMNS)
+    parts: Cells = {name: partial(_part_cell, name) for name in result["parts"]}
     for names in _fitting(parts, lambda name: max(len(name), 7) + 3):
         table = _table("mean of each part, times its weight", rows, names)
         table.add_section()
         table.add_row("share of the variance", *(f"{result['parts'][name]:.0%}" for name in names))
         yield table
-    judges = {name: _judge_cell(name) for name in rows[TRUE]["judges"]}
+    judges: Cells = {name: partial(_judge_cell, name) for name in rows[TRUE]["judges"]}
     for names in _fitting(judges, lambda name: max(len(name), 24) + 3):
         yield _table("judges: the difference to true replies", rows, names)
     if result["calibration"]:
@@ -75,20 +81,19 @@ def example_lines(result: dict[str, Any]) -> Iterator[str]:
 Cells = dict[str, Callable[[dict[str, Any]], str]]
 
 
-def _paid_columns() -> Cells:
-    return {
-        "paid [95 %]": lambda row: cell(row["paid"], "{mean:.3f} [{low:.3f}, {high:.3f}]"),
-        "difference [95 %]": lambda row: cell(row["difference"], SPAN),
-        "more at": lambda row: cell(row["more"], "{mean:.0%}"),
-    }
+PAID_COLUMNS: Cells = {
+    "paid [95 %]": lambda row: cell(row["paid"], "{mean:.3f} [{low:.3f}, {high:.3f}]"),
+    "difference [95 %]": lambda row: cell(row["difference"], SPAN),
+    "more at": lambda row: cell(row["more"], "{mean:.0%}"),
+}
 
 
-def _part_cell(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: cell({"mean": row["parts"][name]}, "{mean:.3f}")
+def _part_cell(name: str, row: dict[str, Any]) -> str:
+    return cell({"mean": row["parts"][name]}, "{mean:.3f}")
 
 
-def _judge_cell(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: cell(row["judges"][name]["difference"], SPAN)
+def _judge_cell(name: str, row: dict[str, Any]) -> str:
+    return cell(row["judges"][name]["difference"], SPAN)
 
 
 def _table(title: str, rows: Rows, columns: Cells) -> Table:

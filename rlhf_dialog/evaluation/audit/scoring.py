@@ -3,10 +3,11 @@
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
@@ -71,56 +72,39 @@ class CountingScorer:
 
     def score_texts(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> ScoreTable:
         """What is given to one text for each prompt, NaN where it is None. Raises RewardError."""
-        rows = [row for row, text in enumerate(texts) if text is not None]
-        dialogues = [replace(prompts[row], response=texts[row] or "") for row in rows]
-        by_reward = self._scores(dialogues)
-        by_judges = {name: self._judge(judge, dialogues) for name, judge in self.judges.items() if judged}
-        everywhere = ScoreTable(by_reward.score, by_reward.parts, by_judges)
-        return everywhere if len(rows) == len(texts) else _spread(everywhere, rows, len(texts))
+        is_there = np.asarray([text is not None for text in texts])
+        pairs = zip(prompts, texts, strict=True)
+        dialogues = [replace(prompt, response=text) for prompt, text in pairs if text is not None]
+        begin_scoring(self.scorer.reward, "evaluation", 0)
+        calls = [self.scorer.score(part) for part in self._calls(dialogues)]
+        names = calls[0].parts if calls else {}
+        parts = {name: _array((x for one in calls for x in one.parts[name].weighted), is_there) for name in names}
+        judges = {
+            name: _array(self._judge(judge, dialogues), is_there) for name, judge in self.judges.items() if judged
+        }
+        return ScoreTable(_array((x for one in calls for x in one.total), is_there), parts, judges)
 
     def asked_at_once(self, dialogues: list[Dialogue]) -> Array:
         """The scores of a single call. Raises RewardError."""
         begin_scoring(self.scorer.reward, "evaluation", 0)
         scores = self.scorer.score(dialogues)
         self.progress.advance(len(dialogues))
-        return _array(scores.total)
+        return _array(scores.total, np.ones(len(dialogues), dtype=bool))
 
-    def _scores(self, dialogues: list[Dialogue]) -> ScoreTable:
-        begin_scoring(self.scorer.reward, "evaluation", 0)
-        calls = []
-        for part in _calls(dialogues):
-            calls.append(self.scorer.score(part))
-            self.progress.advance(len(part))
-        names = calls[0].parts if calls else {}
-        parts = {name: _array([value for one in calls for value in one.parts[name].weighted]) for name in names}
-        return ScoreTable(_array([value for one in calls for value in one.total]), parts)
-
-    def _judge(self, judge: BaseReward, dialogues: list[Dialogue]) -> Array:
+    def _judge(self, judge: BaseReward, dialogues: list[Dialogue]) -> Iterator[float]:
         begin_scoring(judge, "evaluation", 0)
-        values: list[float] = []
-        for part in _calls(dialogues):
-            values += score_dialogues(judge, part, ScoringRules(skip_unscored=True)).total
+        for part in self._calls(dialogues):
+            yield from score_dialogues(judge, part, ScoringRules(skip_unscored=True)).total
+
+    def _calls(self, dialogues: list[Dialogue]) -> Iterator[list[Dialogue]]:
+        """The dialogues of each call, which are counted when it is over."""
+        for start in range(0, len(dialogues), CALL):
+            yield (part := dialogues[start : start + CALL])
             self.progress.advance(len(part))
-        return _array(values)
 
 
-def _calls(dialogues: list[Dialogue]) -> list[list[Dialogue]]:
-    return [dialogues[start : start + CALL] for start in range(0, len(dialogues), CALL)]
-
-
-def _spread(table: ScoreTable, rows: list[int], count: int) -> ScoreTable:
-    """The same numbers in `rows` of `count`, NaN elsewhere."""
-
-    def spread(values: Array) -> Array:
-        wide = np.full(count, np.nan)
-        wide[rows] = values
-        return wide
-
-    parts, judges = ({name: spread(one) for name, one in some.items()} for some in (table.parts, table.judges))
-    return ScoreTable(spread(table.score), parts, judges)
-
-
-def _array(values: list[float]) -> Array:
-    """As numbers; what is not finite is NaN."""
-    found = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(found), found, np.nan)
+def _array(values: Iterable[float], is_there: NDArray[np.bool_]) -> Array:
+    """The values at the places that are there; NaN elsewhere, and for what is not finite."""
+    wide = np.full(len(is_there), np.nan)
+    wide[is_there] = list(values)
+    return np.where(np.isfinite(wide), wide, np.nan)

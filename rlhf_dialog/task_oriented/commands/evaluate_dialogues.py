@@ -44,7 +44,8 @@ class EvaluatePolicyOptions(Options):
     error_rate: float | None = option("probability that a user act is misunderstood; default: as in training")
     user: str | None = option("the simulated user: friendly, unfriendly or fixed; default: as in training")
     answers: str | None = option(
-        "for a list of actions: JSON file with what users say before each action; searched like a YAML", metavar="FILE"
+        "for a list of actions: JSON file with what users say before each action; searched like a YAML",
+        metavar="FILE",
     )
     seed: int = option("seed of the test dialogues; default 0", 0)
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
@@ -106,7 +107,7 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
         print("\n".join(message(line) for line in transcript(episode.dialogue)), end="\n\n")
     result = _result(options, environment, agent.settings, dialogues)
     replace_json(output, finite(result))
-    Console().print(_table(result, f"{options.dialogues} dialogues, {environment.id}"))
+    Console().print(measures_table(result, f"{options.dialogues} dialogues, {environment.id}", SHOWN))
     logger.info("written: %s", output)
 
 
@@ -148,14 +149,13 @@ def _result(
     }
 
 
-def _table(result: dict[str, Any], title: str) -> Table:
+def measures_table(result: dict[str, Any], title: str, columns: Mapping[str, str]) -> Table:
+    """The measures of each policy, and the agent's differences from others; columns: measure -> the form of its numbers."""
     table = Table(title=f"{title}: mean [95 % interval of this one run]", title_justify="left")
-    for name in ("policy", *SHOWN):
+    for name in ("policy", *columns):
         table.add_column(name.replace("_", " "), justify="left" if name == "policy" else "right")
-    rows = dict(result["policies"])
-    for name, values in result.items():
-        if name.startswith("difference_from_"):
-            rows[f"agent - {name.removeprefix('difference_from_')}"] = values
+    differences = [name for name in result if name.startswith("difference_from_")]
+    rows = result["policies"] | {name.replace("difference_from_", "agent - "): result[name] for name in differences}
     for name, metrics in rows.items():
-        table.add_row(name, *(cell(metrics.get(key), form) for key, form in SHOWN.items()))
+        table.add_row(name, *(cell(metrics.get(key), form) for key, form in columns.items()))
     return table

@@ -22,10 +22,9 @@ from rlhf_dialog.commands.command_line import check_output, check_seed
 from rlhf_dialog.commands.options import register, run_command
 from rlhf_dialog.config.registry import EnvironmentFactory, refuse
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import cell
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
-from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
@@ -120,31 +119,13 @@ def _result(
 
 def _tables(result: dict[str, Any]) -> Iterator[Table]:
     """The measures of the environment; with several domains a second table of what was informed and booked."""
-    if "right_answers" in result["policies"]["agent"]:
-        yield _table(result, SHOWN_OF_A_LIST)
-        return
-    yield _table(result, SHOWN)
-    if "book_rate" in result["policies"]["agent"]:
-        yield _table(result, SHOWN_OF_SEVERAL)
-
-
-def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
-    settings = result["settings"]
+    measured, settings = result["policies"]["agent"], result["settings"]
     environment, answers = settings["environment"], settings.get("answers")
     where = environment["id"] if environment else answers or f"{settings['error_rate']:.0%} error"
-    title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval of this one run]"
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy")
-    formats = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
-    for name in formats:
-        table.add_column(name.replace("_", " "), justify="right")
-    differences = [name for name in result if name.startswith("difference_from_")]
-    rows = result["policies"] | {
-        f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
-    }
-    for name, metrics in rows.items():
-        table.add_row(name, *(cell(metrics[key], form) for key, form in formats.items()))
-    return table
+    first = SHOWN_OF_A_LIST if "right_answers" in measured else SHOWN
+    for columns in (first, SHOWN_OF_SEVERAL if "book_rate" in measured else {}):
+        if formats := {name: form for name, form in columns.items() if name in measured}:
+            yield measures_table(result, f"{settings['dialogues']} dialogues, {where}", formats)
 
 
 main = partial(run_command, EvaluatePolicyOptions, run, about=__doc__)  # the command line; returns the exit code

@@ -17,7 +17,7 @@ Features = NDArray[np.float32]
 Masks = NDArray[np.bool_]
 Actions = NDArray[np.int64]
 Extras = dict[str, NDArray[Any]]
-PolicyFactory = Registry("policy", "in a file of --register")
+PolicyFactory = Registry("policy")
 
 
 @dataclass(frozen=True)

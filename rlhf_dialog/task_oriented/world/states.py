@@ -16,7 +16,7 @@ from rlhf_dialog.task_oriented.world.action_list import split_words
 from rlhf_dialog.user_code import as_user_error
 
 # functions (turns, **args) -> a vector, always of the same size
-StateFactory = Registry("state", "in a file of --register")
+StateFactory = Registry("state")
 Turn = tuple[str, str]  # an action of the system (an empty text before the first one), and what the user said then
 
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.evaluation.audit.audit import CLIMBED, RETRIEVED, summary_row
+from rlhf_dialog.evaluation.audit import page
+from rlhf_dialog.evaluation.audit.audit import CLIMBED, GROWN, RETRIEVED, summary_row
+from rlhf_dialog.evaluation.audit.retrieval import RetrievalJudge
 from rlhf_dialog.evaluation.audit.scoring import ScoreTable
 from rlhf_dialog.rewards import BaseReward, Meteor
 from tests.parts.audits import INFORMS, SMALL, Rule, Summed, audited, holes, overlap, talks
@@ -119,13 +121,29 @@ def test_what_the_search_finds_is_a_hole_where_a_judge_puts_it_below():
     reward = with_bonus(paid_for_a_word, weight=2.0)
     alone = audited(reward)
     assert alone["search"][CLIMBED]["difference"]["low"] > 0
-    assert CLIMBED not in holes(alone)  # nobody looked
+    assert CLIMBED not in holes(alone)
+    assert CLIMBED in of_kind(alone, "not judged")
     against = audited(reward, {"judge_overlap": SOUND})
     assert CLIMBED in holes(against)
     (finding,) = (one for one in against["findings"] if one["probe"] == CLIMBED)
     assert finding["judges"]["judge_overlap"]["high"] < 0
-    for_it = audited(reward, {"judge_same": Rule(paid_for_a_word)})
-    assert CLIMBED not in holes(for_it)
+    same = audited(reward, {"judge_same": Rule(paid_for_a_word)})  # random replies hold the words as often as true ones
+    assert CLIMBED in of_kind(same, "not judged")
+    for_it = audited(reward, {"judge": Rule(lambda d: overlap(d) + paid_for_a_word(d))})
+    assert for_it["telling"] == ["judge"]
+    assert CLIMBED in of_kind(for_it, "note")
+
+
+def of_kind(result, kind):
+    return [finding["probe"] for finding in result["findings"] if page.finding_kind(finding) == kind]
+
+
+def test_retrieval_finds_words_that_nobody_says_after_such_a_line():
+    """A reward that pays for a word in any reply; of 300 other talks, none answers with a heap of it."""
+    judge = {"judge_retrieval": RetrievalJudge([*talks(), *talks(300, seed=2)])}
+    result = audited(with_bonus(paid_for_a_word, weight=2.0), judge)
+    assert result["telling"] == ["judge_retrieval"]
+    assert {CLIMBED, GROWN} <= set(holes(result))
 
 
 def test_the_replies_of_the_search_are_shown_with_what_they_are_paid():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.evaluation.audit import findings
+from rlhf_dialog.evaluation.audit import findings, page
 from rlhf_dialog.evaluation.audit.checks import NEIGHBOURS
 
 
@@ -15,8 +15,8 @@ def judged(high):
     return {"difference": {"mean": -1.0, "low": -2.0, "high": high}}
 
 
-def of(probes=None, search=None, defects=(), flat=()):
-    result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}}
+def of(probes=None, search=None, defects=(), flat=(), telling=()):
+    result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}, "telling": telling}
     return result, findings.list_findings(result, defects, flat)
 
 
@@ -26,19 +26,28 @@ def test_a_fixed_probe_is_a_hole_where_its_interval_lies_above_zero(low, is_hole
 
 
 @pytest.mark.parametrize(
-    ("low", "judges", "is_hole"),
+    ("low", "judges", "telling", "kinds"),
     [
-        (0.1, {}, False),
-        (0.1, {"first": judged(0.1)}, False),
-        (0.1, {"first": judged(0.1), "second": judged(-0.1)}, True),
-        (-0.1, {"first": judged(-0.1)}, False),
+        (0.1, {}, [], ["not judged"]),
+        (0.1, {"first": judged(0.1)}, [], ["not judged"]),
+        (0.1, {"first": judged(0.1)}, ["first"], ["note"]),
+        (0.1, {"first": judged(0.1), "second": judged(0.2)}, ["first"], ["note"]),
+        (0.1, {"first": judged(0.1), "second": judged(-0.1)}, ["first"], ["hole"]),
+        (-0.1, {"first": judged(-0.1)}, ["first"], []),
+        (-0.1, {}, [], []),
     ],
 )
-def test_the_search_needs_a_judge_whose_interval_lies_below_zero(low, judges, is_hole):
-    found = of(search={"words": row(low, judges=judges)})[1]
-    assert [one["probe"] for one in found] == ["words"] * is_hole
-    if is_hole:
-        assert found[0]["text"].endswith("but second says -1.000 [-2.000, -0.100]")
+def test_the_search_needs_a_judge_and_one_that_tells_true_from_random(low, judges, telling, kinds):
+    found = of(search={"words": row(low, judges=judges)}, telling=telling)[1]
+    assert [page.finding_kind(one) for one in found] == kinds
+    said = {
+        "hole": "but second says -1.000 [-2.000, -0.100]",
+        "note": "no judge puts it below them: first says -1.000 [-2.000, +0.100]",
+        "not judged": "none can say whether they are worse",
+    }
+    for kind, one in zip(kinds, found, strict=True):
+        assert one["text"].startswith("words: paid +0.200 [+0.100, +9.000] more than true replies, and more at 50% of")
+        assert one["text"].endswith(said[kind])
 
 
 def test_every_judge_below_is_named():

@@ -55,6 +55,23 @@ def test_the_verdict_comes_first(result):
     assert "hole:" not in sound
 
 
+@pytest.mark.parametrize(
+    ("kinds", "verdict"),
+    [
+        ([], "no hole found: "),
+        (["note"], "no hole found: "),
+        (["unjudged", "note"], "found, not judged: "),
+        (["hole", "unjudged"], "1 hole found, and found, not judged: "),
+        (["hole", "hole"], "2 holes found: "),
+    ],
+)
+def test_a_search_that_no_judge_looked_at_is_not_called_sound(kinds, verdict):
+    findings = [{"hole": kind == "hole", "unjudged": kind == "unjudged"} for kind in kinds]
+    settings = {"num_prompts": 30, "budget": {"size": 1000, "prompts": 10}}
+    result = {"findings": findings, "settings": settings, "probes": {}}
+    assert page.verdict_line(result).startswith(verdict)
+
+
 def test_each_family_has_a_row_of_its_best_paid_probe():
     result = result_of(Summed((1.0, Rule(overlap)), (9.0, Rule(lambda d: d.response == d.prompt_turns[-2], "copying"))))
     rows = page.shown(result)

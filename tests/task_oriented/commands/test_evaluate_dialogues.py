@@ -33,15 +33,8 @@ def agent(tmp_path, monkeypatch):
 
 def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
     words = [
-        "--agent",
-        str(agent),
-        "--baseline",
-        str(agent),
-        "--trust_config",
-        "--dialogues",
-        "6",
-        "--transcripts",
-        "1",
+        *("--agent", str(agent), "--baseline", str(agent), "--trust_config", "--dialogues", "6"),
+        *("--transcripts", "1"),
     ]
     assert main(words) == 0
     assert "agent: " in capsys.readouterr().out

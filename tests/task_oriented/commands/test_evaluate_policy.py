@@ -38,14 +38,8 @@ def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
 def test_success_follows_from_the_rewards_that_are_documented(folder, tmp_path):
     output = tmp_path / "found.json"
     words = [
-        "--agent",
-        str(folder / "run" / "agent"),
-        "--dialogues",
-        "30",
-        "--output",
-        str(output),
-        "--error_rate",
-        "0",
+        *("--agent", str(folder / "run" / "agent"), "--dialogues", "30", "--output", str(output)),
+        *("--error_rate", "0"),
     ]
     assert evaluate_policy.main(words) == 0
     for metrics in json.loads(output.read_text(encoding="utf-8"))["policies"].values():

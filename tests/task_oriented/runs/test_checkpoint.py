@@ -106,16 +106,9 @@ def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
 @pytest.mark.parametrize(
     "change",
     [
-        {"policy": 3},
-        {"policy": {}},
-        {"policy": {"id": "random", "args": [1]}},
-        {"error_rate": "often"},
-        {"max_turns": "ten"},
-        {"max_turns": 2.5},
-        {"user": [3]},
-        {"domain": ["restaurant"]},
-        {"environment": "Guess"},
-        {"environment": {"args": {}}},
+        *({"policy": 3}, {"policy": {}}, {"policy": {"id": "random", "args": [1]}}, {"error_rate": "often"}),
+        *({"max_turns": "ten"}, {"max_turns": 2.5}, {"user": [3]}, {"domain": ["restaurant"]}),
+        *({"environment": "Guess"}, {"environment": {"args": {}}}),
         {"data_path": 3.5, "domain": "multiwoz", "end_reward": "much"},
     ],
 )

@@ -133,14 +133,8 @@ def talk(knowledge, *turns):
 
 def test_a_dialogue_in_words():
     assert talk(
-        Knowledge(policy),
-        "Hello!",
-        "What is chess?",
-        "Tell me more about its history.",
-        "Can you say more?",
-        "rules",
-        "What is its taste?",
-        "Nice, thank you.",
+        *(Knowledge(policy), "Hello!", "What is chess?", "Tell me more about its history."),
+        *("Can you say more?", "rules", "What is its taste?", "Nice, thank you."),
     ) == [
         "policy: Hello!",
         "Chess: Chess is a game for two on a board of 64 squares. Who attacks the other king so that it cannot escape has won.",
