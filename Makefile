@@ -8,7 +8,7 @@
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
 #                   gpu where there is one, and after make quickstart those of its run
-# make test-experiments   the tests of experiments/, which reproduce the tables of results: under two minutes
+# make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
@@ -45,10 +45,10 @@ test-whole: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
 
 test-experiments: .venv/installed-experiments
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments benchmarks
 
 test-all: .venv/installed-all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "" tests experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "" tests experiments benchmarks
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -231,7 +231,7 @@ def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
     try:
         for metrics in trainer.train():
             trackers.log(trainer.iteration, metrics)
-            trackers.advance(trainer.progress)
+            trackers.use("the console", lambda console: console.advance(trainer.progress))
             if on_cuda:
                 torch.cuda.synchronize()
             laps.append(lap_of(trainer))

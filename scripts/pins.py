@@ -1,7 +1,9 @@
-"""Pins of every package that is installed, for Python 3.11 to 3.14, by pip's dry run and from wheels alone.
+"""Pins of every package that is installed, for Python 3.11 to 3.14.
 
-python scripts/pins.py write    what constraints.txt pins stays, what is missing is added; --upgrade: the newest versions
-python scripts/pins.py check    constraints.txt resolves for each Python, and pins all that pip would install (CI)
+python scripts/pins.py check    what the project and the packages installed here ask for is pinned, within its limits (CI)
+python scripts/pins.py resolve  pip's dry run for each Python, from wheels alone, installs nothing that is not pinned
+python scripts/pins.py write    by the same dry run: what constraints.txt pins stays, what is missing is added; --upgrade:
+                                the newest versions
 """
 
 import argparse
@@ -12,6 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +48,14 @@ class Unresolved(Exception):
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["write", "check"])
+    parser.add_argument("command", choices=["check", "resolve", "write"])
     parser.add_argument("--upgrade", action="store_true", help="write: forget the versions that the file pins")
     options = parser.parse_args(argv)
     lines = [] if options.upgrade else FILE.read_text(encoding="utf-8").splitlines()
+    if options.command == "check":
+        problems = [problem for python in PYTHONS for problem in unmet(python, lines)]
+        print("\n".join(problems) or f"{FILE.name} pins what is asked for on Python {', '.join(PYTHONS)}")
+        return 1 if problems else 0
     try:
         with ThreadPoolExecutor(len(PYTHONS)) as pool:
             resolved = dict(zip(PYTHONS, pool.map(lambda python: resolve(python, lines), PYTHONS), strict=True))
@@ -74,9 +81,9 @@ def requirements() -> list[str]:
     return [*kept, *NEEDED_BY_THEM]
 
 
-def _holds(need: Requirement, python: str) -> bool:
+def _holds(need: Requirement, python: str, extra: str = "") -> bool:
     """Whether the marker holds for this Python; pip itself would ask the one that runs, whatever its --python-version."""
-    asked = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    asked = {"python_version": python, "python_full_version": f"{python}.0", "extra": extra}
     return need.marker is None or need.marker.evaluate(asked)
 
 
@@ -89,6 +96,39 @@ def pins_in(lines: Iterable[str], python: str) -> Pins:
             if _holds(pin, python):
                 pins[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
     return pins
+
+
+def unmet(python: str, lines: list[str]) -> list[str]:
+    """A line for each need of the project, or of a package installed here in its pinned version, that no pin meets."""
+    pins, problems = pins_in(lines, python), []
+    needs = [("the project", Requirement(text)) for text in [*requirements(), *LEFT_OUT]]
+    seen = set()
+    for asker, need in needs:  # grows while it is read
+        name = canonicalize_name(need.name)
+        if name not in pins:
+            problems.append(
+                f"Python {python}: {name}, which {asker} asks for, is not pinned in {FILE.name}; run make pins"
+            )
+        elif pins[name] not in need.specifier:
+            problems.append(f"Python {python}: {asker} asks for {name}{need.specifier}, but {pins[name]} is pinned")
+        elif name not in LEFT_OUT and (key := (name, *sorted(need.extras))) not in seen:
+            seen.add(key)
+            needs += [(name, inner) for inner in needs_here(name, pins[name]) if _asked(inner, python, need.extras)]
+    return problems
+
+
+def _asked(need: Requirement, python: str, extras: Iterable[str]) -> bool:
+    return any(_holds(need, python, extra) for extra in ("", *extras))
+
+
+def needs_here(name: str, version: str) -> list[Requirement]:
+    """The needs of a package; none where it is not installed here in this version."""
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return []
+    same = Version(package.version).public == version
+    return [Requirement(text) for text in package.requires or ()] if same else []
 
 
 def resolve(python: str, lines: list[str]) -> Pins:

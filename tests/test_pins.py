@@ -3,7 +3,6 @@
 import re
 import tomllib
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -14,14 +13,35 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LINES = pins.FILE.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("python", pins.PYTHONS)
-def test_the_file_pins_what_the_project_asks_for_within_its_limits(python):
-    pinned = pins.pins_in(LINES, python)
+def test_the_file_pins_what_the_project_asks_for_within_its_limits(capsys):
+    assert pins.main(["check"]) == 0, capsys.readouterr().out
     extras = PROJECT["project"]["optional-dependencies"]
-    asked = [*PROJECT["project"]["dependencies"], *(one for some in extras.values() for one in some)]
-    for need in map(Requirement, asked):
-        assert pinned[canonicalize_name(need.name)] in need.specifier, need
-    assert len(pinned) > 100
+    for python in pins.PYTHONS:
+        pinned = pins.pins_in(LINES, python)
+        assert len(pinned) > 100
+        for need in map(Requirement, [one for some in extras.values() for one in some]):
+            assert pinned[canonicalize_name(need.name)] in need.specifier, need
+
+
+def test_a_need_without_a_pin_and_a_pin_outside_of_its_limits_are_problems(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "constraints.txt"
+    monkeypatch.setattr(pins, "FILE", file)
+    monkeypatch.setattr(pins, "LEFT_OUT", {})
+    monkeypatch.setattr(pins, "requirements", lambda: ["page[all]>=2"])
+    inside = {"page": ['more>3 ; extra == "all"', 'not ; extra == "no"', 'new ; python_version >= "3.14"'], "more": []}
+    monkeypatch.setattr(pins, "needs_here", lambda name, version: [pins.Requirement(text) for text in inside[name]])
+    file.write_text("page==2.1\nmore==3.0\n", encoding="utf-8")
+    assert pins.main(["check"]) == 1
+    more = [f"Python 3.{minor}: page asks for more>3, but 3.0 is pinned" for minor in (11, 12, 13, 14)]
+    new = "Python 3.14: new, which page asks for, is not pinned in constraints.txt; run make pins"
+    assert capsys.readouterr().out.splitlines() == [*more, new]
+
+
+def test_the_needs_of_a_package_are_those_of_the_pinned_version():
+    version = pins.metadata.version("packaging")
+    assert pins.needs_here("packaging", "0.0") == pins.needs_here("no-such-package", "1") == []
+    assert [need.name for need in pins.needs_here("pytest", pins.metadata.version("pytest"))].count("packaging") == 1
+    assert pins.needs_here("packaging", version) == []
 
 
 def test_every_line_is_an_exact_version():
@@ -86,11 +106,11 @@ def test_what_pip_would_install_in_another_version_is_a_problem(monkeypatch, cap
     monkeypatch.setattr(pins, "FILE", file)
     monkeypatch.setattr(pins, "requirements", lambda: ["a"])
     monkeypatch.setattr(pins, "dry_run", lambda python, asked, pinned: installs(a="1", b="1"))
-    assert pins.main(["check"]) == 1
+    assert pins.main(["resolve"]) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"Python 3.{n}: b 1 is not pinned in constraints.txt; run make pins" for n in (11, 12, 13)]
     assert pins.main(["write"]) == 0
-    assert pins.main(["check"]) == 0
+    assert pins.main(["resolve"]) == 0
     assert "a==1\nb==1\n" in file.read_text(encoding="utf-8")
 
 
@@ -99,5 +119,5 @@ def test_versions_that_do_not_fit_end_with_1_and_pips_words(monkeypatch, capsys)
         raise pins.Unresolved(f"Python {python}: pip cannot resolve constraints.txt\nno wheel of b")
 
     monkeypatch.setattr(pins, "dry_run", dry_run)
-    assert pins.main(["check"]) == 1
+    assert pins.main(["resolve"]) == 1
     assert capsys.readouterr().err == "Python 3.11: pip cannot resolve constraints.txt\nno wheel of b\n"

@@ -9,11 +9,4 @@
 - **A user's mistake is a message, not a traceback** (`call_for_exit_code`): exit code 2 for a UserError, 3 when a check of
   the run fails, 130 and 143 for SIGINT and SIGTERM, 141 when nobody reads the output any more. Any other exception is a
   bug: exit code 70, one line, and the traceback in error.log. `--debug` shows the traceback of either.
-- **What is printed or logged goes through `terminal`**, so that control characters in somebody's text are only shown.
-- **The help text and docs/CONFIG.md are made from the schema**, so that no key is described twice.
-- **Only commands print.** The folders below log or return what they found.
-- **`new_folder`**: a command that writes a folder fills a hidden one beside it, which gets its name at the end.
-- **`export` reads the checkpoint's config.yaml as data**, because the user did not name that file (`--trust_config`).
-- **The quickstart skips a stage** whose command, code, inputs and library versions have the same hash as when it last
-  ran.
 """

@@ -4,8 +4,5 @@
   names them. Data and sampling keys are at the top level; `env.args` holds only the two keys that OpenRL has there.
 - **All mistakes come at once**, each with its dotted key, the value and a suggestion. docs/CONFIG.md is generated
   from the schema, and the resolved configuration is saved in the run folder.
-- **The keys of other libraries** (TRL, OpenRLHF, DeepSpeed-Chat) are in `synonyms`.
-- **The estimators are a table** (`estimators`): a new one is one function and one line.
 - **NLPReward's KL arguments are moved to the top level**, since the KL belongs to the trainer.
-- **Editors read the same schema** (`json_schema`). **Two equal keys in a YAML are an error.**
 """

@@ -99,8 +99,7 @@ class DataKeys(ReplyKeys):
         description="system message of the prompts whose row has none; null: that of the chat template",
     )
     date_string: str | None = Field(
-        None,
-        description="day that a chat template writes, such as 2026-07-26; null: the day on which the run begins",
+        None, description="day that a chat template writes, such as 2026-07-26; null: the day on which the run begins"
     )
 
     @field_validator("date_string", mode="before")

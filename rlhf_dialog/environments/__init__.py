@@ -4,9 +4,7 @@
   tuples; Gymnasium itself is imported by `text_level` alone, and by the worlds of acts.
 - **A YAML names environments as it names rewards** (`built_in`, `EnvironmentFactory`); `adapters` wrap others.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
-- **Everything that an environment gets wrong is an error that names its class** (`base`).
 - **Tokens are not here.** `training/episodes.py` plays many environments at once and turns their turns into tokens.
-- **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished dialogue.
 """
 
 from rlhf_dialog.environments.adapters import SingleTurn

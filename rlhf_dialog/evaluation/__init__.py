@@ -5,13 +5,8 @@
 - **Dialogues are resampled, not prompts**: the prompts of one dialogue are alike. The seed of the training is not
   resampled, and every table says "of this one run". Few units have Student's t (`intervals`).
 - **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
-- **`score` is what training maximises**: the reward less the truncation penalty (`rewards.scoring.Scorer`).
-- **The judge** (`act_judges`, `--judge`) is an act classifier that the reward never saw.
 - **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
   replies there is one block, and a point in place of an interval.
-- **Baselines need no model** (`replies.baseline_replies`): a trained agent has to beat them. `always_inform` counts as
-  act 1 without a classifier.
 - **`meteor_shuffled` and `random_reference` walk one random cycle of prompts in opposite directions.** With the same
   neighbour, a random reference would be compared with itself.
-- **A configuration that was found is data** (`untrusted`): docs/SECURITY.md has the rule.
 """

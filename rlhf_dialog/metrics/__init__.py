@@ -4,7 +4,6 @@
 - **`evaluate.Metric` classes are thin** (`modules`): they call the functions that the evaluation calls for each
   reply. They live in memory, accept columns that they do not read (for `evaluate.combine`), and nothing imports them
   unless a user does.
-- **rouge-score, sacrebleu and nltk are imported when used**, so that `--help` and rewards without them stay quick.
 - **A corpus metric keeps its counts for each reply** (`bleu_counts`, `act_counts`), so that the evaluation can
   resample it.
 """

@@ -80,12 +80,13 @@ class GenerationLimits:
     """`rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading prompts.
 
     After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, and after 8 on a GPU,
-    which it has to wait for. None of them changes the sampled tokens.
+    which it has to wait for. `tell` hears how far it is. None of them changes the sampled tokens.
     """
 
     rows_at_once: int = 128
     prompts_at_once: int = 16
     look_every: int | None = None
+    tell: Callable[[str], None] = lambda text: None
 
 
 @dataclass
@@ -386,6 +387,7 @@ def respond(
     look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
     parts = []
     for start in range(0, len(prompts), limits.rows_at_once):
+        limits.tell(f"{start} of {len(prompts)} responses")
         rows = slice(start, start + limits.rows_at_once)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
         with sampling_context(policy, prompts.prompt_ids):

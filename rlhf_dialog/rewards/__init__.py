@@ -6,13 +6,9 @@
   (`reaches_out`), and its state (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`).
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
   (`scoring.score_in_background`); slow Python is divided among processes (`processes`).
-- **`RemoteReward` follows no redirect and shows nothing that the server wrote.** docs/REWARDS.md has the protocol.
-- **`reward_timeout_s` runs the reward in a daemon thread** (`errors.stop_after`): an alarm does not reach code that blocks in C.
-- **The KL arguments of NLPReward, at any depth, are the run's own keys** (`lifts_kl`): the KL belongs to the trainer.
 - **A reward model reads text, with its own tokenizer** (`reward_inputs`, `scalar_model`), in the form that it was
   trained on. Rows are padded on the right, so that no score depends on its batch.
 - **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on average.
-- **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 
 from rlhf_dialog.rewards.base import BaseReward, NoScore

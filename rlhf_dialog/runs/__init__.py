@@ -15,28 +15,14 @@
   differ and are logged. The code of a reward is not compared.
 - **`--resume_weights_only RUN` is a new run in its own folder**. It saves its start as `iter_000000`, and its KL does not
   start at 0.
-- **The lock** is a file with pid, host and start time of the process, under a lock of the kernel, which is never stale. A
-  run takes it before it changes anything in the folder. On a file system without such locks, the file of another host
-  stays until it is removed.
-- **Every rank writes and reads the run folder at the start** (`shared_disk`): without a shared disk the first checkpoint
-  would fail, after hours.
 - **A checkpoint is plain files**; links in place of files are refused. `trainer.json` has size and SHA-256 of every other
   file, and a hash of itself (`verification`), against flipped bits. It is not a signature.
 - **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
   the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
-- **The ledger is written before anything that follows an iteration can raise**, without fsync: a kill leaves its rows.
-- **An error costs as few iterations as possible** (`rescue`). Between two iterations (evaluation, metrics, vec-info)
-  the iteration is saved first, if metrics.jsonl has its line. Inside of one, weights and optimizer are half updated, so
-  the last checkpoint stays the newest, and a warning says how many iterations are lost.
-- **metrics.jsonl is checked line by line**: a line that is not of the next iteration is an error with its number. Only a
-  last line without its end, which a kill leaves, is dropped.
 - **Validation leaves no trace in training**: it seeds the generators and restores them. It precedes the line and the
   checkpoint of its iteration. `checkpoints/best` names a checkpoint that is never cleaned up. With `guard.action: stop`
   the checkpoints before the compared validations are kept too.
-- **Two references are scored and measured before any model is loaded**: a wrong `eval_metric` or reward costs seconds.
-- **`--smoke` is the run itself** with one iteration of two prompts, in a temporary folder on the same disk. It checks the
-  whole data set, and refuses what the run would refuse.
 - **A signal lets the iteration finish if it fits** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT): the
   duration of the last one says whether, and a timer enforces it. The handler raises KeyboardInterrupt or SystemExit,
   which no `except Exception` swallows. A repeat within half a second is the same signal, because `timeout` sends two. A

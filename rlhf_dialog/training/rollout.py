@@ -148,8 +148,10 @@ def collect_rollout(
         with clock.measure("generation"):
             episodes = run_episodes(inputs, speaker)
         scoring = scorer.begin(episodes.dialogues)
+        speaker.limits.tell("reference model")
         with clock.measure("reference"):
             columns = predict_columns(models, speaker, episodes, keep_features)
+    speaker.limits.tell("reward")
     with clock.measure("reward"):
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
@@ -228,6 +230,7 @@ class Collector:
         self.placement, self.world = placement, world
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
+        self.tell = speaker.limits.tell  # hears how far it is
         self.noise, self.is_measured = Noise(), False
         self.is_first = True
 
@@ -238,7 +241,8 @@ class Collector:
         """
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", iteration)
-        make = partial(collect_rollout, inputs, self.speaker, self.scorer, self.models, self.keep_features)
+        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
+        make = partial(collect_rollout, inputs, speaker, self.scorer, self.models, self.keep_features)
         rollout = self.on_every_rank(make, iteration)
         if self.is_first:
             newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]

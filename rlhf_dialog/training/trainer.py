@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -92,6 +92,8 @@ class PPOTrainer:
         self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world)
         self.diagnosis = Diagnosis(self.speaker, self.placement, self.world, config.temperature)
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.diagnosis)
+        self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is
+        self.collector.tell, self.update.tell = partial(self.tell, "rollout"), partial(self.tell, "update")
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -151,11 +153,7 @@ class PPOTrainer:
 
     @property
     def done(self) -> bool:
-        if self.config.max_iterations is not None:
-            return self.iteration >= self.config.max_iterations
-        if self.config.total_episodes is not None:
-            return self.episodes >= self.config.total_episodes
-        return self.time_steps >= self.config.total_time_steps
+        return self.progress >= 1
 
     @property
     def progress(self) -> float:
@@ -165,6 +163,10 @@ class PPOTrainer:
         if self.config.total_episodes is not None:
             return min(self.episodes / self.config.total_episodes, 1.0)
         return min(self.time_steps / self.config.total_time_steps, 1.0)
+
+    def tell(self, stage: str, text: str) -> None:
+        if self.listener:
+            self.listener(self.iteration + 1, f"{stage}, {text}")
 
     @property
     def lr_scale(self) -> float:

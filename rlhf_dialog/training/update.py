@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -44,6 +44,7 @@ class PPOUpdate:
     def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int, diagnosis: Diagnosis):
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
         self.diagnosis = diagnosis
+        self.tell: Callable[[str], None] = lambda text: None  # hears how far it is
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
@@ -70,8 +71,10 @@ class PPOUpdate:
         num_tokens = self.world.sum(rollout.response_mask.sum()).double() / num_minibatches
         steps: list[Metrics] = []
         good: list[Metrics] = []
-        for _ in range(self.config.ppo_epoch):
-            for rows in shuffle_groups(rollout.tokens).split(sizes):
+        epochs = self.config.ppo_epoch
+        for epoch in range(epochs):
+            for i, rows in enumerate(shuffle_groups(rollout.tokens).split(sizes)):
+                self.tell(f"epoch {epoch + 1} of {epochs}, minibatch {i + 1} of {num_minibatches}")
                 step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
                 steps.append(step)
                 if all_finite(step):
@@ -85,12 +88,9 @@ class PPOUpdate:
         if self.world.size > 1 and not self.is_warm:
             no_tokens = rollout.response_mask.new_ones((), dtype=torch.long)
             self.forward_backward(blank_microbatch(rollout), no_tokens, is_first=False, is_last=True)
-            self._drop_gradients()
+            for engine in self.engines.values():
+                engine.zero_grad()
         self.is_warm = True
-
-    def _drop_gradients(self) -> None:
-        for engine in self.engines.values():
-            engine.zero_grad()
 
     def optimizer_step(
         self, rollout: Rollout, rows: Tensor, is_first: bool, num_tokens: Tensor | None = None
@@ -164,7 +164,7 @@ class PPOUpdate:
                 engine.step()
             else:
                 engine.lower_scale()
-        self._drop_gradients()
+            engine.zero_grad()
 
     def forward_backward(
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool

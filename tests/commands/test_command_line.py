@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from rlhf_dialog.commands import command_line
-from rlhf_dialog.commands.options import Parser, YamlOptions, run_command
+from rlhf_dialog.commands.options import YamlOptions, run_command
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
@@ -68,23 +68,6 @@ def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
     assert {"env.args.data_path", "kl_coef", "lr", "reward_class.id", "use_deepspeed"} <= set(keys)
     assert {row.group for row in rows if row.key == "kl_coef"} == {"Reward and KL"}
     assert next(row.default for row in rows if row.key == "vec_info_class.id") == "NLPVecInfo"
-
-
-def test_switches_that_say_a_thing_twice_have_a_heading_of_their_own():
-    rows = {row.key: row for row in command_line.key_rows(Config)}
-    beside = {
-        "disable_cuda": "device: cpu",
-        "disable_wandb": "use_wandb: false",
-        "use_gae": "gae_lambda: 1",
-        "use_huber_loss": "huber_delta",
-        "use_max_grad_norm": "max_grad_norm",
-        "dual_clip_ppo": "dual_clip_coeff",
-    }
-    (group,) = {rows[key].group for key in beside}
-    assert "OpenRL" in group
-    assert [key for key, row in rows.items() if row.group == group] == list(beside)
-    assert all(words in rows[key].meaning for key, words in beside.items())
-    assert all(rows[words.split(":")[0]].group != group for words in beside.values())
 
 
 def test_print_config_writes_yaml_that_loads_again(capsys, tmp_path):
@@ -271,13 +254,3 @@ def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
     assert command_line.home_path("~/x") == tmp_path / "x"
     assert command_line.home_path("x/~") == Path("x/~")
     assert command_line.home_path("./~nosuch/x") == Path("~nosuch/x")
-
-
-def test_options_are_read_with_hyphens_too():
-    parser = Parser()
-    parser.add_argument("--max_prompts", type=int)
-    parser.add_argument("--name")
-    for words in (["--max_prompts", "3"], ["--max-prompts", "3"], ["--max-prompts=3"]):
-        assert parser.parse_args(words).max_prompts == 3
-    assert parser.parse_args(["--name", "a-b", "--max-prompts=3"]).name == "a-b"
-    assert parser.parse_args(["--name=a-b"]).name == "a-b"

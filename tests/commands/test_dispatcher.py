@@ -16,10 +16,7 @@ from tests.parts.ranks import free_port
 GROUPS = {
     "start here": ["quickstart", "doctor", "train", "chat"],
     "measure": ["evaluate", "plot-run", "report", "audit"],
-    "teach": [
-        *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
-        "feedback",
-    ],
+    "teach": [*("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"), "feedback"],
     "policies of acts": ["train-policy", "evaluate-policy"],
     "publish": ["export", "push-to-hub"],
     "develop": ["benchmark", "schema", "write-dialogues"],

@@ -78,11 +78,8 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     alone = tmp_path / "alone.json"
     assert script.main(["--agent", trained, "--output", str(alone), "--max_prompts", "9"]) == 0
     assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["after"]
-    run = [
-        *("--agent", start, "--config", str(runs[1].parent / "config.yaml"), "--output", str(alone)),
-        *("--max_prompts", "9"),
-    ]
-    assert script.main(run) == 0
+    config = str(runs[1].parent / "config.yaml")
+    assert script.main(["--agent", start, "--config", config, "--output", str(alone), "--max_prompts", "9"]) == 0
     assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["before"]
 
 
@@ -137,15 +134,6 @@ def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, t
     assert all(value == 0 for found in difference.values() for value in found.values())
 
 
-def test_an_agent_against_itself_differs_by_nothing(script, runs, tmp_path):
-    agent = str(runs[0])
-    output = tmp_path / "e.json"
-    assert script.main(["--agent", agent, "--baseline", agent, "--output", str(output), "--max_prompts", "6"]) == 0
-    difference = json.loads(output.read_text(encoding="utf-8"))["difference"]
-    assert set(difference) == COUNTS | OVERLAP | RUN
-    assert all(value == 0 for found in difference.values() for value in found.values())
-
-
 def test_the_seed_decides_the_whole_file(script, runs, tmp_path):
     texts = []
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
@@ -160,20 +148,21 @@ def test_the_seed_decides_the_whole_file(script, runs, tmp_path):
 def test_sampling_options_are_used_and_written(script, runs, tmp_path):
     output = tmp_path / "e.json"
     options = [
-        *("--temperature", "0.5", "--top_k", "20", "--top_p", "0.9", "--min_new_tokens", "4"),
-        *("--min_context_size", "3"),
+        "--temperature",
+        "0.5",
+        "--top_k",
+        "20",
+        "--top_p",
+        "0.9",
+        "--min_new_tokens",
+        "4",
+        "--min_context_size",
+        "3",
     ]
     assert script.main(["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "6", *options]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
-    sampling = {
-        "temperature": 0.5,
-        "top_k": 20,
-        "top_p": 0.9,
-        "min_new_tokens": 4,
-        "max_new_tokens": 9,
-        "greedy": False,
-    }
-    assert result["settings"]["sampling"] == sampling
+    lengths = {"min_new_tokens": 4, "max_new_tokens": 9}
+    assert result["settings"]["sampling"] == lengths | {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "greedy": False}
     assert result["settings"]["min_context_size"] == 3
     assert result["metrics"]["mean_length"]["mean"] >= 4
 
@@ -185,12 +174,9 @@ def test_sampling_options_are_used_and_written(script, runs, tmp_path):
         (["--config", "absent.yaml"], "not found"),
         (["--baseline", "./absent"], "absent"),
         (["--temperature", "0"], "temperature"),
-        (["--top_p", "1.5"], "top_p"),
         (["--batch_size", "0"], "batch_size"),
-        (["--max_prompts", "0"], "max_prompts"),
         (["--min_context_size", "50"], "min_context_size"),
         (["--device", "cuda"], "CUDA"),
-        (["--device", "mps"], "mps"),
         (["--seed", "4294967296"], "--seed"),
         (["--temperature", "1e-45"], "temperature"),
         (["--data_path", ""], "--data_path"),
@@ -219,18 +205,6 @@ def test_two_outputs_are_two_files(script, runs, tmp_path, capsys):
     assert script.main(["--agent", str(runs[0]), "--output", path, "--samples", path]) == 2
     assert "twice" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--seed", "-1"], "error: --seed: found -1, wanted 0 to 4294967295\n"),
-        (["--min_new_tokens", "-1"], "error: --min_new_tokens: found -1, wanted at least 0\n"),
-    ],
-)
-def test_only_the_option_that_is_wrong_is_named(script, tmp_path, capsys, options, words):
-    assert script.main(["--agent", "./absent", "--output", str(tmp_path / "e.json"), *options]) == 2
-    assert capsys.readouterr().err == words
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")

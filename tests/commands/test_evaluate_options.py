@@ -118,16 +118,11 @@ def test_where_all_parts_read_the_reference_nothing_is_chosen(script, runs, tmp_
     assert "no rows of the best of several replies: every part of the reward reads the reference" in caplog.text
 
 
-def test_the_baselines_need_a_start(script, runs, tmp_path, capsys):
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--baselines"]
-    assert script.main(argv) == 2
-    assert "--baselines: compares an agent with its start; name that with --baseline" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["--best_of", "0"], "--best_of: found 0, wanted at least 1"),
+        (["--baselines"], "--baselines: compares an agent with its start; name that with --baseline"),
         (["--relevance_model", "nowhere"], "--relevance_model: 'nowhere' is not the folder of a relevance model"),
         (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
         (["--judge", "{args: {}}"], "--judge: '{args: {}}' must be {id: Name"),
@@ -171,17 +166,6 @@ def test_the_mean_of_several_draws_counts(script, runs, tmp_path):
     assert {"metrics", "metrics, draw 2"} <= set(first)
 
 
-def test_the_name_of_a_row_is_given_or_that_of_the_run():
-    def names(*beside):
-        return folders_beside(EvaluateOptions(agent="a", output="o", beside=beside))
-
-    assert names("seed 1=runs/x/agent", "runs/y/agent", "models/z") == {
-        "seed 1": "runs/x/agent",
-        "y": "runs/y/agent",
-        "z": "models/z",
-    }
-
-
 @pytest.mark.parametrize(
     ("beside", "words"),
     [
@@ -202,3 +186,9 @@ DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]
 def test_a_function_is_asked_for_one_number_each():
     metric = OwnMetric("questions", lambda dialogues: [float("?" in dialogue.response) for dialogue in dialogues])
     assert score_dialogues(metric, DIALOGUES).total == [1.0, 0.0]
+
+
+def test_the_name_of_a_row_is_given_or_that_of_the_run():
+    beside = ("seed 1=runs/x/agent", "runs/y/agent", "models/z")
+    names = {"seed 1": "runs/x/agent", "y": "runs/y/agent", "z": "models/z"}
+    assert folders_beside(EvaluateOptions(agent="a", output="o", beside=beside)) == names

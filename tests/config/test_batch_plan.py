@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_dialog.config.batch_plan import BatchPlan, batch_plan
-from rlhf_dialog.config.loading import (
-    load_config,
-)
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from tests.parts.yaml_files import SMALL

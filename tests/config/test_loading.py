@@ -65,35 +65,6 @@ num_mini_batch: 10
 seed: 7
 use_amp: true
 """
-ENGINE = """
-use_deepspeed: true
-use_fp16: false
-use_offload: false
-deepspeed_config: ds_config.json
-reward_class:
-  id: "NLPReward"
-  args: {
-    "use_deepspeed": true,
-    "ref_ds_config": "eval_ds_config.json", # a comment inside
-    "ref_model": "someone/gpt2-dialog",
-    "intent_ds_config": "eval_ds_config.json",
-    "intent_model": "someone/act-classifier",
-  }
-model_path: someone/gpt2-dialog
-env:
-    args: {
-        "tokenizer_path": gpt2,
-        "data_path": daily_dialog
-    }
-"""
-
-
-def test_chat_template_is_a_turn_separator(tmp_path):
-    path = tmp_path / "chat.yaml"
-    path.write_text(
-        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: Meteor}\nturn_separator: chat_template\n"
-    )
-    assert load_config(path).turn_separator == "chat_template"
 
 
 def test_the_syntax_of_the_openrl_example_loads(write):
@@ -107,20 +78,6 @@ def test_the_syntax_of_the_openrl_example_loads(write):
     assert (config.experiment_name, config.log_interval, config.ppo_epoch) == ("first_try", 3, 4)
     assert (config.episode_length, config.num_mini_batch, config.seed) == (64, 10, 7)
     assert config.use_share_model is config.use_amp is True
-
-
-def test_the_engine_keys_load(write):
-    config = load_config(write(ENGINE, "with_engine.yaml"))
-    assert (config.use_deepspeed, config.use_fp16, config.use_offload) == (True, False, False)
-    assert config.deepspeed_config == "ds_config.json"
-    assert config.ref_model == "someone/gpt2-dialog"
-    assert config.reward_class.args == {
-        "use_deepspeed": True,
-        "ref_ds_config": "eval_ds_config.json",
-        "intent_ds_config": "eval_ds_config.json",
-        "intent_model": "someone/act-classifier",
-    }
-    assert config.experiment_name == "with_engine"  # the stem, when the file names none
 
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the document's own configurations are not here")
@@ -181,38 +138,26 @@ def test_missing_keys_say_what_they_are(write):
         ("data_path: d", ["data_path: unknown key", "did you mean 'env.args.data_path'"]),
         ("env: {args: {}}", ["env.args.data_path: missing"]),
         ("env: {args: [data_path]}", ["env.args: found ['data_path']"]),
-        ("env: d", ["env: found 'd'"]),
         ("reward_class: LengthMatch", ["reward_class: found 'LengthMatch'"]),
         ("reward_class: {id: LengthMatch, arg: 3}", ["reward_class.arg: unknown key"]),
-        ("reward_class: {id: LengthMatch, args: [1]}", ["reward_class.args: found [1]"]),
         ("reward_class: {id: LengthMatch, args: {scale: 3}}", ["reward_class", "LengthMatch", "scale"]),
         ("reward_class: {id: LengthMach}", ["LengthMach", "did you mean 'LengthMatch'", "Known", "NLPReward"]),
         ("vec_info_class: {id: NLPInfo}", ["NLPInfo", "did you mean 'NLPVecInfo'"]),
         ("lr: true", ["lr: found True", "a number"]),
-        ("seed: false", ["seed: found False", "a number"]),
-        ("max_iterations: true", ["max_iterations: found True", "a number"]),
-        ("lr: small", ["lr: found 'small'"]),
         ("lr: [1.0e-6]", ["lr: found [1e-06]"]),
         ("ppo_epoch: 2.5", ["ppo_epoch: found 2.5"]),
         ("use_amp: maybe", ["use_amp: found 'maybe'"]),
-        ("model_path: [a]", ["model_path: found ['a']"]),
         ("lr: .inf", ["lr: found inf", "finite"]),
-        ("lr: 'nan'", ["lr", "finite"]),
         ("lr: 1e999", ["lr", "finite"]),
         ("lr: 0", ["lr: found 0", "greater than 0"]),
         ("gamma: 1.01", ["gamma: found 1.01"]),
-        ("dual_clip_coeff: 1", ["dual_clip_coeff: found 1"]),
-        ("env_num: 0", ["env_num: found 0"]),
         ("clip_param: 1.0e+300", ["clip_param: found 1e+300", "less than or equal to 1000000"]),
-        ("kl_clip: 1000001", ["kl_clip: found 1000001", "less than or equal to 1000000"]),
         ("ppo_epoch: 10001", ["ppo_epoch: found 10001", "less than or equal to 10000"]),
-        ("num_mini_batch: 1000001", ["num_mini_batch: found 1000001", "less than or equal to 1000000"]),
         ("max_prompt_length: 1", ["max_prompt_length: found 1"]),
         ("turn_separator: ''", ["turn_separator: found ''"]),
         ("advantage_estimator: ppo", ["advantage_estimator: found 'ppo'", "grpo"]),
         ("advantage_estimator: rloo\nnum_responses_per_prompt: 1", ["num_responses_per_prompt", "at least 2", "1"]),
         ("advantage_estimator: grpo\nrollout_batch_size: 6", ["rollout_batch_size", "6", "multiple of 4"]),
-        ("num_responses_per_prompt: 4\nrollout_batch_size: 10", ["rollout_batch_size", "10", "multiple of 4"]),
     ],
 )
 def test_one_mistake_is_told_with_its_dotted_key(write, text, words):
@@ -275,15 +220,6 @@ def nlp(args: str, top: str = "") -> str:
     return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {{id: NLPReward, args: {args}}}\n{top}"
 
 
-def test_the_kl_arguments_of_nlpreward_become_the_top_level_keys(write):
-    config = load_config(
-        write(nlp("{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"))
-    )
-    assert (config.ref_model, config.kl_coef, config.kl_target) == ("r", 0.3, 0.7)
-    assert (config.kl_rate, config.kl_clip) == (0.4, 0.5)
-    assert config.reward_class.args == {"intent_coef": 0}
-
-
 def test_the_same_kl_value_in_both_places_is_fine_and_another_is_a_mistake(write):
     args = "{intent_coef: 0, kl_coef: 0.3, ref_model: r}"
     assert load_config(write(nlp(args, "kl_coef: 0.3\nref_model: r\n"))).kl_coef == 0.3
@@ -298,10 +234,6 @@ def test_kl_arguments_of_other_rewards_stay_where_they_are(write):
     assert "kl_coef" in message(write(text))
 
 
-def test_a_wrong_kl_argument_of_nlpreward_is_a_mistake(write):
-    assert "kl_coef: found -1" in message(write(nlp("{intent_coef: 0, kl_coef: -1}")))
-
-
 def inside(depth: int, reward: str) -> str:
     """The reward in so many composites, each time behind another part."""
     for _ in range(depth):
@@ -309,7 +241,7 @@ def inside(depth: int, reward: str) -> str:
     return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {reward}\n"
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [0, 1, 3])
 def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_keys(write, depth):
     args = "{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"
     config = load_config(write(inside(depth, f"{{id: NLPReward, args: {args}}}")))
@@ -321,7 +253,7 @@ def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_key
     assert node == {"id": "NLPReward", "args": {"intent_coef": 0}}
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
     """At the top level and inside; in two parts of a composite."""
     reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
@@ -348,11 +280,6 @@ def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
     assert "vec_info_class: wrong arguments for NLPVecInfo: got an unexpected keyword argument 'kl_coef'" in message(
         write(text)
     )
-
-
-def test_wrong_arguments_end_with_a_full_stop(write):
-    said = message(write(SMALL.replace("{id: LengthMatch}", "{id: LengthMatch, args: {zzz: 1}}")))
-    assert "'zzz'. It takes LengthMatch" in said
 
 
 # order and overrides
@@ -440,11 +367,6 @@ def test_arguments_that_cannot_be_read(words):
         parse_arguments(words, set())
 
 
-def test_local_rank_of_a_launcher_is_accepted(write):
-    _, overrides, _ = parse_arguments(["--local_rank=0"], set())
-    assert load_config(write(SMALL), overrides).local_rank == 0
-
-
 # finding the file
 
 
@@ -512,13 +434,6 @@ def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(t
     assert shipped_folder("configs") == package / "configs"
 
 
-def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):
-    (tmp_path / "a.yaml").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError):
-        find_config("a.yaml", tmp_path)
-
-
 # round trip, batch arithmetic, keys without effect
 
 
@@ -542,14 +457,6 @@ def test_another_estimator_on_top_of_a_saved_configuration(write):
     grouped = dump_yaml(load_config(write(SMALL), {"advantage_estimator": "rloo"}))
     assert load_config(write(grouped), {"advantage_estimator": "gae"}).num_responses_per_prompt == 4
     assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
-
-
-def test_a_wrong_estimator_is_one_problem(write):
-    said = message(write(SMALL + "advantage_estimator: gpro\n"))
-    assert said.splitlines()[0].endswith("1 problem")
-    assert said.endswith(
-        "advantage_estimator: found 'gpro', wanted 'gae', 'grpo', 'rloo' or 'reinforce_pp'; did you mean 'grpo'?"
-    )
 
 
 def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):

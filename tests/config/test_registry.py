@@ -58,8 +58,7 @@ def test_unknown_name_names_the_nearest_and_the_known(registry):
 
 
 @pytest.mark.parametrize(
-    ("args", "part"),
-    [({"wrd": "x"}, "did you mean 'word'?"), ({"word": "x", "colour": 1}, "'colour'")],
+    ("args", "part"), [({"wrd": "x"}, "did you mean 'word'?"), ({"word": "x", "colour": 1}, "'colour'")]
 )
 def test_wrong_arguments_show_the_signature(registry, args, part):
     with pytest.raises(UserError) as caught:

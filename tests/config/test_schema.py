@@ -1,16 +1,27 @@
-"""The keys: their defaults, those without effect, and one that depends on another."""
+"""Keys of the configuration: defaults, bounds, readings of YAML, the JSON schema and what is stored."""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import yaml
+from pydantic import Field, ValidationError
 
-from rlhf_dialog.config.loading import (
-    dump_yaml,
-    load_config,
-    replace_keys,
-    walk,
-)
-from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
+from rlhf_dialog import main
+from rlhf_dialog.commands.export import _read_config
+from rlhf_dialog.config.json_schema import json_schema
+from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys, walk
+from rlhf_dialog.config.schema import ClassConfig, Config, PPOKeys, RewardKeys
+from rlhf_dialog.config.settings import DataKeys, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.untrusted import read_run_config
+from rlhf_dialog.publishing.package import read_run as read_for_card
+from rlhf_dialog.runs.run_reader import read_run
+from tests.parts.processes import ROOT
+from tests.parts.schemas import faults
 from tests.parts.yaml_files import SMALL
 
 
@@ -80,3 +91,153 @@ def test_every_number_of_ppo_and_the_reward_but_the_learning_rates_has_an_upper_
     unbounded = {name for name, field in numbers if not any(hasattr(limit, "le") for limit in field.metadata)}
     assert len(numbers) > 15
     assert unbounded == {"lr", "critic_lr"}  # a rate that is far too high stops the run by itself
+
+
+class Small(Settings):
+    number: int = Field(1, description="a whole number")
+    share: float = Field(0.5, description="a share")
+    name: str = Field("a", description="a name")
+
+
+def test_numbers_that_yaml_reads_as_text():
+    assert (Small(number="1e3").number, Small(share="1e-6").share, Small(name=5).name) == (1000, 1e-6, "5")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"number": True}, {"share": False}, {"share": float("nan")}, {"number": 10**13}, {"x": 1}]
+)
+def test_values_that_are_refused(keys):
+    with pytest.raises(ValidationError):
+        Small(**keys)
+
+
+def test_a_system_prompt_is_for_templates_and_separators():
+    assert DataKeys(turn_separator="chat_template", system_prompt="Be brief .").system_prompt == "Be brief ."
+    assert DataKeys(system_prompt="Be brief .").turn_separator == "<EOU>"
+
+
+def test_roles_are_compared_in_lower_case():
+    assert DataKeys(reply_roles=[" Waiter", "cook"]).reply_roles == ["waiter", "cook"]
+
+
+def test_a_day_is_read_as_yaml_reads_it():
+    assert DataKeys(date_string=date(2026, 7, 26)).date_string == DataKeys(date_string="2026-07-26").date_string
+    with pytest.raises(ValidationError, match="a day such as 2026-07-26"):
+        DataKeys(date_string="tomorrow")
+
+
+STORED = ROOT / "tests/parts/every_key/config.yaml"
+
+
+@pytest.fixture
+def run_folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "model", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run/config.yaml").write_bytes(STORED.read_bytes())
+    (tmp_path / "run/metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
+    return tmp_path / "run"
+
+
+def test_training_reads_it_and_says_what_has_no_effect(run_folder, capsys, caplog):
+    caplog.set_level("INFO")
+    keys = yaml.safe_load(STORED.read_text())
+    assert main(["--config", str(run_folder / "config.yaml"), "--resume", "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    deleted = set(keys) & set(NO_EFFECT)
+    assert set(keys) - deleted <= set(printed)
+    changed = {key for key in set(keys) - deleted if printed[key] != keys[key]}
+    assert changed == {"env", "guard", "ledger_texts"}
+    assert printed["env"]["args"] == keys["env"]["args"] | {"columns": {}}
+    assert printed["ledger_texts"] == "all"  # true
+    assert printed["guard"] == keys["guard"] | {"action": "stop"}
+    lines = [one.getMessage() for one in caplog.records]
+    assert sum(line.startswith("guard.action: go_back is read as stop") for line in lines) == 1
+    assert sum("has no effect here" in line for line in lines) == len(deleted)
+
+
+def test_what_is_stored_of_it_is_read_again(run_folder, tmp_path):
+    config = load_config(run_folder / "config.yaml")
+    (tmp_path / "again.yaml").write_text(dump_yaml(config))
+    assert load_config(tmp_path / "again.yaml").model_dump() == config.model_dump()
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_folder, trust):
+    assert _read_config(run_folder / "config.yaml", {}, trust).seed == 1
+    assert read_run_config(None, run_folder / "config.yaml", trust).config.seed == 1
+    assert read_run_config(run_folder / "config.yaml", Path("none")).config.seed == 1
+
+
+def test_the_report_and_the_card_read_it(run_folder):
+    assert read_run(run_folder).config["seed"] == 1
+    assert read_for_card(run_folder, None, {}, {}).config["seed"] == 1
+
+
+class TeaKeys(Settings):
+    """How tea is made"""
+
+    water: float = Field(description="litres", gt=0)
+    kind: Literal["green", "black"] = Field("green", description="of the leaves")
+    cup: str | None = Field(None, description="whose")
+    steep: ClassConfig = Field(default_factory=lambda: ClassConfig(id="Slowly"), description="how")
+
+
+def test_by_hand():
+    schema = json_schema(TeaKeys, {"steep": ["Slowly", "Fast"]}, {"milk": "there is none"})
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["additionalProperties"] is False
+    assert "required" not in schema
+    water, kind, cup, steep, milk = (schema["properties"][key] for key in ("water", "kind", "cup", "steep", "milk"))
+    assert water == {"description": "litres", "type": "number", "exclusiveMinimum": 0}
+    assert (kind["enum"], kind["default"]) == (["green", "black"], "green")
+    assert cup == {"anyOf": [{"type": ["string", "number"]}, {"type": "null"}], "default": None, "description": "whose"}
+    assert steep["default"] == {"id": "Slowly", "args": {}}
+    assert steep["properties"]["id"]["anyOf"] == [{"enum": ["Fast", "Slowly"]}, {"type": ["string", "number"]}]
+    assert milk == {"description": "has no effect here; there is none", "deprecated": True}
+
+
+BASE: dict[str, Any] = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"experiment_name": 2026},
+        {"num_responses_per_prompt": None},
+        {"advantage_estimator": "rloo"},
+        {"reward_class": {"id": "Mine", "args": {"anything": [1, {"a": None}]}}},
+        {"reward_class": {"id": "LengthMatch", "args": None}},
+        {"kl_coef_max": None, "stop_token_ids": [1, 2]},
+        {key: 1 for key in NO_EFFECT},
+    ],
+    ids=lambda keys: " ".join(keys)[:30] or "nothing else",
+)
+def test_what_the_yaml_accepts_the_schema_accepts(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.config.registry.RewardFactory.classes", {})  # ids are not looked up
+    path = tmp_path / "a.yaml"
+    path.write_text("", encoding="utf-8")
+    load_config(path, BASE | keys)
+    assert faults(BASE | keys, json_schema(Config, {"reward_class": ["LengthMatch"]}, NO_EFFECT)) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"lrr": 1}, "lrr: unknown"),
+        ({"lr": 0}, "lr: exclusiveMinimum"),
+        ({"lr": "fast"}, "lr: not number"),
+        ({"seed": True}, "seed: not integer"),
+        ({"advantage_estimator": "rlooo"}, "advantage_estimator: not one of"),
+        ({"reward_class": {"name": "x"}}, "reward_class.name: unknown"),
+        ({"env": {"args": {"path": "x"}}}, "env.args.path: unknown"),
+    ],
+)
+def test_what_it_refuses_the_command_refuses(keys, fault, tmp_path):
+    (said,) = faults(BASE | keys, json_schema(Config, {"reward_class": ["LengthMatch"]}, NO_EFFECT))
+    assert said.startswith(fault)
+    path = tmp_path / "a.yaml"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"\d problems?"):
+        load_config(path, BASE | keys)

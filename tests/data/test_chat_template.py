@@ -52,14 +52,6 @@ def test_the_factory_keeps_the_separators_way():
     assert isinstance(prompt_encoder(byte_tokenizer(), "<EOU>", 64), PromptEncoder)
 
 
-def test_the_last_turn_is_the_users_and_roles_alternate_backwards():
-    encoder = encoder_of()
-    assert encoder.encode_prompt(["a"]) == said("user", "a") + OPEN
-    assert encoder.encode_prompt(["a", "b"]) == said("assistant", "a") + said("user", "b") + OPEN
-    three = said("user", "a") + said("assistant", "b") + said("user", "c") + OPEN
-    assert encoder.encode_prompt(["a", "b", "c"]) == three
-
-
 @pytest.mark.parametrize(
     ("turns", "kept"), [(["a", "b"], "b"), (["a", "b", "c", "d"], "bcd"), (["a", "b", "c"], "abc")]
 )
@@ -198,16 +190,6 @@ def test_the_target_is_the_reply_up_to_its_end_of_turn_token(template, reply):
     assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
 
 
-def test_prompt_and_target_are_the_whole_dialogue_in_the_template():
-    whole = said("assistant", "a") + said("user", "b") + said("assistant", "c")
-    assert (
-        encoder_of().encode_prompt(["a", "b"]) + encoder_of().encode_reply("c") == whole[:-1]
-    )  # without the last "\n"
-    encoder = encoder_of(LLAMA2)
-    whole = spell(BOS, "[INST] a [/INST] b ", EOS, BOS, "[INST] c [/INST] d ", EOS)
-    assert encoder.encode_prompt(["a", "b", "c"]) + encoder.encode_reply("d") == whole
-
-
 def test_a_reply_that_grows_together_with_the_prompt_is_encoded_apart():
     tokenizer = chat_tokenizer(LLAMA2)
     alphabet = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
@@ -216,10 +198,6 @@ def test_a_reply_that_grows_together_with_the_prompt_is_encoded_apart():
     encoder = TemplateEncoder(tokenizer, 200)
     assert encoder.encode_prompt(["a", "b", "c"]).count(999) == 3  # "[INST] " twice, and "[/INST] b"
     assert encoder.encode_reply("No .") == spell(" No . ", EOS)
-
-
-def test_a_template_that_can_think_is_told_not_to():
-    assert encoder_of(SWITCHED).encode_prompt(["a"]) == said("user", "a") + OPEN + spell("<think></think>")
 
 
 def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
@@ -379,17 +357,7 @@ def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_d
 
 # the row's system message, and thinking
 
-THINK = CHATML.replace(
-    "<|im_start|>assistant\n", "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}"
-).replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
-
-
-def test_where_a_template_takes_no_system_message_it_stands_before_the_first_turn_of_the_user():
-    encoder = encoder_of(LLAMA2)
-    assert encoder.encode_prompt(["a"], "S") == spell(BOS, "[INST] S\n\na [/INST]")
-    assert encoder.encode_prompt(["x", "a"], "S") == spell(BOS, "[INST] S\n\na [/INST]")
-    three = spell(BOS, "[INST] S\n\na [/INST] b ", EOS, BOS, "[INST] c [/INST]")
-    assert encoder.encode_prompt(["a", "b", "c"], "S") == three
+THINK = SWITCHED.replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA2])

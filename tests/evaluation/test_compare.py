@@ -1,23 +1,28 @@
-"""Comparisons: the temperature that matches, the sampling of both agents, what two tokenizers have in common."""
+"""Two agents on the same prompts, the divergence between them, and the frontier of score and KL."""
 
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+from rlhf_dialog.evaluation.divergence import by_position, kl_by_token, log_ratios
+from rlhf_dialog.evaluation.frontier import best_of_n_kl, equal_n, n_with_kl, plot_frontier, points, worth
 from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
 from rlhf_dialog.evaluation.measure import Judges
-from rlhf_dialog.evaluation.replies import generate_replies
+from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.byte_agents import PROMPTS, agent_of
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
@@ -174,3 +179,111 @@ def test_the_best_of_several_replies_is_drawn_once_for_all_counts(monkeypatch):
     for count in (2, 4):
         wanted = sum(max(column) for column in zip(*counts[:count], strict=True)) / len(prompts)
         assert result["sweep"][f"metrics, best of {count}"]["score"]["mean"] == pytest.approx(wanted)
+
+
+START = [{"n": 1, "kl": 0.0, "score": 1.0}, {"n": 2, "kl": 0.19, "score": 1.5}, {"n": 8, "kl": 1.2, "score": 2.5}]
+
+
+def row(kl, score):
+    return {"kl_reply": {"mean": kl}, "score": {"mean": score}, "other": {"mean": 0.0}}
+
+
+def test_the_curves_hold_one_reply_and_the_best_of_several():
+    result = {"before": row(0.0, 1.0), "after": row(0.5, 2.0), "sweep": {"before, best of 2": row(0.19, 1.5)}}
+    assert points(result, (2, 4), ["judge", "other"]) == {
+        "before": [{"n": 1, "kl": 0.0, "score": 1.0, "other": 0.0}, {"n": 2, "kl": 0.19, "score": 1.5, "other": 0.0}],
+        "after": [{"n": 1, "kl": 0.5, "score": 2.0, "other": 0.0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "n"), [(0.9, 0.0), (1.0, 1.0), (1.25, math.sqrt(2)), (1.5, 2.0), (2.0, 4.0), (2.5, 8.0), (2.6, math.inf)]
+)
+def test_between_two_points_the_curve_is_straight_in_the_logarithm(value, n):
+    assert equal_n(START, "score", value) == pytest.approx(n)
+
+
+@pytest.mark.parametrize(
+    ("score", "words"), [(2.0, "the best of 4.0"), (0.5, "less than one reply"), (3.0, "more than the best of 8")]
+)
+def test_one_sentence_for_each_measure(score, words):
+    curves = {"before": START, "after": [{"n": 1, "kl": math.log(4) - 0.75, "score": score}]}
+    assert worth(curves) == [f"by score the agent is worth {words} of its start's, at the KL of the best of 4.0"]
+
+
+def test_the_figure_is_a_png(tmp_path):
+    plot_frontier({"before": START, "after": [{"n": 1, "kl": 0.6, "score": 2.0}]}, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_kl_of_the_best_of_n():
+    """log 2 - 1/2, log 4 - 3/4; and back."""
+    assert best_of_n_kl(1) == 0
+    assert [best_of_n_kl(n) for n in (2, 4)] == pytest.approx([0.693147 - 0.5, 1.386294 - 0.75], abs=1e-6)
+    assert [n_with_kl(kl) for kl in (0.193147, 0.636294)] == pytest.approx([2, 4], abs=1e-4)
+    assert n_with_kl(0) == n_with_kl(-0.1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_kl_before_each_token_of_the_agents_replies(packing):
+    agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
+    answers = generate_replies(agent, PROMPTS, agent.sampling, 3, 3)
+    answers.dialogues[1] = answers.dialogues[1].with_reply("No .", truncated=False)
+    found = kl_by_token(agent, start, answers, batch_size=3)
+    for row, dialogue in zip(found, answers.dialogues, strict=True):
+        ids, wanted = agent.encoder.encode_prompt(dialogue.prompt_turns), []
+        said = agent.encoder.encode_reply(dialogue.response)
+        for token in said[:-1] if dialogue.truncated else said:
+            with torch.no_grad():
+                ours, theirs = (
+                    one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)
+                )
+            wanted.append(float((ours.exp() * (ours - theirs)).sum()))
+            ids = [*ids, token]
+        assert row[: len(wanted)].tolist() == pytest.approx(wanted, abs=1e-9)
+        assert np.isnan(row[len(wanted) :]).all()
+    assert any(dialogue.truncated for dialogue in answers.dialogues)
+
+
+def test_a_separator_of_six_tokens_is_not_among_those_of_a_truncated_reply():
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    tokenizer = byte_tokenizer(separator_token=False)
+    for speaker in (agent, start):
+        speaker.encoder = PromptEncoder(tokenizer, "<EOU>", 99)
+    replies = [PROMPTS[0].with_reply("Yes.", truncated=cut) for cut in (True, False)]
+    kl = kl_by_token(agent, start, Replies(replies, [5, 11]))
+    for row, text in zip(kl, (" Yes.", " Yes. <EOU>"), strict=True):
+        ids, expected = tokenizer("Hello . <EOU>").input_ids, []
+        for token in tokenizer(text).input_ids:
+            with torch.no_grad():
+                logprobs, reference = (
+                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for speaker in (agent, start)
+                )
+            expected.append(float((logprobs.exp() * (logprobs - reference)).sum()))
+            ids.append(token)
+        assert row[np.isfinite(row)].tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_log_ratio_of_a_reply_is_that_of_its_tokens(temperature):
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    replies = [PROMPTS[0].with_reply("Yes.", truncated=True), PROMPTS[1].with_reply("Of course . It is late .")]
+    found = log_ratios(agent, start, Replies(replies, [5, 20]), batch_size=1, temperature=temperature)
+    for ratio, dialogue in zip(found, replies, strict=True):
+        ids, expected = agent.encoder.encode_prompt(dialogue.prompt_turns), 0.0
+        tokens = agent.encoder.encode_reply(dialogue.response)
+        for token in tokens[:-1] if dialogue.truncated else tokens:
+            with torch.no_grad():
+                logits = [
+                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1] / temperature for speaker in (agent, start)
+                ]
+            expected += float(logits[0].log_softmax(-1)[token] - logits[1].log_softmax(-1)[token])
+            ids = [*ids, token]
+        assert ratio == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_kl_by_position_is_the_mean_of_those_that_reach_it():
+    assert by_position(np.array([[1.0, 3.0, np.nan], [2.0, np.nan, np.nan]])) == [
+        {"kl": 1.5, "replies": 2},
+        {"kl": 3.0, "replies": 1},
+    ]

@@ -1,14 +1,25 @@
-"""The metrics of replies against slow second implementations, and as `evaluate.Metric` classes."""
+"""Measures of texts against slow ones and by hand."""
 
+import random
 import socket
+from fractions import Fraction
+from types import SimpleNamespace
 
 import evaluate
+import numpy as np
 import pytest
+import torch
+from nltk.stem.porter import PorterStemmer
+from nltk.translate.meteor_score import meteor_score
 
+from rlhf_dialog import NLPVecInfo, VecInfo, VecInfoFactory
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.acts import act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, MeteorMetric, Rouge, SacreBleu
-from rlhf_dialog.metrics.text import others
+from rlhf_dialog.metrics.overlap import bleu_counts, corpus_bleu, rouge
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, distinct_n, ngrams, others
 from tests.parts.processes import output_of
 from tests.parts.slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
 
@@ -121,3 +132,233 @@ def test_copied_two_looks_at_the_last_two_turns():
     found = CopiedTwo().compute(predictions=["d e f g", "a b c"], turns=turns)
     assert found == {"copied_two": pytest.approx((2 / 3 + 1 / 2) / 2)}
     assert CopiedTwo().compute(predictions=["a b c"], turns=turns[:1]) == {"copied_two": 0.0}
+
+
+def test_macro_f1_agrees_with_precision_and_recall():
+    rng = random.Random(5)
+    for size in (1, 2, 6, 50):
+        classes, acts = rng.choices(range(4), k=size), rng.choices(range(1, 5), k=size)
+        assert float(macro_f1(act_counts(classes, acts).sum(axis=0))) == pytest.approx(slow_macro_f1(classes, acts))
+
+
+def test_always_one_act_has_a_low_f1():
+    """Half the acts are inform: accuracy 0.5, F1 of inform 2/3, of the three others 0."""
+    acts = [1, 1, 1, 2, 3, 4]
+    assert float(macro_f1(act_counts([0] * 6, acts).sum(axis=0))) == pytest.approx(2 / 3 / 4)
+
+
+def test_nlp_vec_info_by_hand():
+    rollout = SimpleNamespace(
+        dialogues=[Dialogue([], response="yes I do"), Dialogue([], response=""), Dialogue([], response="yes I go now")],
+        rewards=torch.tensor([[1.0, -0.5, 0.0], [0.25, 0.25, 1.0], [0.0, 0.0, -3.0]]),
+    )
+    found = NLPVecInfo()(rollout)
+    assert found == {
+        "response/words": pytest.approx(7 / 3),
+        "response/distinct_2": pytest.approx(4 / 5),  # yes I, I do, yes I, I go, go now
+        "objective/episode_reward": pytest.approx((0.5 + 1.5 - 3.0) / 3),
+    }
+    assert all(type(value) is float for value in found.values())
+
+
+def test_a_vec_info_of_ones_own_registers_like_the_built_in(monkeypatch):
+    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
+
+    @VecInfoFactory.register("Mine")
+    class Mine(VecInfo):
+        def __init__(self, scale: float = 2.0):
+            self.scale = scale
+
+        def __call__(self, rollout):
+            return {"my/number": self.scale}
+
+    assert VecInfoFactory.create("Mine", {"scale": 3.0})(None) == {"my/number": 3.0}
+    assert type(VecInfoFactory.create("NLPVecInfo", {})) is NLPVecInfo
+    assert VecInfo()(None) == {}
+
+
+def test_rouge_agrees_with_counting_by_hand():
+    """cat sat (stems of cats, sat) in 3 words against 4: F = 2 * 2 / 7; their longest common subsequence is 1."""
+    assert rouge(["the cat sat down"], "sat cats slowly") == {
+        "rouge1": pytest.approx(4 / 7),
+        "rougeLsum": pytest.approx(2 / 7),
+    }
+
+
+def test_rouge_agrees_with_a_slow_one():
+    for reply, references in zip(*corpus(0), strict=True):
+        assert rouge(references, reply) == pytest.approx(slow_rouge(references, reply))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 40])
+def test_bleu_of_summed_counts_agrees_with_a_slow_one(size):
+    for seed in range(6):
+        replies, references = (column[4 : 4 + size] for column in corpus(seed, 45))
+        counts = np.array([bleu_counts(r, reply) for r, reply in zip(references, replies, strict=True)], dtype=float)
+        assert float(corpus_bleu(counts.sum(axis=0))) == pytest.approx(slow_bleu(replies, references))
+
+
+def test_bleu_takes_any_number_of_sums():
+    replies, references = corpus(1)
+    counts = np.array([bleu_counts(r, reply) for r, reply in zip(references, replies, strict=True)], dtype=float)
+    sums = np.stack([counts.sum(axis=0), counts[:7].sum(axis=0)]).reshape(2, 1, 10)
+    expected = [slow_bleu(replies, references), slow_bleu(replies[:7], references[:7])]
+    assert corpus_bleu(sums).ravel().tolist() == pytest.approx(expected)
+
+
+def test_bleu_splits_punctuation_from_letters():
+    """International tokenizer: I ' m here < EOU > are 7 tokens."""
+    counts = bleu_counts(["I'm here <EOU>"], "I'm here <EOU>")
+    assert counts == [7, 6, 5, 4, 7, 6, 5, 4, 7, 7]
+
+
+def test_ngrams_by_hand():
+    assert ngrams("A b  A\tc", 1) == [("a",), ("b",), ("a",), ("c",)]
+    assert ngrams("A b A c", 2) == [("a", "b"), ("b", "a"), ("a", "c")]
+    assert ngrams("a b", 3) == ngrams("", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "n", "expected"),
+    [
+        (["the cat the cat"], 1, 2 / 4),
+        (["the cat the cat"], 2, 2 / 3),  # the cat, cat the, the cat
+        (["the cat", "the dog"], 1, 3 / 4),  # all texts together, not the mean of each
+        (["The cat", "the CAT"], 2, 1 / 2),
+        (["hello", ""], 2, 0.0),
+        ([], 1, 0.0),
+        (["a b", "c"], 2, 1.0),  # no bigram across two texts
+    ],
+)
+def test_distinct_n_by_hand(texts, n, expected):
+    assert distinct_n(texts, n) == pytest.approx(expected)
+
+
+def test_blocks_are_equal_and_the_rest_is_left_out():
+    texts = ["a b", "a c", "x x", "x y", "left out entirely"]
+    assert blocked_distinct_n(texts, 1, block=2) == [3 / 4, 2 / 4]
+    assert blocked_distinct_n(texts, 2, block=2) == [1.0, 1.0]
+    assert blocked_distinct_n(texts[:3], 1, block=4) == [pytest.approx(4 / 6)]  # the only block may be small
+    assert blocked_distinct_n(texts[:4], 1, block=4) == [5 / 8]
+    assert blocked_distinct_n(["a"] * 250, 1) == [1 / 100, 1 / 100]
+
+
+def test_copied_counts_bigrams_of_the_reply():
+    assert copied_share("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
+    assert copied_share("Do you like tea ?", "DO YOU like tea ?") == 1
+    assert copied_share("a b", "b a") == copied_share("a b", "a") == copied_share("a b", "") == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 101])
+def test_others_is_a_permutation_without_a_fixed_point(count):
+    for seed in range(5):
+        forward, back = others(count, seed), others(count, seed, step=-1)
+        assert sorted(forward) == list(range(count))
+        assert all(i != j for i, j in enumerate(forward))
+        assert [back[j] for j in forward] == list(range(count))
+    assert others(count, 0) != others(count, 1) or count < 4
+
+
+def test_copied_from_counts_bigrams_of_any_of_the_turns():
+    turns = ["Do you like tea ?", "Only with milk ."]
+    assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"
+    assert copied_from(turns, "? Only") == 0  # no turn has both words
+    assert copied_from([], "you like") == 0
+
+
+SYNONYMS = {"car": ["car", "auto", "motor_car"], "glad": ["glad", "happy"]}
+WORDS = "the a cat cats sat sitting sits on walk walked walking walks car auto glad happy ! . ,"
+
+
+class FakeWordNet:
+    def synsets(self, word):
+        lemmas = [SimpleNamespace(name=lambda lemma=lemma: lemma) for lemma in SYNONYMS.get(word, [])]
+        return [SimpleNamespace(lemmas=lambda: lemmas)] if lemmas else []
+
+
+class NoWordNet:
+    def synsets(self, word):
+        return []
+
+
+def slow_meteor(reference, response, synonyms):
+    """Lavie & Agarwal 2007 on words split at spaces; in each stage the last response word takes the last free match.
+
+    As in nltk the synonym stage sees stems: the stem of a response word is looked up, and its lemmas are compared with
+    stems of the reference ("happy" has the stem "happi", which is no lemma, so "glad" never finds it).
+    """
+    stem = PorterStemmer().stem
+    ref, hyp = reference.lower().split(), response.lower().split()
+    stages = [
+        lambda h, r: h == r,
+        lambda h, r: stem(h) == stem(r),
+        lambda h, r: stem(r) in [word for word in synonyms.get(stem(h), []) if "_" not in word],
+    ]
+    matched = {}
+    for stage in stages:
+        for i in reversed(range(len(hyp))):
+            for j in reversed(range(len(ref))):
+                if i not in matched and j not in matched.values() and stage(hyp[i], ref[j]):
+                    matched[i] = j
+    if not matched:
+        return 0.0
+    precision, recall = Fraction(len(matched), len(hyp)), Fraction(len(matched), len(ref))
+    mean = precision * recall / (Fraction(9, 10) * precision + Fraction(1, 10) * recall)
+    chunks = sum(i == 0 or matched.get(i - 1) != matched[i] - 1 for i in matched)
+    return float(mean * (1 - Fraction(1, 2) * Fraction(chunks, len(matched)) ** 3))
+
+
+def random_pairs(count):
+    chance = random.Random(7)
+    for _ in range(count):
+        yield tuple(" ".join(chance.choices(WORDS.split(), k=chance.randint(1, 12))) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("reference", "response", "expected"),
+    [
+        # 6 matches in 1 chunk: 1 - 0.5 / 6^3
+        ("the cat sat on the mat", "The cat sat on the mat", 0.9976851852),
+        # P = R = 2/3, 2 chunks of 2 matches: 2/3 * (1 - 0.5)
+        ("the cat sat", "the dog sat", 1 / 3),
+        # P = 1, R = 1/2: F = 0.5 / (0.9 + 0.05); 1 chunk of 2 matches: 1 - 0.5 / 8
+        ("a b c d", "a b", 0.4934210526),
+        # all three match, the verb by its stem: 1 - 0.5 / 27
+        ("he walks home", "he walked home", 0.9814814815),
+        ("yes", "no", 0.0),
+    ],
+)
+def test_by_hand(reference, response, expected):
+    assert meteor(reference, response, None) == pytest.approx(expected, abs=1e-9)
+
+
+def test_synonyms_by_hand():
+    reference, response = "my auto is red", "my car is red"
+    assert meteor(reference, response, FakeWordNet()) == pytest.approx(1 - 0.5 / 4**3)
+    # without: P = R = 3/4, 2 chunks of 3 matches
+    assert meteor(reference, response, None) == pytest.approx(0.75 * (1 - 0.5 * (2 / 3) ** 3))
+
+
+@pytest.mark.parametrize(("wordnet", "synonyms"), [(None, {}), (FakeWordNet(), SYNONYMS)])
+def test_equals_slow_implementation(wordnet, synonyms):
+    for reference, response in random_pairs(400):
+        expected = slow_meteor(reference, response, synonyms)
+        assert meteor(reference, response, wordnet) == pytest.approx(expected, abs=1e-12), (reference, response)
+
+
+def test_cached_stemmer_gives_identical_scores():
+    for reference, response in random_pairs(200):
+        uncached = meteor_score([reference.split()], response.split(), stemmer=PorterStemmer(), wordnet=NoWordNet())
+        assert meteor(reference, response, None) == uncached
+        assert meteor(reference, response, None) == uncached
+
+
+@pytest.mark.parametrize(("reference", "response"), [("hello .", ""), ("hello .", "  "), ("", "hello ."), ("", "")])
+def test_empty_text_scores_zero(reference, response):
+    assert meteor(reference, response, None) == 0.0
+
+
+def test_meteor_takes_the_best_reference():
+    reply, references = "the cat sat", ["a house", "the cat sat", "the cat"]
+    best = max(meteor(reference, reply, None) for reference in references)
+    assert meteor(references, reply, None) == best > 0.9

@@ -87,13 +87,7 @@ def mistype(data: Any, draw: random.Random) -> str:
     return f"{key} = {value!r}"
 
 
-STRANGE = (
-    "NaN",
-    "-Infinity",
-    '"\\ud800"',
-    "null",
-    '"x',
-)
+STRANGE = ("NaN", "-Infinity", '"\\ud800"', "null", '"x')
 
 
 def wreck(path: Path, seed: int) -> str:

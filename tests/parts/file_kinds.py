@@ -203,9 +203,7 @@ KINDS = {
         ("a.jsonl",),
     ),
     "DailyDialog": Kind(
-        lambda folder: original_files(folder, "train"),
-        lambda folder: load_records(str(folder), "train"),
-        ("train/*",),
+        lambda folder: original_files(folder, "train"), lambda folder: load_records(str(folder), "train"), ("train/*",)
     ),
     "domain": Kind(domain_file, lambda folder: load_domain(folder / "tea.json"), ("tea.json",)),
     "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),

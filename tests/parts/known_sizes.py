@@ -1,9 +1,6 @@
 """Configurations of known models, and a made-up one whose numbers are easy to multiply."""
 
-from transformers import (
-    LlamaConfig,
-    OPTConfig,
-)
+from transformers import LlamaConfig, OPTConfig
 
 from rlhf_dialog.distributed.memory.model_bytes import Sizes
 

@@ -39,13 +39,6 @@ class Broken(BaseReward):
     def deeper(self, mapping):
         return mapping["politeness"]
 
-class Returns(BaseReward):
-    def __init__(self, what):
-        self.what = what
-
-    def __call__(self, dialogues):
-        return eval(self.what, {"n": len(dialogues), "nan": float("nan")})
-
 class Moody(BaseReward):
     # draws from all the generators of random numbers
     def __call__(self, dialogues):
@@ -95,7 +88,7 @@ def rewards(tmp_path_factory, monkeypatch):
     path.write_text(REWARDS, encoding="utf-8")
     monkeypatch.setitem(sys.modules, "my_rewards", None)  # load_file changes it until the test ends
     module = load_file(path, "my_rewards")
-    for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
+    for name in ("Vowels", "Broken", "Moody", "Planned", "Impatient", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
 

@@ -19,12 +19,7 @@ from rlhf_dialog.distributed import process_group, rank_errors
 from tests.parts.processes import HANGING
 
 CONFIG = Config.model_validate(
-    {
-        "model_path": "m",
-        "env": {"args": {"data_path": "d"}},
-        "reward_class": {"id": "LengthMatch"},
-        "device": "cpu",
-    }
+    {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}
 )
 
 

@@ -34,10 +34,7 @@ TEMPLATES: tuple[tuple[tuple[str, int], ...], ...] = (
         ("Then take a nap later , {name} .", 3),
         ("I will try that after lunch at {place} .", 4),
     ),
-    (
-        ("Could you bring the blue ladder to {place} , {name} ?", 3),
-        ("Sure , I will carry it to {place} tonight .", 4),
-    ),
+    (("Could you bring the blue ladder to {place} , {name} ?", 3), ("Sure , I will carry it to {place} tonight .", 4)),
     (
         ("Where is {name} today ?", 2),
         ("I saw {name} near {place} an hour ago .", 1),

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.config.loading import (
-    load_config,
-)
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 

@@ -60,10 +60,7 @@ def test_predictions_are_those_of_the_saved_model(pair_folder):
 
 @pytest.mark.parametrize(
     ("setting", "ids", "types"),
-    [
-        ("pair", [CLS, A, B, SEP, C, D, SEP], [0, 0, 0, 0, 1, 1, 1]),
-        ("concat", [CLS, A, B, C, D, SEP], [0] * 6),
-    ],
+    [("pair", [CLS, A, B, SEP, C, D, SEP], [0, 0, 0, 0, 1, 1, 1]), ("concat", [CLS, A, B, C, D, SEP], [0] * 6)],
 )
 def test_input_by_hand(pair_folder, foreign_folder, setting, ids, types):
     by_folder = Intent({"pair": pair_folder, "concat": foreign_folder}[setting])

@@ -1,13 +1,17 @@
-"""NLPReward: its weighted sum of intent and METEOR, and wrong arguments."""
+"""Rewards of a formula each: length, copies, METEOR, NLPReward, and none."""
 
 import logging
 
 import pytest
 
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import score_dialogues
+from rlhf_dialog.rewards import CopyPrice, NoReward, build_reward, score_dialogues
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.rewards.meteor import Meteor, load_wordnet
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from tests.parts.classifiers import letters
 from tests.parts.given import DIALOGUES
@@ -48,3 +52,111 @@ def test_nlp_reward_is_the_weighted_sum(pair_folder):
     assert reward(dialogues) == pytest.approx(expected)
     assert set(reward.needs) == {"reference", "act"}
     assert list(score_dialogues(reward, dialogues).parts) == ["intent", "meteor_exact_stem"]
+
+
+@pytest.mark.parametrize(
+    ("response", "reference", "expected"),
+    [("a b c", "d e f", 0.0), ("a", "b c d e", -0.75), ("a b c d", "e", -0.75), ("", "a b", -1.0), ("", "", 0.0)],
+)
+def test_length_match(response, reference, expected):
+    reward = LengthMatch()
+    assert reward([Dialogue(["Hi ."], response, reference)]) == [expected]
+    assert reward.name == "length_match"
+    assert reward.needs == ("reference",)
+
+
+def test_of_several_references_the_nearest_counts():
+    several = Dialogue(["Hi ."], "a b c d", "e", references=["e", "f g h", "i j k l m n"])
+    assert LengthMatch()([several]) == [-0.25]  # 3 words for 4; the first reference alone would give -0.75
+
+
+def test_every_dialogue_is_worth_nothing():
+    assert NoReward()([Dialogue(["Hi"], response="Ho")] * 3) == [0.0, 0.0, 0.0]
+
+
+def test_a_run_with_an_environment_has_it_by_default():
+    config = Config(model_path="m", environment={"id": "restaurant"})
+    assert (config.reward_class.id, config.env.args.data_path) == ("NoReward", "")
+    both = {"reward_class": {"id": "LengthMatch"}, "env": {"args": {"tokenizer_path": "t"}}}
+    config = Config(model_path="m", environment={"id": "restaurant"}, **both)
+    assert (config.reward_class.id, config.env.args.tokenizer_path) == ("LengthMatch", "t")
+
+
+TURNS = ["the old mill", "how are you today", "fine , thanks"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "response", "price"),
+    [
+        (2, "How are you today", -1.0),
+        (2, "fine , thanks", -1.0),
+        (2, "fine , thanks how are you", -4 / 5),  # all bigrams but "thanks how"
+        (1, "how are you today", 0.0),
+        (2, "the old mill", 0.0),
+        (3, "the old mill", -1.0),
+        (2, "fine", 0.0),
+        (2, "", 0.0),
+    ],
+)
+def test_bigrams_of_the_last_turns_cost(turns, response, price):
+    assert RewardFactory.create("CopyPrice", {"turns": turns})([Dialogue(TURNS, response)]) == [pytest.approx(price)]
+
+
+def test_in_a_longer_episode_the_last_turns_are_those_before_the_response():
+    dialogue = Dialogue(TURNS).with_reply("yes it is").with_user_turn("is it far").with_reply("is it far")
+    assert CopyPrice(turns=1)([dialogue]) == [-1.0]
+    assert CopyPrice(turns=1)(
+        [Dialogue(TURNS).with_reply("yes it is").with_user_turn("why so").with_reply("fine , thanks")]
+    ) == [0.0]
+
+
+@pytest.mark.parametrize("turns", [0, -1, 1.5, True, "2"])
+def test_another_number_of_turns_is_refused(turns):
+    with pytest.raises(UserError, match=r"reward_class\.args\.turns: .* whole number"):
+        build_reward("CopyPrice", {"turns": turns})
+
+
+def test_reward_scores_each_response_against_its_own_reference():
+    pairs = [("the cat sat", "the dog sat"), ("yes", "no"), ("a b c d", "a b")]
+    dialogues = [Dialogue(["Hi ."], response, reference) for reference, response in pairs]
+    reward = Meteor(meteor_wordnet="off")
+    assert reward(dialogues) == pytest.approx([1 / 3, 0.0, 0.4934210526])
+    assert reward([]) == []
+    assert reward.needs == ("reference",)
+
+
+@pytest.mark.parametrize("setting", ["auto", "require"])
+def test_wordnet_on_this_machine_is_used(wordnet_folder, caplog, setting):
+    caplog.set_level(logging.INFO)
+    reward = Meteor(setting)
+    assert reward.name == "meteor"
+    assert "METEOR with WordNet" in caplog.text
+    scores = reward([Dialogue(["Hi ."], "my car is red", "my auto is red")])
+    assert scores == pytest.approx([1 - 0.5 / 4**3])
+
+
+@pytest.mark.parametrize("setting", ["off", False])  # PyYAML reads an unquoted off as False
+def test_off_leaves_wordnet_out(wordnet_folder, setting):
+    assert load_wordnet(setting) is None
+    assert Meteor(setting).name == "meteor_exact_stem"
+
+
+def test_without_wordnet(no_wordnet, caplog):
+    caplog.set_level(logging.INFO)
+    assert Meteor().name == "meteor_exact_stem"
+    assert "METEOR without WordNet (meteor_exact_stem)" in caplog.text
+    with pytest.raises(UserError, match=r"python -m nltk\.downloader wordnet"):
+        Meteor("require")
+
+
+@pytest.mark.parametrize("setting", ["auto", "require"])
+def test_broken_wordnet_is_no_silent_change_of_metric(wordnet_folder, setting):
+    (wordnet_folder / "lexnames").unlink()
+    with pytest.raises(UserError, match=r"on this machine but cannot be read"):
+        Meteor(setting)
+
+
+@pytest.mark.parametrize("setting", ["on", True, None, "Auto"])
+def test_other_setting_names_the_three(setting):
+    with pytest.raises(UserError, match=r"reward_class\.args\.meteor_wordnet.*auto, require, off"):
+        Meteor(setting)

@@ -1,11 +1,16 @@
-"""How a run starts in its folder: --resume auto, and what it begins with."""
+"""What a run begins with and leaves beside its checkpoints."""
 
 import fcntl
 from pathlib import Path
 
 import pytest
 
+from rlhf_dialog.errors import SignalExit
+from rlhf_dialog.runs import stage_times, versions
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.smoke import two_prompts
 from tests.parts.ppo_runs import rows
+from tests.parts.trainers import settings
 
 RUN = Path("run_results/ppo")
 
@@ -54,3 +59,65 @@ def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run("--resume", "auto") == 2
     assert "in use by process 7 on elsewhere" in capsys.readouterr().err
+
+
+def test_the_commit_is_this_projects_own(monkeypatch):
+    """Installed somewhere inside another repository, the package has none."""
+    monkeypatch.setattr(versions, "ROOT", versions.ROOT / "tests")
+    assert versions.versions()["commit"] is None
+
+
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
+def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
+    small = two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
+
+
+def test_stages_add_up_and_come_in_their_order(monkeypatch):
+    monkeypatch.setattr(stage_times.time, "perf_counter", iter([10.0, 11.5, 20.0, 20.25, 30.0, 34.0]).__next__)
+    times = stage_times.StageTimes()
+    for stage in ("checkpoint", "data", "checkpoint"):
+        with times.measure(stage):
+            pass
+    times.add({"time/rollout": 2.0, "time/eval": 0.5, "time/wait": 9.0, "objective/kl": 1.0})
+    assert list(times.in_order().items()) == [
+        ("data", 0.25),
+        ("rollout", 2.0),
+        ("evaluation", 0.5),
+        ("checkpoint", 5.5),
+    ]
+
+
+class Thing:
+    def __init__(self, closed):
+        self.closed = closed
+
+    def close(self):
+        self.closed.append(self)
+
+
+def test_what_fails_is_closed_and_warned_of_once(caplog):
+    things, closed = OptionalOutputs(), []
+    things.add("one", lambda: Thing(closed))
+    things.add("two", lambda: Thing(closed))
+    things.add("three", lambda: 1 / 0)
+    for _ in range(2):
+        things.use("one", lambda _: 1 / 0)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "three has failed and is not used any more",
+        "one has failed and is not used any more",
+    ]
+    assert (list(things.others), len(closed)) == (["two"], 1)
+    things.close()
+    assert len(closed) == 2
+
+
+def test_a_signal_passes():
+    things = OptionalOutputs()
+    things.add("one", lambda: Thing([]))
+
+    def leave(_):
+        raise SignalExit(143)
+
+    with pytest.raises(SignalExit):
+        things.use("one", leave)

@@ -135,6 +135,18 @@ def heard(rollout, row):
 # -- episodes without a score
 
 
+def test_an_iteration_says_where_it_is():
+    trainer, told = make_trainer(per_device_rollout_size=4), []
+    trainer.step()  # before anybody listens
+    trainer.listener = lambda iteration, text: told.append((iteration, text))
+    trainer.step()
+    rollout = [f"rollout, {text}" for text in ("0 of 6 responses", "4 of 6 responses", "reference model", "reward")]
+    update = [f"update, epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
+    assert told == [(2, text) for text in rollout + update]
+    trainer.speaker.reply(PROMPTS)  # as a validation does
+    assert len(told) == 8
+
+
 def test_minibatches_follow_the_number_of_episodes():
     trainer = make_trainer(Holes([0, 1, 2, 3]), on_reward_error="skip", num_mini_batch=20, ppo_epoch=3)
     metrics = trainer.step()

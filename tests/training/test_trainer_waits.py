@@ -113,9 +113,7 @@ def iteration(gpu, config, models):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PPOUpdate, "__call__", counted(gpu, PPOUpdate.__call__, parts["update"]))
         patch.setattr(
-            rollout_module,
-            "predict_columns",
-            counted(gpu, rollout_module.predict_columns, parts["reference"]),
+            rollout_module, "predict_columns", counted(gpu, rollout_module.predict_columns, parts["reference"])
         )
         gpu.reset()
         return parts, trainer.step(), gpu.num_waits

@@ -194,10 +194,7 @@ def test_frozen_models(ppo, tmp_path):
     }
     Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
     found = []
-    for name, more in (
-        ("plain", ["--reward_class.args.use_deepspeed", "false"]),
-        ("gathered", []),
-    ):
+    for name, more in (("plain", ["--reward_class.args.use_deepspeed", "false"]), ("gathered", [])):
         Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
         ended = ppo(2, *more)
         assert codes(ended) == [0, 0], ended[0][2]

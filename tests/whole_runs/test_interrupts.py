@@ -16,7 +16,6 @@ from rlhf_dialog.commands.supervised import intent_classifier as train_intent_cl
 from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.training.supervised import hugging_face_trainer
-from tests.parts import tiny
 from tests.parts.handlers import ENDS, LIKE_SIGTERM
 from tests.parts.processes import HANGING, start_python
 
@@ -58,15 +57,6 @@ class Hasty(BaseReward):
         signal.raise_signal(self.signum)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
-    tiny.write_data(root / "data", 6)
-    return root
-
-
 @pytest.fixture
 def run(world, tmp_path, monkeypatch):
     """`run(name, "--key", "value")` runs main in an empty folder; returns the exit code, or that of its SystemExit."""
@@ -104,9 +94,7 @@ def leftovers() -> list[str]:
     return [str(path) for path in Path("run_results").rglob("*") if path.name.endswith((".tmp", ".old", ".partial"))]
 
 
-@pytest.mark.whole_run
-@pytest.mark.parametrize("signum", list(ENDS))
-@pytest.mark.parametrize("at", [2, 3, 5])
+@pytest.mark.parametrize(("at", "signum"), [(2, signal.SIGTERM), (3, signal.SIGINT), (5, signal.SIGTERM)])
 def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, at, capfd):
     """3 is an iteration that is saved anyway, 5 the last one."""
     signal_at(at, signum)
@@ -127,7 +115,6 @@ def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, a
     assert (folder / model).read_bytes() == (Path("run_results/whole") / model).read_bytes()
 
 
-@pytest.mark.whole_run
 @pytest.mark.parametrize("signum", LIKE_SIGTERM)
 def test_other_signals_save_the_iteration_too(run, signum, capfd):
     signal.signal(signum, signal.SIG_DFL)
@@ -139,7 +126,6 @@ def test_other_signals_save_the_iteration_too(run, signum, capfd):
     assert "Traceback" not in text
 
 
-@pytest.mark.whole_run
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(run):
     """As `nohup` starts it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -148,16 +134,15 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(run):
     assert len(rows("cut")) == 5
 
 
-@pytest.mark.whole_run
 @pytest.mark.parametrize("signum", [signal.SIGTERM, *LIKE_SIGTERM])
-def test_any_of_the_signals_while_it_loads_leaves_nothing(run, monkeypatch, signum):
+def test_any_of_the_signals_while_it_loads_leaves_nothing(run, monkeypatch, capfd, signum):
     signal.signal(signum, signal.SIG_DFL)
     monkeypatch.setattr(Hasty, "signum", signum)
     assert run("cut", "--reward_class", "{id: Hasty}") == 128 + signum
     assert not Path("run_results").exists()
+    assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.whole_run
 def test_without_grace_the_last_checkpoint_stands(run):
     signal_at(5)
     assert run("cut", "--grace_seconds", "0") == 143
@@ -168,7 +153,6 @@ def test_without_grace_the_last_checkpoint_stands(run):
     assert rows("cut") == rows("whole")
 
 
-@pytest.mark.whole_run
 def test_in_the_first_iteration_nothing_is_saved(run, capfd):
     signal_at(1)
     assert run("cut") == 143
@@ -177,13 +161,6 @@ def test_in_the_first_iteration_nothing_is_saved(run, capfd):
     assert "ending at once" in text
     assert "Traceback" not in text
     assert run("cut") == 0
-
-
-@pytest.mark.whole_run
-def test_a_signal_while_it_loads_leaves_nothing(run, capfd):
-    assert run("cut", "--reward_class", "{id: Hasty}") == 143
-    assert not Path("run_results").exists()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -195,7 +172,6 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.whole_run
 def test_a_process_that_gets_sigterm_is_continued_exactly(run):
     """The signal comes from outside, at whatever moment of an iteration it happens to be."""
     Path("script.py").write_text(SCRIPT, encoding="utf-8")
@@ -217,7 +193,6 @@ def test_a_process_that_gets_sigterm_is_continued_exactly(run):
 
 
 @pytest.mark.ci
-@pytest.mark.whole_run
 def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
     """The process ends in the middle of an iteration that would have taken an hour."""
     fifth = "self.n = getattr(self, 'n', 0) + 1\n        if self.n == 5: open('asleep', 'w'); time.sleep(3600)"
@@ -240,25 +215,11 @@ def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
 
 
 SIZES = {
-    train_sft: [
-        "--n_layer",
-        "1",
-        "--n_embd",
-        "32",
-        "--n_head",
-        "2",
-        "--vocab_size",
-        "300",
-        "--evals",
-        "1",
-    ],
-    train_intent_classifier: [
-        *("--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48"),
-    ],
+    train_sft: "--n_layer 1 --n_embd 32 --n_head 2 --vocab_size 300 --evals 1",
+    train_intent_classifier: "--num_layers 1 --hidden_size 32 --vocab_size 300 --max_length 48",
 }
 
 
-@pytest.mark.whole_run
 @pytest.mark.parametrize("signum", list(ENDS))
 @pytest.mark.parametrize("command", list(SIZES), ids=lambda command: command.__name__.split(".")[-1])
 def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd, command, signum):
@@ -267,18 +228,9 @@ def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, mo
     monkeypatch.setattr(
         hugging_face_trainer._LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum))
     )
-    words = [
-        "--data_path",
-        str(world / "data"),
-        "--output",
-        str(tmp_path / "out"),
-        "--max_steps",
-        "40",
-        "--device",
-        "cpu",
-    ]
+    words = ["--data_path", str(world / "data"), "--output", str(tmp_path / "out"), *SIZES[command].split()]
     try:
-        code = command.main([*words, *SIZES[command], "--pytorch_threads", "1"])
+        code = command.main([*words, *["--max_steps", "40", "--device", "cpu", "--pytorch_threads", "1"]])
     except SystemExit as end:
         code = end.code
     assert code == 128 + signum

@@ -19,7 +19,6 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_dialog import main
-from tests.parts import tiny
 from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
 pytestmark = pytest.mark.whole_run
@@ -106,15 +105,6 @@ def starter():
     yield starter
     starter.process.stdin.close()
     starter.process.wait(HANGING)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
-    tiny.write_data(root / "data", 6)
-    return root
 
 
 def write_config(folder, world, **keys):

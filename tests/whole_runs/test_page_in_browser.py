@@ -31,18 +31,8 @@ def bot(tmp_path_factory):
 @contextmanager
 def served(bot, *arguments):
     """The address of `feedback serve` in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "rlhf_dialog.feedback",
-        "serve",
-        "--run",
-        str(bot.folder),
-        "--port",
-        "0",
-        *arguments,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder), "--port", "0"]
+    process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
         yield re.search(r"http://\S+", line)[0]
@@ -98,6 +88,10 @@ def read(page, speaker):
     return page.locator(f"#chat .{speaker}.message").last.inner_text().strip().replace("\u2060", "")
 
 
+def place(page, part):
+    return page.locator(part).last.bounding_box()
+
+
 def press(page, label):
     page.locator(f'#chat .message-buttons-left button[aria-label="{label}"]').last.click()
 
@@ -127,6 +121,12 @@ def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width
     with opened(browser, address, width) as page:
         page.get_by_text("is stored to train this bot").wait_for()
         say(page, hello)
+        like, dislike, send = (
+            place(page, part) for part in ("[aria-label=Like] svg", "[aria-label=Dislike] svg", "#message")
+        )
+        assert like["x"] + like["width"] <= dislike["x"]
+        assert min(like["width"], like["height"]) >= 20
+        assert send["y"] + send["height"] <= 844  # in sight
         press(page, "Retry")
         page.get_by_role("button", name="The second answer is better").click()
         noted(page, "Saved: the second answer is better")

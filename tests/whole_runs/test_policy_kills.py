@@ -82,14 +82,8 @@ else:
 
 @pytest.fixture
 def config(tmp_path):
-    keys = {
-        "batchsz": 20,
-        "epoch": 3,
-        "eval_interval": 2,
-        "eval_dialogues": 2,
-        "save_interval": 1,
-        "keep_checkpoints": 1,
-    }
+    keys = {"batchsz": 20, "epoch": 3, "eval_interval": 2, "eval_dialogues": 2}
+    keys |= {"save_interval": 1, "keep_checkpoints": 1}
     place = {"domain": str(domain_file(tmp_path)), "run_dir": str(tmp_path / "runs"), "experiment_name": None}
     path = tmp_path / "tea.yaml"
     path.write_text(yaml.safe_dump(SMALL | keys | place), encoding="utf-8")
@@ -132,19 +126,8 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_finishes_the_iteration_and_ends_with_its_code(config, number, code):
-    words = [
-        "--config",
-        config,
-        "--epoch",
-        "100000",
-        "--eval_interval",
-        "0",
-        "--save_interval",
-        "100000",
-        "--log_interval",
-        "1",
-    ]
-    run = start_python(SCRIPT, *words, stderr=subprocess.PIPE)
+    words = ["--epoch", "100000", "--eval_interval", "0", "--save_interval", "100000", "--log_interval", "1"]
+    run = start_python(SCRIPT, "--config", config, *words, stderr=subprocess.PIPE)
     for line in run.stderr:
         if line.startswith("iteration 3 "):
             break

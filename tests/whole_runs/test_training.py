@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -34,7 +35,6 @@ class Terminal(io.StringIO):
 # what a run leaves behind
 
 
-@pytest.mark.whole_run
 def test_a_run_end_to_end(run, world, tmp_path, capsys):
     before = tree(world)
     assert run() == 0
@@ -71,7 +71,6 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert captured.out.count("\n| ") == captured.out.count(" -> ") > 0
 
 
-@pytest.mark.whole_run
 def test_verbose_shows_what_needs_memory_and_how_responses_become_steps(run, capsys):
     assert run("--verbose") == 0
     captured = capsys.readouterr()
@@ -80,13 +79,11 @@ def test_verbose_shows_what_needs_memory_and_how_responses_become_steps(run, cap
     assert "debug:" not in captured.err
 
 
-@pytest.mark.whole_run
 def test_a_batch_that_does_not_divide_is_shown(run, capsys):
     assert run("--num_mini_batch", "3") == 0
     assert "3 minibatches asked, 8 responses: 2 of 3 and 1 of 2" in capsys.readouterr().err
 
 
-@pytest.mark.whole_run
 def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
     assert run("--use_share_model", "true") == 0
     agent = tmp_path / "run_results" / "ppo" / "agent"
@@ -99,7 +96,6 @@ def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, t
     assert isinstance(ChatAgent.load(agent).chat("Hello", history=["Good morning", "Good morning"]), str)
 
 
-@pytest.mark.whole_run
 def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert run("--experiment_name", name, "--seed", seed) == 0
@@ -108,64 +104,44 @@ def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
 
 
-@pytest.mark.whole_run
 def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path):
     assert run("--max_iterations", "null", "--total_time_steps", "100", "--run_dir", "runs") == 0
     found = [row["time_steps"] for row in rows(tmp_path / "runs" / "ppo")]
     assert found[-2] < 100 <= found[-1]
 
 
-@pytest.mark.whole_run
 @pytest.mark.parametrize(
     "words",
     [
-        ["--use_share_model", "true"],
-        ["--use_amp", "true"],
-        ["--use_amp", "true", "--use_share_model", "true"],
-        ["--top_k", "12"],
-        ["--top_p", "0.8", "--temperature", "0.7"],
-        ["--advantage_estimator", "grpo"],
-        ["--advantage_estimator", "rloo", "--num_responses_per_prompt", "2"],
-        ["--advantage_estimator", "reinforce_pp", "--num_responses_per_prompt", "1"],
-        ["--use_valuenorm", "false", "--use_huber_loss", "false", "--use_clipped_value_loss", "false"],
-        [
-            "--use_gae",
-            "false",
-            "--use_adv_normalize",
-            "false",
-            "--dual_clip_ppo",
-            "true",
-            "--use_linear_lr_decay",
-            "true",
-        ],
-        ["--per_device_microbatch_size", "3", "--rollout_batch_size", "7", "--num_mini_batch", "3"],
-        ["--truncation_penalty", "0.5", "--use_max_grad_norm", "false"],
-        ["--reward_class", "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3, meteor_wordnet: off}}"],
-        ["--drop_overlap", "true", "--min_context_size", "2", "--context_size", "3"],
-        ["--turn_separator", "\\n##", "--pytorch_threads", "1", "--local_rank=0"],
+        "--use_amp true",
+        "--use_amp true --use_share_model true --top_k 12",
+        "--top_p 0.8 --temperature 0.7 --drop_overlap true --min_context_size 2 --context_size 3",
+        "--advantage_estimator grpo --turn_separator '\\n##' --pytorch_threads 1 --local_rank=0",
+        "--advantage_estimator rloo --num_responses_per_prompt 2",
+        "--advantage_estimator reinforce_pp --num_responses_per_prompt 1",
+        "--use_valuenorm false --use_huber_loss false --use_clipped_value_loss false --truncation_penalty 0.5",
+        "--use_gae false --use_adv_normalize false --dual_clip_ppo true --use_linear_lr_decay true",
+        "--per_device_microbatch_size 3 --rollout_batch_size 7 --num_mini_batch 3 --use_max_grad_norm false",
+        "--reward_class '{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3, meteor_wordnet: off}}'",
     ],
-    ids=" ".join,
 )
 def test_the_options_run(run, tmp_path, words):
     reward = [] if "--reward_class" in words else ["--reward_class", "{id: Vowels}"]
-    assert run(*words, *reward) == 0
+    assert run(*shlex.split(words), *reward) == 0
     found = rows(tmp_path / "run_results" / "ppo")
     assert len(found) == 2
     assert all(math.isfinite(row["objective/kl"]) for row in found)
-    estimator = words[1] if words[0] == "--advantage_estimator" else "gae"
-    assert (found[0]["ppo/value_loss"] is None) == (estimator != "gae")
-    assert ("objective/kl_full" in found[0]) == (words[0] in ("--top_k", "--top_p"))
-    assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words[-1] else 0.2)
+    assert (found[0]["ppo/value_loss"] is None) == ("--advantage_estimator" in words)
+    assert ("objective/kl_full" in found[0]) == ("--top_" in words)
+    assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words else 0.2)
 
 
-@pytest.mark.whole_run
 def test_a_model_without_learned_positions(run, tmp_path):
     tiny.llama().save_pretrained(tmp_path / "llama")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "llama")
     assert run("--model_path", "./llama", "--use_share_model", "true") == 0
 
 
-@pytest.mark.whole_run
 def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     tiny.gpt2(seed=5).save_pretrained(tmp_path / "ref")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
@@ -175,7 +151,6 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
-@pytest.mark.whole_run
 def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
 
@@ -191,7 +166,6 @@ def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     assert [row["my/number"] for row in rows(tmp_path / "run_results" / "ppo")] == [4.0, 4.0]
 
 
-@pytest.mark.whole_run
 def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
     assert run("--max_iterations", "5", "--save_interval", "2", "--keep_checkpoints", "2", "--ppo_epoch", "1") == 0
     names = {path.name for path in (tmp_path / "run_results" / "ppo" / "checkpoints").iterdir()}
@@ -201,7 +175,6 @@ def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
 # overwrite and resume
 
 
-@pytest.mark.whole_run
 def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     folder = tmp_path / "run_results" / "ppo"
     assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
@@ -213,7 +186,6 @@ def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
 
 
-@pytest.mark.whole_run
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards, shared):
     """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
@@ -232,7 +204,6 @@ def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path,
     assert same(weights(folder / "agent"), weights(whole / "agent"))
 
 
-@pytest.mark.whole_run
 def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
     for name, lengths in (("parts", ("2", "4")), ("whole", ("4",))):
         for i, length in enumerate(lengths):
@@ -243,29 +214,19 @@ def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
     assert same(weights(runs / "parts" / "agent"), weights(runs / "whole" / "agent"))
 
 
-@pytest.mark.whole_run
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("latest", "iter_000077"),
-        ("iter_000002/trainer.json", '{"format_version": 1, "iter'),
-        ("iter_000002/policy.safetensors", "half"),
-        ("iter_000002/policy_optimizer.safetensors", "half"),
-        ("iter_000002/random.safetensors", "half"),
-    ],
-)
-def test_a_damaged_checkpoint_is_the_users_error(run, tmp_path, capsys, name, text):
+def test_a_damaged_checkpoint_is_the_users_error(run, refused, tmp_path):
     assert run() == 0
     checkpoints = tmp_path / "run_results" / "ppo" / "checkpoints"
-    (checkpoints / name).write_text(text, encoding="utf-8")
-    capsys.readouterr()
-    assert run("--resume", "--max_iterations", "3") == 2
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err
-    assert "checkpoints" in captured.err
+    state = json.loads((checkpoints / "iter_000002/trainer.json").read_text(encoding="utf-8"))
+    del state["sha256"]
+    damage = [("iter_000002/trainer.json", json.dumps({**state, "sampler": "poison"})), ("latest", "iter_000077")]
+    for name, text in [("iter_000002/policy_optimizer.safetensors", "half"), *damage]:
+        before = (checkpoints / name).read_bytes()
+        (checkpoints / name).write_text(text, encoding="utf-8")
+        assert "checkpoints" in refused("--resume", "--max_iterations", "3")
+        (checkpoints / name).write_bytes(before)
 
 
-@pytest.mark.whole_run
 def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
     assert run() == 0
     assert run("--resume", "--use_share_model", "true") == 2
@@ -276,7 +237,6 @@ def checkpoint_of(folder: Path, name: str = "iter_000002") -> dict:
     return json.loads((folder / "checkpoints" / name / "trainer.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.whole_run
 def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -295,7 +255,6 @@ def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, ca
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.whole_run
 def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert run() == 0
     for name in ("model", "data"):
@@ -308,35 +267,6 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert state["settings"]["lr"] == 1e-4
 
 
-@pytest.mark.whole_run
-def test_a_checkpoint_that_does_not_say_whose_it_is_is_damaged(run, tmp_path, capsys):
-    assert run() == 0
-    path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("identity", "identity_sha256", "settings", "files", "sizes", "sha256", "versions"):
-        del state[key]
-    path.write_text(json.dumps(state), encoding="utf-8")
-    capsys.readouterr()
-    assert run("--resume", "--max_iterations", "3") == 2
-    assert "iter_000002: is damaged" in capsys.readouterr().err
-
-
-@pytest.mark.whole_run
-@pytest.mark.parametrize("key", ["iteration", "sampler", "kl_controller", "value_normalizer"])
-def test_a_state_that_is_poisoned_is_the_users_error(run, tmp_path, capsys, key):
-    assert run() == 0
-    path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    del state["sha256"]
-    path.write_text(json.dumps({**state, key: "poison"}), encoding="utf-8")
-    capsys.readouterr()
-    assert run("--resume", "--max_iterations", "3") == 2
-    captured = capsys.readouterr()
-    assert "iter_000002: is damaged" in captured.err
-    assert "Traceback" not in captured.err
-
-
-@pytest.mark.whole_run
 def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert run("--max_iterations", "3") == 0
     old = tmp_path / "run_results" / "ppo"
@@ -365,23 +295,18 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert without_clocks(more) == without_clocks(new)
 
 
-@pytest.mark.whole_run
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--resume_weights_only"], "give the folder of the run"),
-        (["--resume_weights_only", "absent", "--experiment_name", "new"], "absent contains no checkpoint"),
-        (["--resume_weights_only", "run_results/ppo", "--resume"], "give one of them"),
-        (["--resume_weights_only", "run_results/ppo", "--overwrite"], "this run's own folder"),
-        (["--resume_weights_only", "run_results/ppo"], "already contains a run"),
-    ],
-)
-def test_weights_only_refuses_what_could_lose_a_run(run, refused, words, said):
+def test_weights_only_refuses_what_could_lose_a_run(run, refused):
     assert run() == 0
-    assert said in refused(*words)
+    for words, said in (
+        ("", "give the folder of the run"),
+        ("absent --experiment_name new", "absent contains no checkpoint"),
+        ("run_results/ppo --resume", "give one of them"),
+        ("run_results/ppo --overwrite", "this run's own folder"),
+        ("run_results/ppo", "already contains a run"),
+    ):
+        assert said in refused("--resume_weights_only", *words.split())
 
 
-@pytest.mark.whole_run
 def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -403,7 +328,6 @@ def without_evaluation(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("eval/")} for row in without_clocks(folder)]
 
 
-@pytest.mark.whole_run
 def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(run, world, tmp_path, capsys):
     words = ["--eval_interval", "2", "--max_iterations", "5", "--eval_episodes", "4", "--log_interval", "3"]
     assert run(*words, *planned(0.25, 0.75, 0.5)) == 0
@@ -425,7 +349,6 @@ def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(r
     ]
 
 
-@pytest.mark.whole_run
 def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
     assert run(*moody, "--experiment_name", "without") == 0
@@ -436,7 +359,6 @@ def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
 
 
-@pytest.mark.whole_run
 def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path, caplog):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1", "--save_interval", "9"]
     assert run(*words, *planned(0.1, 0.9, 0.3, 0.9), "--max_iterations", "4") == 0
@@ -456,7 +378,6 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert not (checkpoints / "best").exists()
 
 
-@pytest.mark.whole_run
 def test_another_metric_can_decide(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
     planned(0.4, 0.2)
@@ -465,7 +386,6 @@ def test_another_metric_can_decide(run, tmp_path):
     assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
 
 
-@pytest.mark.whole_run
 def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
     words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
     broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
@@ -485,7 +405,6 @@ def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tm
     assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
-@pytest.mark.whole_run
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
     best = tmp_path / "run_results/ppo/checkpoints/best"
@@ -499,7 +418,6 @@ def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     assert best.read_text(encoding="utf-8") == "iter_000005"
 
 
-@pytest.mark.whole_run
 def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", *planned(0.1, 0.6)]
     assert run(*words) == 0
@@ -514,7 +432,6 @@ def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_pat
 # the smoke test
 
 
-@pytest.mark.whole_run
 def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, caplog):
     words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
     assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
@@ -532,30 +449,27 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
     assert stages == first + last
 
 
-@pytest.mark.whole_run
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
     assert run("--smoke") == 0  # it does not write to the folder of the run
-    assert smoke(PPOAgent.from_config("ppo.yaml", experiment_name="new")).keys() == {
-        *(
-            "config",
-            "data",
-            "models",
-            "rollout",
-            "reward",
-            "update",
-            "checkpoint",
-            "chat",
-        )  # no evaluation was asked for
-    }
+    stages = [
+        "config",
+        "data",
+        "models",
+        "rollout",
+        "reward",
+        "update",
+        "checkpoint",
+        "chat",
+    ]  # no evaluation was asked for
+    assert smoke(PPOAgent.from_config("ppo.yaml", experiment_name="new")).keys() == set(stages)
     assert run("--smoke", "--overwrite") == 0
     refused("--smoke", "--experiment_name", "new", "--env.args.data_path", "./absent")
     refused("--smoke", "--experiment_name", "new", "--reward_class", "{id: Broken, args: {at: 1}}")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")} == before
 
 
-@pytest.mark.whole_run
 def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
     def damaged(*_args, **_options):
         raise UserError("the agent does not load")
@@ -565,13 +479,9 @@ def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
     assert "the agent does not load" in capsys.readouterr().err
 
 
-# words that train nothing
-
-
 # mistakes
 
 
-@pytest.mark.whole_run
 def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path):
     folder = tmp_path / "some"
     folder.mkdir()
@@ -589,13 +499,11 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
     assert run(*words, "--reward_class", "{id: Vowels}") == 0
 
 
-@pytest.mark.whole_run
 def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
 
 
-@pytest.mark.whole_run
 def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -604,7 +512,6 @@ def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-@pytest.mark.whole_run
 def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -613,7 +520,6 @@ def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_p
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-@pytest.mark.whole_run
 def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_path, rewards, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 2}}") == 2
     captured = capsys.readouterr()
@@ -630,28 +536,6 @@ def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_p
     assert [row["iteration"] for row in rows(folder)] == [1]
 
 
-@pytest.mark.whole_run
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("[nan] * n", ["not finite", "dialogue 0"]),
-        ("[0.5] * (n - 1) + [float('inf')]", ["not finite", "dialogue 7"]),
-        ("[0.5] * (n - 1)", ["7 values for 8 dialogues"]),
-        ("['good'] * n", ["'good'", "not a number"]),
-        ("[None] * n", ["None", "not a number"]),
-        ("0.5", ["float", "one number per dialogue"]),
-        ("None", ["NoneType"]),
-    ],
-)
-def test_what_a_reward_may_not_return(run, capsys, what, said):
-    assert run("--reward_class", f'{{id: Returns, args: {{what: "{what}"}}}}') == 2
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.out + captured.err
-    assert "reward 'returns'" in captured.err
-    assert all(word in captured.err for word in said), captured.err
-
-
-@pytest.mark.whole_run
 def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_still_free(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Unbuildable}") == 2
     message = capsys.readouterr().err
@@ -663,7 +547,6 @@ def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_
     assert run() == 0
 
 
-@pytest.mark.whole_run
 def test_debug_shows_the_traceback(run, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 1}}", "--debug") == 2
     captured = capsys.readouterr()
@@ -672,26 +555,15 @@ def test_debug_shows_the_traceback(run, capsys):
     assert captured.err.count("error: ") == 1
 
 
-@pytest.mark.whole_run
 def test_control_c_is_130_without_a_traceback(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Impatient}") == 130
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
-@pytest.mark.whole_run
 def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
     assert run("--lr", "1e25", "--critic_lr", "1e25", "--max_iterations", "4") == 3
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     assert "finite" in captured.err or "not 1" in captured.err
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
-
-
-# from Python
-
-
-@pytest.mark.whole_run
-def test_disable_wandb_wins(run, tmp_path):
-    assert run("--use_wandb", "true", "--disable_wandb", "true") == 0
-    assert not (tmp_path / "run_results" / "ppo" / "wandb").exists()

@@ -10,7 +10,6 @@ docs/DATA.md shows every format to users.
   loaded, and not a wrong dialogue during training.
 - **The first row decides the format**, so that a column means the same in every row.
 - **What has two meanings is refused**: two files of one split side by side, a dialogue id that comes back later.
-- **A web page in the place of data is recognised**, because the site that DailyDialog came from sends one.
 """
 
 import os

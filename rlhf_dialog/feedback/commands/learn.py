@@ -51,5 +51,5 @@ class Steps:
 
 
 SUBCOMMANDS = {  # name: its options, and what does it
-    "learn": (LearnOptions, run_learn),
+    "learn": (LearnOptions, run_learn)
 }

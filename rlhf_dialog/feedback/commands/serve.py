@@ -193,5 +193,5 @@ def close_tunnels() -> None:
 
 
 SUBCOMMANDS = {  # name: its options, and what does it
-    "serve": (ServeOptions, run_serve),
+    "serve": (ServeOptions, run_serve)
 }

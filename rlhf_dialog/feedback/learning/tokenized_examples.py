@@ -53,11 +53,7 @@ class ExampleEncoder:
         return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy.lm), num_embeddings(lm))
 
     def encode_answer(
-        self,
-        prompt_turns: Sequence[str],
-        response: str,
-        ids: Sequence[int] | None = None,
-        system: str | None = None,
+        self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None, system: str | None = None
     ) -> TokenizedExample:
         """The ids of an answer, which are those that were sampled where they still read as the response.
 

@@ -19,14 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import (
-    atomic_folder,
-    check_no_link,
-    remove_whole,
-    replace_file,
-    replace_json,
-    write_json,
-)
+from rlhf_dialog.atomic_files import atomic_folder, check_no_link, remove_whole, replace_file, replace_json, write_json
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError

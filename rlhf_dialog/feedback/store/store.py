@@ -156,14 +156,7 @@ class Store:
             )
         return dialogue
 
-    def add_turn(
-        self,
-        dialogue: str,
-        position: int,
-        speaker: str,
-        text: str,
-        origin: TurnOrigin = TurnOrigin(),
-    ) -> int:
+    def add_turn(self, dialogue: str, position: int, speaker: str, text: str, origin: TurnOrigin = TurnOrigin()) -> int:
         """Store a turn; returns its id. Raises ValueError for an unknown dialogue or speaker, and for lists that do not fit."""
         if speaker not in SPEAKERS or position < 0:
             raise ValueError(f"a turn of {speaker!r} at position {position}")

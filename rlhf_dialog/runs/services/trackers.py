@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -12,14 +13,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, RenderableColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, check_installed
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
-from rlhf_dialog.runs.services.base import Metrics, Run, Service
+from rlhf_dialog.runs.services.base import Metrics, PPORun, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
 from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
 from rlhf_dialog.terminal import Console, TimeLeft, visible
@@ -28,6 +30,8 @@ from rlhf_dialog.training.rollout import Rollout
 logger = logging.getLogger(__name__)
 NUM_SHOWN = 8  # metrics in the console line of an evaluation
 SHOWN_LETTERS = 100  # of a turn or reply in the console
+LONG = 10.0  # seconds after which an iteration says where it is
+LOGGED_EVERY = 30.0  # seconds, where no terminal shows it
 
 
 class Tracker(Protocol):
@@ -136,43 +140,19 @@ class _Console(Console):
         raise
 
 
-def live_line(console: Console, is_live: bool, transient: bool = False) -> Progress:
-    """One line on a terminal, with a bar and the remaining time."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=10),
-        TaskProgressColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not is_live,
-        transient=transient,
-    )
+class LiveLine:
+    """One line on a terminal, with `text`, a bar and the remaining time; nothing elsewhere, or unless it `may_live`."""
 
-
-class ConsoleTracker:
-    """A live line with remaining time, reward, KL and FPS on a terminal; otherwise one plain line per log point."""
-
-    def __init__(self, config: Config):
-        self.console: Console = _Console()
-        if not self.console.is_terminal:
-            self.console = _Console(width=160)
-        self.live = self.console.is_terminal and config.use_rich_handler
-        self.progress = live_line(self.console, self.live)
-        self.eval_metric = config.eval_metric
-        self.task = self.progress.add_task("collecting the first rollout", total=1.0)
-        self.time_left, self.left = TimeLeft(), ""
+    def __init__(self, console: Console, may_live: bool, text: str, transient: bool = False):
+        self.live, self.text = console.is_terminal and may_live, text
+        self.progress = Progress(console=console, disable=not self.live, transient=transient)
+        line = RenderableColumn(self, table_column=Column(no_wrap=True)), BarColumn(bar_width=10), TaskProgressColumn()
+        self.progress.columns = *line, TextColumn("left"), TimeRemainingColumn()
+        self.task = self.progress.add_task("", total=1.0)
         self.progress.start()
 
-    def log(self, step: int, metrics: Metrics) -> None:
-        """Print a line for the iteration if it has metrics, and a line for its evaluation if there was one."""
-        if "objective/score" in metrics:
-            self._show_iteration(step, metrics)
-        found = {name.removeprefix("eval/"): value for name, value in metrics.items() if name.startswith("eval/")}
-        if found:
-            names = [name for name in dict.fromkeys(("score", self.eval_metric, *found)) if name in found]
-            numbers = "  ".join(f"{name} {found[name]:.3f}" for name in names[:NUM_SHOWN])
-            self.console.print(f"evaluation of iteration {step}  {numbers}", highlight=False)
+    def __rich__(self) -> Text:
+        return Text(self.text)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -188,11 +168,46 @@ class ConsoleTracker:
             self.progress.live.transient = False
             self.progress.start()
 
+    def advance(self, share: float) -> None:
+        """Show that `share` (0 to 1) of the run is done."""
+        self.progress.update(self.task, completed=share)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class ConsoleTracker(LiveLine):
+    """A live line with remaining time, reward, KL and FPS on a terminal; otherwise one plain line per log point.
+
+    An iteration that takes longer than ten seconds says where it is, in the live line or in a plain line every 30 seconds.
+    """
+
+    def __init__(self, config: Config):
+        console = _Console()
+        self.console: Console = console if console.is_terminal else _Console(width=160)
+        self.eval_metric = config.eval_metric
+        self.time_left, self.left = TimeLeft(), ""
+        self.iteration, self.began, self.said, self.position = 0, 0.0, 0.0, ""
+        super().__init__(self.console, config.use_rich_handler, "collecting the first rollout")
+
+    def __rich__(self) -> Text:  # rich's own thread asks for it
+        return Text(self.position if self.position and time.monotonic() - self.began >= LONG else self.text)
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Print a line for the iteration if it has metrics, and a line for its evaluation if there was one."""
+        if "objective/score" in metrics:
+            self._show_iteration(step, metrics)
+        found = {name.removeprefix("eval/"): value for name, value in metrics.items() if name.startswith("eval/")}
+        if found:
+            names = [name for name in dict.fromkeys(("score", self.eval_metric, *found)) if name in found]
+            numbers = "  ".join(f"{name} {found[name]:.3f}" for name in names[:NUM_SHOWN])
+            self.console.print(f"evaluation of iteration {step}  {numbers}", highlight=False)
+
     def _show_iteration(self, step: int, metrics: Metrics) -> None:
         reward, kl, speed = (metrics[name] for name in ("objective/score", "objective/kl", "FPS"))
         text = f"iteration {step}  reward {reward:.3f}  KL {kl:z.3f}  FPS {speed:.0f}"
         if self.live:
-            self.progress.update(self.task, description=text)
+            self.text = text
         else:
             tokens, length = metrics["time_steps"], metrics["response/length"]
             left = f"  {self.left}" if self.left else ""
@@ -200,8 +215,18 @@ class ConsoleTracker:
 
     def advance(self, share: float) -> None:
         """Show that `share` (0 to 1) of the run is done; the plain lines that follow say how long the rest takes."""
-        self.progress.update(self.task, completed=share)
-        self.left = self.time_left.text(share)
+        super().advance(share)
+        self.left, self.position = self.time_left.text(share), ""
+
+    def show_position(self, iteration: int, text: str) -> None:
+        """Remember where a running iteration is, for the live line; print it if it is time for a plain line."""
+        now = time.monotonic()
+        if iteration != self.iteration:
+            self.iteration, self.began, self.said = iteration, now, now + LONG - LOGGED_EVERY
+        self.position = f"iteration {iteration}: {text}"
+        if not self.live and now - self.said >= LOGGED_EVERY:
+            self.said = now
+            self.console.print(self.position, highlight=False)
 
     def show_replies(self, rollout: Rollout) -> None:
         """Print two replies of a rollout, one per line: the last turn before each, the reply and its score."""
@@ -211,9 +236,6 @@ class ConsoleTracker:
             texts = dialogue.turns_before[-1], dialogue.response
             turn, reply = (shorten(visible(text), SHOWN_LETTERS, placeholder=" ...") for text in texts)
             self.console.print(Text(f"| {turn} -> {reply}{cut}  {rollout.paid[i].item():.2f}", style="dim"))
-
-    def close(self) -> None:
-        self.progress.stop()
 
 
 class Trackers(OptionalOutputs):
@@ -255,14 +277,6 @@ class Trackers(OptionalOutputs):
             with suppress(UserError):
                 self.jsonl.log(step, metrics)
         return self.jsonl.is_whole and self.jsonl.step == step
-
-    def advance(self, share: float) -> None:
-        """Show that `share` (0 to 1) of the run is done."""
-        self.use("the console", lambda console: console.advance(share))
-
-    def show_replies(self, rollout: Rollout) -> None:
-        """Print replies of the rollout."""
-        self.use("the console", lambda console: console.show_replies(rollout))
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -311,6 +325,12 @@ class TrackerService(Service):
 
     def _open(self, run: Run) -> None:
         self.trackers = Trackers(self.config, run.folder, run.iteration, self.wandb, self.console)
+        if isinstance(run, PPORun):
+            run.trainer.listener = self._show_position
+
+    def _show_position(self, iteration: int, text: str) -> None:
+        assert self.trackers is not None
+        self.trackers.use("the console", lambda console: console.show_position(iteration, text))
 
     def after_iteration(self, run: Run, metrics: Metrics) -> Metrics:
         run.world.on_main(partial(self._log, run, metrics))
@@ -318,10 +338,10 @@ class TrackerService(Service):
 
     def _log(self, run: Run, metrics: Metrics) -> None:
         assert self.trackers is not None
-        self.trackers.advance(run.progress)
+        self.trackers.use("the console", lambda console: console.advance(run.progress))
         self.trackers.log(run.iteration, metrics)
         if run.rollout and run.iteration % self.config.log_interval == 0:
-            self.trackers.show_replies(run.rollout)
+            self.trackers.use("the console", lambda console: console.show_replies(run.rollout))
 
     def complete(self, run: Run, metrics: Metrics) -> bool:
         return self.trackers is not None and self.trackers.complete(run.iteration, metrics)

@@ -44,8 +44,7 @@ class EvaluatePolicyOptions(Options):
     error_rate: float | None = option("probability that a user act is misunderstood; default: as in training")
     user: str | None = option("the simulated user: friendly, unfriendly or fixed; default: as in training")
     answers: str | None = option(
-        "for a list of actions: JSON file with what users say before each action; searched like a YAML",
-        metavar="FILE",
+        "for a list of actions: JSON file with what users say before each action; searched like a YAML", metavar="FILE"
     )
     seed: int = option("seed of the test dialogues; default 0", 0)
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")

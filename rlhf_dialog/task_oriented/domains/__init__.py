@@ -4,7 +4,6 @@
 - **A domain is checked when it is loaded**, so that no dialogue fails on it later: slots that the ontology lacks, and a
   constraint slot without a single entity, end with a message. Values without entities are normal in real data bases; they
   are one line of the log.
-- **`restaurant.json` is made up**: names, streets and numbers are invented, so that there is no licence to keep.
 - **Goals are enumerated, not drawn and rejected** (`Domain.goals`): the distribution is the one of drawing values until
   two or three entities fit, but a draw costs nothing, also in domains where such goals are rare.
 """

@@ -3,8 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -19,7 +18,7 @@ from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
 from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iteration, end_with
 from rlhf_dialog.runs.services.interrupts import Interrupts
-from rlhf_dialog.runs.services.trackers import TrackerService, live_line
+from rlhf_dialog.runs.services.trackers import LiveLine, TrackerService
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
@@ -36,15 +35,11 @@ logger = logging.getLogger(__name__)
 SHOWN = ("iteration", "dialogues", "success", "reward", "turns", "FPS")
 
 
-class PolicyConsole:
+class PolicyConsole(LiveLine):
     """A tracker for `Trackers`: a `live` line with the remaining time on a terminal, else lines of the log."""
 
     def __init__(self, live: bool):
-        console = Console(stderr=True)
-        self.live = live and console.is_terminal
-        self.progress = live_line(console, self.live, transient=True)
-        self.task = self.progress.add_task("sampling the first dialogues", total=1.0)
-        self.progress.start()
+        super().__init__(Console(stderr=True), live, "sampling the first dialogues", transient=True)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """A line for the evaluation if there was one, and one for the iteration if it has metrics."""
@@ -58,21 +53,9 @@ class PolicyConsole:
             text = "iteration %d  dialogues %d  success %.3f  reward %.2f  turns %.1f  %.0f turns a second"
             numbers = [metrics[name] for name in SHOWN]
             if self.live:
-                self.progress.update(self.task, description=text % tuple(numbers))
+                self.text = text % tuple(numbers)
             else:
                 logger.info(text, *numbers)
-
-    def advance(self, share: float) -> None:
-        """Show that `share` (0 to 1) of the run is done."""
-        self.progress.update(self.task, completed=share)
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Nothing else shows a progress bar."""
-        yield
-
-    def close(self) -> None:
-        self.progress.stop()
 
 
 def with_reward_noise(episode: Episode, share: float, seed: int) -> Episode:

@@ -51,8 +51,7 @@ class PolicyConfig(Settings):
         None, description="for multiwoz: the domains that users ask for, e.g. [restaurant, hotel]; null: all"
     )
     end_reward: tuple[float, float] | None = Field(
-        None,
-        description="for multiwoz: rewards of success and failure, e.g. [20, 0]; null: 80 and -40",
+        None, description="for multiwoz: rewards of success and failure, e.g. [20, 0]; null: 80 and -40"
     )
     error_rate: float = Field(0.0, ge=0, le=1, description="probability of misunderstanding a user act; 0.15 is usual")
     user: str | dict[str, Any] = Field(
@@ -61,18 +60,14 @@ class PolicyConfig(Settings):
     )
     show_goal: bool = Field(True, description="for user: person: show you a goal to pursue; false: you choose your own")
     rewards: tuple[float, float] | None = Field(
-        None,
-        description="for user: person: lowest and highest; null: -20 and 20 (list of actions: -1 and 1)",
+        None, description="for user: person: lowest and highest; null: -20 and 20 (list of actions: -1 and 1)"
     )
     reward_after: Literal["dialogue", "turn"] | None = Field(
         None, description="for user: person: when to ask for a reward; null: dialogue (list of actions: turn)"
     )
     max_turns: int = Field(25, ge=1, description="longer dialogues are cut off and count as failed")
     wrong_rewards: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="share of training dialogues whose final reward is inverted; null: 0",
+        None, ge=0, le=1, description="share of training dialogues whose final reward is inverted; null: 0"
     )
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),

@@ -7,5 +7,4 @@
 - **The verdict reads the transcript** (`success`), not the user's memory, so that a second evaluator can check it.
 - **Several domains in one dialogue** are a folder of their own (`multi_domain`), which shares acts and conventions, and leaves
   the single domain as it is.
-- **Beliefs are sparse**: dicts of what was heard, which the tracker changes in place; a dense vector is made once a turn.
 """

@@ -4,7 +4,6 @@ import pytest
 
 from rlhf_dialog.commands.supervised import preference_model as train_preference_model
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts import tiny
 from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
@@ -91,9 +90,3 @@ def test_a_tokenizer_of_another_model(tmp_path, capsys):
     data = write_pairs(tmp_path / "pairs.jsonl", pairs_about_a_word(4))
     assert run("--data_path", data, "--model_path", folder, "--output", str(tmp_path / "out")) == 2
     assert "model_path: the tokenizer of" in capsys.readouterr().err
-
-
-def test_help_and_print_config(capsys):
-    assert run("--help") == 0
-    text = capsys.readouterr().out
-    assert all(f"--{key}" in text for key in PreferenceConfig.model_fields)

@@ -108,20 +108,3 @@ def test_a_cross_encoder_with_replies_of_a_model(tmp_path, capsys):
     assert run(*argv, "--num_layers", "1", "--learning_rate", "1e-3") == 0
     assert "5 replies of" in capsys.readouterr().out
     assert len(RelevanceReward(str(tmp_path / "out"), bank_size=3)(load_prompts(data, "validation")[:2])) == 2
-
-
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        (["--data_path", "/nowhere/data"], ["/nowhere/data"]),
-        (["--model_replies", "5"], ["sft_model: model_replies asks for"]),
-        (["--architecture", "cross_encoder", "--hidden_size", "33"], ["hidden_size", "multiple"]),
-        (["--architecture", "tree"], ["architecture: found 'tree'"]),
-    ],
-)
-def test_mistakes_are_exit_code_2_and_write_nothing(extra, words, data, tmp_path, capsys):
-    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--max_steps", "1", *SMALL, *extra]
-    assert train_relevance_model.main(argv) == 2
-    error = capsys.readouterr().err
-    assert all(word in error for word in words), error
-    assert list(tmp_path.iterdir()) == []

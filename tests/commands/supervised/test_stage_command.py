@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from rlhf_dialog.commands.supervised import intent_classifier, preference_model, relevance_model, sft
 from rlhf_dialog.commands.supervised.stage_command import make_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.settings import SupervisedKeys
+from rlhf_dialog.training.supervised.settings import IntentConfig, PreferenceConfig, SFTConfig, SupervisedKeys
+from tests.parts import tiny
 
 
 class Keys(SupervisedKeys):
@@ -68,3 +70,50 @@ def test_what_fails_leaves_nothing(tmp_path, capsys, seed, words):
     assert make_command(Keys, lambda: Stage, "Help.")(["--output", str(tmp_path / "out"), "--seed", seed]) == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("command", "extra", "words"),
+    [
+        (sft, "--data_path /nowhere/data", ["/nowhere/data"]),
+        (sft, "--model_path /nowhere/model", ["model_path: ", "/nowhere/model"]),
+        (sft, "--n_embd 30 --n_head 4", ["n_embd", "multiple"]),
+        (sft, "--max_prompt_length 256", ["max_prompt_length", "256 positions"]),
+        (sft, "--learning_rate -1", ["learning_rate"]),
+        (sft, "--lr 1", ["lr: unknown key"]),
+        (intent_classifier, "--data_path /nowhere/data", ["/nowhere/data"]),
+        (intent_classifier, "--model_path /nowhere/model", ["model_path: ", "/nowhere/model"]),
+        (intent_classifier, "--hidden_size 30 --num_heads 4", ["hidden_size", "multiple"]),
+        (intent_classifier, "--context_size 5", ["context_size: unknown key"]),
+        (relevance_model, "--data_path /nowhere/data", ["/nowhere/data"]),
+        (relevance_model, "--model_replies 5", ["sft_model: model_replies asks for"]),
+        (relevance_model, "--architecture cross_encoder --hidden_size 33", ["hidden_size", "multiple"]),
+        (relevance_model, "--architecture tree", ["architecture: found 'tree'"]),
+    ],
+)
+def test_mistakes_are_exit_code_2_and_write_nothing(command, extra, words, tmp_path, tmp_path_factory, capsys):
+    data = str(tiny.write_data(tmp_path_factory.mktemp("data"), 20))
+    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--max_steps", "1", "--device", "cpu"]
+    assert command.main([*argv, *extra.split(), "--pytorch_threads", "1"]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words), error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "keys", "line"),
+    [
+        (sft, SFTConfig, "learning_rate: 5.0e-05"),
+        (intent_classifier, IntentConfig, "num_layers: 2"),
+        (preference_model, PreferenceConfig, None),
+    ],
+)
+def test_help_and_print_config(command, keys, line, capsys):
+    assert command.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"--{key}" in text for key in keys.model_fields)
+    if line:
+        assert command.main(["--data_path", "x", "--output", "y", "--print_config"]) == 0
+        assert line in capsys.readouterr().out

@@ -1,12 +1,26 @@
-"""Reading: every kind of file, folder and archive gives the dialogues that were written, and damage gives one UserError."""
+"""Files of every kind give the dialogues that were written, and damage gives one UserError that says where."""
 
 import json
+import zipfile
 
+import datasets
 import pytest
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.sources.text import decode, text_lines
 from rlhf_dialog.errors import MissingSplit, UserError
-from tests.parts.data_files import TALK, csv_bytes, error_of, jsonl_bytes, load, parquet_bytes
+from tests.parts.data_files import (
+    TALK,
+    csv_bytes,
+    error_of,
+    jsonl_bytes,
+    load,
+    load_folder,
+    parquet_bytes,
+    rows_of,
+    write_split,
+)
+from tests.parts.tiny import dialogues, write_data
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".CSV"])
@@ -96,6 +110,9 @@ ERRORS = [
     ("a.json", "[]", ["a.json: there are no rows"]),
     ("a.json", " ", ["a.json: the file is empty"]),
     ("a.json", '[{"dialog": ["a"]}, 7]', ["a.json, row 2: holds a number"]),
+    ("a.parquet", b"PAR1 and no table", ["a.parquet: cannot be read as a parquet file", "damaged"]),
+    ("a.parquet", b"", ["a.parquet: cannot be read as a parquet file"]),
+    ("a.parquet", parquet_bytes(rows_of("train"))[:-90], ["a.parquet: cannot be read as a parquet file"]),
 ]
 
 
@@ -105,3 +122,138 @@ def test_errors_say_where_and_what(tmp_path, name, content, words):
         load(tmp_path, name, content)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_saved_single_dataset_is_train_only(tmp_path):
+    datasets.Dataset.from_list(rows_of("train")).save_to_disk(tmp_path / "one")
+    assert len(load_records(str(tmp_path / "one"), "train")) == 5
+    with pytest.raises(MissingSplit, match="there is no test split"):
+        load_records(str(tmp_path / "one"), "test")
+
+
+FOLDER_ERRORS = [
+    ({"state.json": "{}"}, ["state.json: this is not the state.json of a saved data set"]),
+    ({"train/state.json": '{"_data_files": []}'}, ["train/state.json: names no files"]),
+    ({"state.json": '{"_data_files": [{"filename": "../a.arrow"}]}', "a.arrow": "x"}, ["a.arrow: cannot be read as"]),
+    ({"state.json": '{"_data_files": [{"filename": "b.arrow"}]}'}, ["b.arrow: the file is missing"]),
+]
+
+
+@pytest.mark.parametrize(("files", "words"), FOLDER_ERRORS, ids=range(len(FOLDER_ERRORS)))
+def test_errors_of_folders(tmp_path, files, words):
+    with pytest.raises(UserError) as caught:
+        load_folder(tmp_path, files)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_byte_order_mark_is_no_text():
+    assert decode(b"\xef\xbb\xbfDu\xc3\xa9 ?", "a.txt") == "Dué ?"
+
+
+def test_a_byte_that_is_not_utf8_is_named_with_its_place():
+    with pytest.raises(
+        UserError, match=r"^a\.txt, line 2: byte 0xe9 at column 3 is not UTF-8; save the file as UTF-8$"
+    ):
+        decode(b"Yes .\nDu\xe9 ?\n", "a.txt")
+
+
+def test_lines_are_stripped_and_the_last_may_end():
+    assert text_lines(b" Hi . \r\nYes .\n", "a.txt") == ["Hi .", "Yes ."]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"", "a.txt: the file is empty"), (b"Hi .\n\nYes .", "a.txt, line 2: the line is blank")]
+)
+def test_a_text_without_lines_and_a_blank_line_are_refused(data, message):
+    with pytest.raises(UserError, match=message):
+        text_lines(data, "a.txt")
+
+
+def test_original_layout_reads_what_was_written(tmp_path):
+    folder = write_data(tmp_path)
+    for position, split in enumerate(("train", "validation", "test")):
+        expected = [DialogueRecord(turns, acts) for turns, acts in dialogues(20, start=20 * position)]
+        assert load_records(str(folder), split) == expected
+
+
+def test_original_layout_tolerates_bom_crlf_and_a_missing_last_separator(tmp_path):
+    text = b"\xef\xbb\xbf Hi , Bo . __eou__ \xe2\x80\xa8Hey ! __eou__ \r\nOne__eou__Two"
+    path = write_split(tmp_path, text, "1 2 \r\n3 4")
+    assert load_records(path, "train") == [
+        DialogueRecord(["Hi , Bo .", "Hey !"], [1, 2]),
+        DialogueRecord(["One", "Two"], [3, 4]),
+    ]
+
+
+def test_original_layout_without_acts(tmp_path):
+    assert load_records(write_split(tmp_path, "a __eou__ b __eou__\n"), "train") == [DialogueRecord(["a", "b"], None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "acts", "words"),
+    [
+        ("a __eou__\nb __eou__ c __eou__\n", "1\n1 2 3\n", ["dialogues_train.txt, line 2", "2 turns", "3 acts"]),
+        ("a __eou__\n\nb __eou__\n", "1\n1\n1\n", ["dialogues_train.txt, line 2", "blank"]),
+        ("a __eou__\nb __eou__\n", "1\n\n", ["dialogues_act_train.txt, line 2", "blank"]),
+        ("a __eou__ __eou__ c __eou__\n", "1 1 1\n", ["dialogues_train.txt, line 1", "turn 2 of 3 is empty"]),
+        ("__eou__\n", "1\n", ["dialogues_train.txt, line 1", "turn 1 of 1 is empty"]),
+        ("a __eou__\nb __eou__\n", "1\n5\n", ["dialogues_act_train.txt, line 2", "act 1 is '5'"]),
+        ("a __eou__\nb __eou__\n", "0\n1\n", ["dialogues_act_train.txt, line 1", "act 1 is '0'"]),
+        ("a __eou__\nb __eou__\n", "1\nx\n", ["dialogues_act_train.txt, line 2", "act 1 is 'x'", "3 directive"]),
+        ("a __eou__\nb __eou__\n", "1\n", ["dialogues_act_train.txt", "1 lines", "has 2"]),
+        (b"a __eou__\nb\xff __eou__\n", "1\n1\n", ["dialogues_train.txt, line 2", "0xff at column 2", "UTF-8"]),
+        ("", None, ["dialogues_train.txt", "empty"]),
+        ("\n", None, ["dialogues_train.txt, line 1", "blank"]),
+    ],
+)
+def test_original_layout_errors_name_file_and_line(tmp_path, text, acts, words):
+    message = error_of(write_split(tmp_path, text, acts))
+    for word in words:
+        assert word in message
+
+
+ROW = {
+    "dial": [
+        {
+            "turn": 0,
+            "usr": {"transcript": "Thai food, please. ", "slu": [], "dialog_act": {"inform": [["food", "Thai"]]}},
+            "sys": {"sent": "There is Ada Thai.", "DA": [], "dialog_act": {"inform": [["name", "Ada Thai"]]}},
+        },
+        {
+            "turn": 1,
+            "usr": {
+                "transcript": "Their phone?",
+                "slu": [],
+                "dialog_act": {"request": [["phone", "?"], ["area", "?"]]},
+            },
+            "sys": {"sent": "It is 11.", "DA": [], "dialog_act": {}},
+        },
+    ],
+    "dialogue_id": 7,
+    "finished": True,
+    "goal": {"text": "Task 1: ...", "info": {"food": "thai"}, "reqt": ["phone", "area"]},
+}
+
+
+def write(folder, split, rows):
+    with zipfile.ZipFile(folder / f"{split}.json.zip", "w") as archive:
+        archive.writestr(f"{split}.json", json.dumps(rows))
+
+
+def test_a_dialogue_with_its_goal_and_acts(tmp_path):
+    write(tmp_path, "val", [ROW])
+    (record,) = load_records(str(tmp_path), "validation")
+    assert record.turns == ["Thai food, please.", "There is Ada Thai.", "Their phone?", "It is 11."]
+    assert record.acts is None
+    assert record.meta == {
+        "goal": {"text": "Task 1: ...", "constraints": {"food": "thai"}, "requests": ["phone", "area"]},
+        "dialogue_acts": ["inform(food=thai)", "inform(name=ada thai)", "request(phone) request(area)", ""],
+    }
+
+
+@pytest.mark.parametrize("wrong", [{"dial": [{"usr": {}}]}, {"dial": ROW["dial"]}, {"dial": ROW["dial"], "goal": []}])
+def test_a_row_that_lacks_a_part_is_named(tmp_path, wrong):
+    write(tmp_path, "test", [ROW, wrong])
+    with pytest.raises(UserError, match=r"test\.json.*2.*is not a dialogue of CamRest676"):
+        load_records(str(tmp_path), "test")

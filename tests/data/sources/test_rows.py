@@ -1,4 +1,4 @@
-"""The forms of a row, and what is said of rows that are none of them."""
+"""Rows: their forms, cells of CSV files, messages with roles, turns and acts, and what is said of rows that are none."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
-from tests.parts.data_files import TWO, load, parquet_bytes
+from tests.parts.data_files import TWO, jsonl_bytes, load, parquet_bytes
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,22 @@ ERRORS = [
     ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' is empty"]),
     ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "one act per row", "a list with one act per turn"]),
     ("a.parquet", parquet_bytes([{"text": "a"}]), ["a.parquet, row 1: no turns", "'text'"]),
+    ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),
+    ("a.csv", "dialog\n\"['a'\n 'b']\"\n", ["a.csv, line 2", "numpy"]),
+    ("a.csv", 'dialog,act\n"[""a"", ""b""]",[1 2]\n', ["a.csv, line 2", "'act'", "numpy"]),
+    ("a.csv", "id,text,act\n1,a,1\n1,b,\n", ["a.csv, line 2", "act 2 is null"]),
+    ("a.csv", "id,text,act\n1,a,nan\n", ["act 1 is 'nan'"]),
+    ("a.csv", "id,text,act\n1,a,questoin\n", ["act 1 is 'questoin'", "did you mean 'question'"]),
+    ("a.jsonl", '{"dialog": [' + "[" * 900 + "]" * 900 + "]}", ["turn 1", "a list"]),
+    ("a.jsonl", '{"dialog": ["a"], "act": [' + "[" * 900 + "]" * 900 + "]}", ["act 1 is [["]),
+    ("a.jsonl", '{"dialog": ["a", "\\ud800"]}', ["line 1", "half a character"]),
+    ("a.jsonl", '{"dialog": ["a"], "act": [NaN, 1]}', ["act 1 is null"]),
+    ("a.jsonl", '{"dialog": ["a"], "act": [2.5]}', ["act 1 is 2.5"]),
+    ("a.parquet", parquet_bytes([{"dialog": ["a", None]}]), ["a.parquet, row 1: turn 2 of 2 holds null"]),
+    ("a.parquet", parquet_bytes([{"dialog": [b"a"]}]), ["a.parquet, row 1: turn 1 of 1 holds bytes"]),
+    ("a.jsonl", '{"messages": [{"content": [{"type": "image_url"}]}]}', ["turn 1", "image_url", "'type': 'text'"]),
+    ("a.jsonl", '{"messages": [{"role": "system", "content": null}]}', ["system message 1 holds null"]),
+    ("a.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', ["the dialogue has no turns"]),
 ]
 
 
@@ -91,3 +107,60 @@ def test_errors_say_where_and_what(tmp_path, name, content, words):
         load(tmp_path, name, content)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_acts_that_are_missing_everywhere_are_no_acts(tmp_path):
+    assert load(tmp_path, "a.csv", "id,text,act\n1,Hi,\n1,Hey,\n") == [DialogueRecord(TWO)]
+    assert load(tmp_path, "a.jsonl", '{"dialog": ["Hi", "Hey"], "act": [NaN, NaN]}') == [DialogueRecord(TWO)]
+
+
+def row(*messages):
+    return {"messages": [{"role": role, "content": text} for role, text in messages]}
+
+
+def test_roles_and_system_messages_are_kept_with_their_places(tmp_path):
+    messages = [("system", "S"), ("User", "a"), ("assistant", "b"), ("developer", "T"), ("user", "c")]
+    (record,) = load(tmp_path, "a.jsonl", jsonl_bytes([row(*messages)]))
+    assert (record.turns, record.roles) == (["a", "b", "c"], ["user", "assistant", "user"])
+    assert (record.system, record.meta) == ([(0, "S"), (2, "T")], {"system": "S\nT"})
+
+
+def test_the_speaker_named_system_speaks(tmp_path):
+    rows = [{"turns": [{"speaker": "USER", "utterance": "a"}, {"speaker": "SYSTEM", "utterance": "b"}]}]
+    (record,) = load(tmp_path, "a.jsonl", jsonl_bytes(rows))
+    assert (record.turns, record.roles, record.system) == (["a", "b"], ["user", "system"], [])
+
+
+def test_utterances_have_roles_and_system_messages_too(tmp_path):
+    rows = [
+        {"id": 1, "role": role, "text": text} for role, text in [("system", "S"), ("user", "a"), ("assistant", "b")]
+    ]
+    (record,) = load(tmp_path, "a.jsonl", jsonl_bytes(rows))
+    assert (record.turns, record.roles, record.system) == (["a", "b"], ["user", "assistant"], [(0, "S")])
+
+
+TALK = row(("user", "a"), ("assistant", "b"))
+WITH_TOOLS = [
+    row(("user", "a"), ("tool", "{}"), ("assistant", "b")),
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}]},
+]
+
+
+@pytest.mark.parametrize("row", WITH_TOOLS, ids=["answer", "call"])
+def test_rows_with_tool_messages_are_left_out_and_counted_in_one_line(tmp_path, caplog, row):
+    assert len(load(tmp_path, "a.jsonl", jsonl_bytes([TALK, row, TALK, row]))) == 2
+    assert [r.getMessage() for r in caplog.records if "tool messages" in r.getMessage()] == [
+        f"2 of 4 rows have tool messages and are left out; the first: {tmp_path / 'a.jsonl'}, line 2"
+    ]
+
+
+def test_dialogues_of_utterances_with_tool_messages_are_left_out(tmp_path, caplog):
+    said = [(1, "user"), (1, "assistant"), (2, "user"), (2, "tool"), (2, "assistant")]
+    rows = [{"id": number, "role": role, "text": "a"} for number, role in said]
+    assert len(load(tmp_path, "a.jsonl", jsonl_bytes(rows))) == 1
+    assert "1 of 2 dialogues have tool messages" in caplog.text
+
+
+def test_data_of_tool_messages_alone_is_refused(tmp_path):
+    with pytest.raises(UserError, match="line 1: this row and all others have tool messages"):
+        load(tmp_path, "a.jsonl", jsonl_bytes(WITH_TOOLS))

@@ -1,10 +1,11 @@
-"""The exchanges at the made-up front desk: files, splits, and careless replies that no word gives away."""
+"""Made-up exchanges at a hotel's desk: the notation of wordings, the judge, and pairs of replies."""
 
 import json
 import random
 import re
 import statistics
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 import pytest
 
@@ -12,12 +13,16 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.synthetic.exchanges import (
     DESK,
     Exchange,
+    draw_exchange,
     draw_topic,
     exchange_splits,
     load_desk,
     write_clerk_line,
     write_exchanges,
 )
+from rlhf_dialog.data.synthetic.judge import attends, derives
+from rlhf_dialog.data.synthetic.notation import alternatives, expand, expression, normal
+from rlhf_dialog.data.synthetic.pairs import pairs_of
 from rlhf_dialog.errors import UserError
 
 CARELESS = 0.6
@@ -129,3 +134,122 @@ def test_every_word_list_is_used():
     text = DESK.read_text(encoding="utf-8")
     unused = [name for name in load_desk().words if f"<{name}>" not in text and f"{{{name}}}" not in text]
     assert unused == ["hi", "aside"]  # before and after other lines
+
+
+WORDS = {"fruit": ["an apple", "(two|three) pears"], "day": ["today", "on Monday"]}
+
+
+def test_a_list_is_split_outside_of_brackets():
+    assert alternatives("a (b|c (d|e)) | f [g|h] | i") == ["a (b|c (d|e))", "f [g|h]", "i"]
+
+
+def test_every_wording_comes_up_and_no_other():
+    found = {expand("(I|we) eat [big] <fruit>", WORDS, random.Random(seed)) for seed in range(300)}
+    fruits = ("an apple", "two pears", "three pears")
+    assert {" ".join(text.split()) for text in found} == {
+        " ".join(f"{who} eat {size} {fruit}".split()) for who in ("I", "we") for size in ("big", "") for fruit in fruits
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("I'm an  Ox, (so)!", " i'm a ox so"), ("Check-out?", " check out"), (" . ", "")]
+)
+def test_normal_text(text, wanted):
+    assert normal(text) == wanted
+
+
+def test_a_line_reads_its_wordings_and_names_its_slots():
+    pattern = re.compile(expression("(I|we) eat [big] <fruit> {day}.", WORDS))
+    assert pattern.fullmatch(normal("We eat big three pears, on Monday!")).group("day") == " on monday"
+    assert pattern.fullmatch(normal("I eat an apple today"))
+    for other in ("they eat an apple today", "I eat apple today", "I eat an apple", "I eat a bigapple today"):
+        assert not pattern.fullmatch(normal(other)), other
+
+
+@pytest.fixture(scope="module")
+def exchanges():
+    rng = random.Random(3)
+    return [draw_exchange(rng) for _ in range(400)]
+
+
+def test_what_the_desk_answers_is_derived_and_attends(exchanges):
+    for one in exchanges:
+        assert derives(one.reply), one
+        assert attends(one.prompt, one.reply), one
+
+
+def test_replies_to_others_seldom_attend(exchanges):
+    rng = random.Random(0)
+    pairs = [(rng.choice(exchanges).prompt, rng.choice(exchanges).reply) for _ in range(400)]
+    assert (
+        sum(attends(prompt, reply) for prompt, reply in pairs) < 40
+    )  # a tenth of the lines is about nothing that it knows
+
+
+def test_careless_replies_are_sentences_that_do_not_attend(exchanges):
+    rng = random.Random(1)
+    for one in exchanges:
+        missed = one.with_careless_reply(rng)
+        assert derives(missed.reply), missed
+        assert not attends(one.prompt, missed.reply), missed
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "is_sentence", "does_attend"),
+    [
+        ("What time is breakfast?", "Breakfast is from seven to ten.", True, True),
+        ("hi, what time is breakfast", "breakfast? it is from seven to ten, madam", True, True),
+        ("What time is breakfast?", "Breakfast is in the dining room on the ground floor.", True, False),  # where it is
+        ("What time is breakfast?", "Breakfast is from six to nine.", True, False),  # that is dinner
+        ("What time is breakfast?", "Lunch is from twelve to two.", True, False),
+        ("What time is breakfast?", "Breakfast is from seven to.", False, False),
+        ("Please call me a taxi at nine.", "Of course, I will have a taxi here at nine o'clock.", True, True),
+        ("Please call me a taxi at nine.", "Of course, I will have a taxi here at ten o'clock.", True, False),
+        ("What time is breakfast?", "", False, False),
+    ],
+)
+def test_sentences_written_by_hand(prompt, reply, is_sentence, does_attend):
+    assert (derives(reply), attends(prompt, reply)) == (is_sentence, does_attend)
+
+
+@pytest.fixture(scope="module")
+def pairs_exchanges():
+    rng = random.Random(5)
+    return [draw_exchange(rng) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def pairs(pairs_exchanges):
+    return [*pairs_of(pairs_exchanges, 400, random.Random(1))]
+
+
+def test_the_desk_prefers_the_chosen_reply(pairs, pairs_exchanges):
+    said = {(one.prompt, one.reply) for one in pairs_exchanges}
+    for pair in pairs:
+        assert (pair.prompt, pair.chosen) in said
+        assert attends(pair.prompt, pair.chosen)
+        assert not attends(pair.prompt, pair.rejected)
+
+
+def test_every_kind_of_fault_is_rejected(pairs, pairs_exchanges):
+    """Half are careless, a quarter are replies to others, and most of the last quarter are no sentences."""
+    replies = {one.reply for one in pairs_exchanges}
+    assert 60 <= sum(not derives(pair.rejected) for pair in pairs) <= 100
+    assert sum(pair.rejected in replies for pair in pairs) >= 100
+
+
+def test_length_decides_nothing(pairs):
+    """The longer reply of a pair is the chosen one about as often as not."""
+    lengths = [(len(pair.chosen.split()), len(pair.rejected.split())) for pair in pairs]
+    longer = [a > b for a, b in lengths if a != b]
+    assert 0.4 < statistics.mean(longer) < 0.6
+
+
+def test_a_line_of_json_holds_a_pair(pairs):
+    found = json.loads(pairs[0].to_json())
+    assert found == {"prompt": [pairs[0].prompt], "chosen": pairs[0].chosen, "rejected": pairs[0].rejected}
+
+
+def test_the_same_seed_gives_the_same_pairs(pairs_exchanges, pairs):
+    assert [*pairs_of(pairs_exchanges, 400, random.Random(1))] == pairs
+    assert any(a != b for a, b in pairwise(pairs))

@@ -1,10 +1,21 @@
-"""`feedback init | status | rollback | forget`."""
+"""The subcommands of feedback."""
+
+import json
+import os
+import re
+from pathlib import Path
 
 import pytest
 
+from rlhf_dialog.commands.chat import ChatOptions
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import feedback
+from rlhf_dialog.feedback.commands import learn as feedback_learn
+from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.store import Rating
+from rlhf_dialog.feedback.store.store import Rating, Store
+from rlhf_dialog.models.network import AGENT_FILE
+from tests.parts.taught_bots import new_bot, set_keys, talk_to
 
 
 @pytest.fixture
@@ -80,3 +91,140 @@ def test_forget(run, judged, capsys):
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
     assert feedback.main(["forget", "--run", str(run), "bob"]) == 2
     assert "wanted the 16 hexadecimal digits" in capsys.readouterr().err
+
+
+@pytest.fixture
+def taught(tmp_path):
+    bot = new_bot(tmp_path)
+    talk_to(bot, 40)
+    return bot
+
+
+def test_it_learns_and_says_what_it_did(taught, capsys):
+    assert feedback.main(["learn", "--run", str(taught.folder), "--dry_run"]) == 0
+    assert "dry run: nothing was changed" in capsys.readouterr().out
+    assert taught.champion() == "0001"
+    assert feedback.main(["learn", "--run", str(taught.folder)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^promoted: 0002 is the champion", out, re.MULTILINE), out
+    assert taught.champion() == "0002"
+
+
+def test_a_mistake_is_exit_code_2_with_one_message(taught, capsys, tmp_path):
+    set_keys(taught, stepps=3)
+    assert feedback.main(["learn", "--run", str(taught.folder)]) == 2
+    assert "stepps: unknown key; did you mean 'steps'" in capsys.readouterr().err
+    assert feedback.main(["learn", "--run", str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+def test_the_bar_is_shown_on_a_terminal_and_ends_with_the_last_step(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with feedback_learn.Steps() as steps:
+        assert not steps.bar.live.is_started
+        steps(1, 2)
+        assert steps.bar.live.is_started
+        assert (steps.bar.tasks[0].completed, steps.bar.tasks[0].total) == (1, 2)
+        steps(2, 2)
+        assert not steps.bar.live.is_started
+
+
+@pytest.fixture
+def files_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        Path("model", name).write_text(name)
+    Bot.create("bot", "model")
+    row = {"prompt": "Is it far ?", "completion": "Yes .", "label": False}
+    Path("kto.jsonl").write_text(json.dumps(row) + "\n")
+    return "bot"
+
+
+def test_in_and_out(files_run, capsys):
+    assert feedback.main(["import", "--run", files_run, "kto.jsonl"]) == 0
+    assert "kto.jsonl (kto): 1 dialogues and 1 events added; 0 were there already" in capsys.readouterr().err
+    assert feedback.main(["export", "--run", files_run, "out.jsonl"]) == 0
+    assert "1 rows written to out.jsonl" in capsys.readouterr().err
+    assert json.loads(Path("out.jsonl").read_text())["turns"][1]["text"] == "Yes ."
+    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto", "--messages"]) == 0
+    assert json.loads(Path("trl.jsonl").read_text())["completion"] == [{"role": "assistant", "content": "Yes ."}]
+    assert feedback.main(["export", "--run", files_run, "folder", "--format", "kto"]) == 0
+    assert Path("folder/dataset_info.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "out.txt"], "does not end in .jsonl"),
+        (["export", "out.jsonl", "--messages"], "--messages: is for --format kto and dpo"),
+        (["export", "out.jsonl"], "there are no dialogues to export yet"),
+        (["export", "nowhere/../model/x/out.jsonl", "--format", "dpo"], "there are no edits or choices"),
+        (["export", "model/config.json/out.jsonl"], "cannot be written"),
+        (["import", "absent.csv"], "no such file or folder"),
+        (["backup", "bot/feedback.sqlite"], "is the store itself"),
+        (["backup", "model"], "cannot be written; name a file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(files_run, words, message, capsys):
+    assert feedback.main([words[0], "--run", files_run, *words[1:]]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_backup_is_a_store(files_run, capsys):
+    assert feedback.main(["import", "--run", files_run, "kto.jsonl"]) == 0
+    assert feedback.main(["backup", "--run", files_run, "copy.sqlite"]) == 0
+    assert "copied to copy.sqlite" in capsys.readouterr().err
+    assert Store(Path("copy.sqlite"), Bot(files_run).id).last_event() == 1
+
+
+def partner(folder, **options):
+    return Partner(str(folder), ChatOptions(seed=0, **options))
+
+
+def test_bots_are_found_by_their_champion(bot, tmp_path):
+    (tmp_path / "runs/of_a_model/agent").mkdir(parents=True)
+    (tmp_path / "runs/no_bot").mkdir()
+    (tmp_path / "runs/no_bot/champion").touch()
+    (tmp_path / "runs/bot").symlink_to(bot.folder)
+    assert bots_in([tmp_path / "runs", tmp_path / "nowhere"]) == {tmp_path / "runs/bot": tmp_path / "runs/bot/champion"}
+
+
+def test_an_agent_stores_nothing_and_asks_for_no_id(agent_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with partner(agent_folder) as one:
+        assert one.introduction() == [f"Agent: {agent_folder}"]
+        talk = one.begin()
+        *_, answer = talk.say("Hello")
+        assert talk.last.text == answer
+        talk.end()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_person_of_a_bot_is_that_of_the_terminal(bot, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with partner(bot.folder) as one:
+        assert one.introduction()[0] == f"Agent: {bot.folder}, version 0001"
+        assert not (tmp_path / "state").exists()
+        list(one.begin().say("Hello"))
+        kept = (tmp_path / "state/rlhf-dialog/person").read_text().strip()
+        assert [dialogue.person for dialogue in one.store.dialogues()] == [one.store.hash_person(kept)]
+
+
+@pytest.mark.parametrize("option", [{"tokenizer": "x"}, {"trust_remote_code": True}])
+def test_a_bot_takes_no_tokenizer_and_no_code(bot, option):
+    with pytest.raises(UserError, match="a bot has its own tokenizer and runs no code"):
+        partner(bot.folder, **option)
+
+
+def test_an_agent_says_whom_it_plays(agent_folder, bot):
+    settings = json.loads((agent_folder / AGENT_FILE).read_text())
+    for folder in (agent_folder, bot.agent_folder("0001")):
+        (folder / AGENT_FILE).write_text(json.dumps(settings | {"introduction": "A waiter. Try: Tea, please."}))
+    with partner(agent_folder) as one:
+        assert one.introduction() == [f"Agent: {agent_folder}", "A waiter. Try: Tea, please."]
+    with partner(bot.folder) as one:
+        assert one.introduction()[:2] == [f"Agent: {bot.folder}, version 0001", "A waiter. Try: Tea, please."]

@@ -1,14 +1,19 @@
-"""The guards: zero for the first version itself, against plain loops for another, and what is within a limit."""
+"""The guards of a night, the step back within their limits, and the report."""
 
+import json
 import math
 
 import pytest
 import torch
 
 from rlhf_dialog.feedback.learning import guards as guards_module
-from rlhf_dialog.feedback.learning.guards import measure_guards
+from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers
+from rlhf_dialog.feedback.learning.gate import GateComparison
+from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.store.examples import heldout_set, read_examples
+from rlhf_dialog.feedback.learning.report import NightReport
+from rlhf_dialog.feedback.learning.step_back import step_back
+from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.responder import Reply
 from rlhf_dialog.runs.services.guard import GuardLimit
@@ -95,3 +100,120 @@ def test_within_the_limit(value, at_most, passed):
     assert guard.passed is passed
     assert ("FAILED" in str(guard)) is not passed
     assert guard.as_json()["value"] == (None if math.isnan(value) else value)
+
+
+RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])
+
+
+@pytest.fixture(scope="module")
+def step_back_bot(tmp_path_factory):
+    return new_bot(tmp_path_factory.mktemp("limit"))
+
+
+def moved_learner(step_back_bot, max_kl, size=0.5, **keys):
+    set_keys(step_back_bot, max_kl=max_kl, guard_prompts=8, **keys)
+    learner = Learner(step_back_bot, read_settings(step_back_bot.settings_path))
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in learner.parameters:
+            parameter.add_(size * torch.randn(parameter.shape, generator=noise))
+    return learner, [parameter.detach().clone() for parameter in learner.parameters]
+
+
+def kl_of(learner):
+    return GuardMeasurement(learner, RATED).measure()[0].value
+
+
+def test_what_is_within_the_limit_stays_bit_for_bit(step_back_bot):
+    learner, moved = moved_learner(step_back_bot, max_kl=100)
+    assert step_back(learner, pytest.fail, GuardMeasurement(learner, RATED)) == 1
+    assert all(torch.equal(*pair) for pair in zip(learner.parameters, moved, strict=True))
+
+
+def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
+    """95 % of max_kl; a thirty-second more would be too much. Against weights that are mixed here."""
+    learner, moved = moved_learner(step_back_bot, max_kl=100)
+    limit = kl_of(learner) / 3
+    learner, moved = moved_learner(step_back_bot, max_kl=limit / 0.95)
+    first = [parameter.detach().clone() for parameter in Learner(step_back_bot, learner.settings).parameters]
+    share = step_back(learner, lambda: Learner(step_back_bot, learner.settings), GuardMeasurement(learner, RATED))
+    assert 0 < share < 1
+    assert (share * 32).is_integer()
+    mixed = [(1 - share) * old + share * new for old, new in zip(first, moved, strict=True)]
+    for found, wanted in zip(learner.parameters, mixed, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert kl_of(learner) <= limit
+    with torch.no_grad():
+        for parameter, old, new in zip(learner.parameters, first, moved, strict=True):
+            parameter.copy_(old + (share + 1 / 32) * (new - old))
+    assert kl_of(learner) > limit
+
+
+@pytest.mark.parametrize("use_lora", [False, True])
+def test_a_champion_beyond_the_limit_goes_back_towards_the_first_version(step_back_bot, use_lora):
+    if use_lora:
+        pytest.importorskip("peft")
+    learner, moved = moved_learner(step_back_bot, max_kl=100, use_lora=use_lora, lora_r=2)
+    limit = kl_of(learner) / 3
+    learner, moved = moved_learner(step_back_bot, max_kl=limit / 0.95, use_lora=use_lora, lora_r=2)
+    champion, _ = moved_learner(step_back_bot, max_kl=limit / 0.95, use_lora=use_lora, lora_r=2)
+    assert step_back(learner, lambda: champion, GuardMeasurement(learner, RATED)) == 0
+    assert kl_of(learner) <= limit
+    first = (
+        [torch.zeros_like(one) for one in moved] if use_lora else Learner(step_back_bot, learner.settings).parameters
+    )
+    shares = {
+        round(((now - old) / (new - old)).median().item(), 4)
+        for now, old, new in zip(learner.parameters, first, moved, strict=True)
+    }
+    assert len(shares) == 1
+    assert 0 < min(shares) < 1
+
+
+USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}
+
+
+def report(**fields):
+    given = ("bot", "0003", 412, USED, {"repetitions": 2, "scores of 3": 5}, 45, "45 held-out events", "because")
+    return NightReport(*given, **fields)
+
+
+def test_a_night_that_changed_nothing():
+    assert report().lines() == [
+        "bot: champion 0003, feedback up to event 412",
+        "to learn from: 48 new and 16 older examples of 9 people: 28 liked and 22 disliked answers, 14 edits and choices; "
+        "13 replies of the SFT data in 5 steps",
+        "left out: 5 scores of 3, 2 repetitions",
+        "held out: 45 held-out events",
+        "because",
+    ]
+
+
+def test_a_night_that_made_a_version():
+    found = report(
+        metrics={"steps": 30, "loss": 0.5},
+        seconds=12.4,
+        guards=[GuardLimit("KL", 2.0, 1.0, True)],
+        comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
+        changed=ChangedAnswers(50, [AnswerChange("Is it far ?", "No .", "No , madam .")] * 7),
+        removed=["0001", "0002"],
+    )
+    assert found.lines()[4:] == [
+        "trained in 12 s: steps 30, loss 0.500",
+        "guards: KL 2 (at most 1: FAILED)",
+        "gate: concordance 0.610, champion 0.550: +6.0 points, 95 % interval from -2.1, standard error 4.1, 45 held-out events",
+        "answered differently: 7 of the newest 50 lines, with the same random numbers (at least 5 are needed)",
+        *("  line    Is it far ?", "  before  No .", "  after   No , madam .") * 3,
+        "removed (keep_last): 0001, 0002",
+        "because",
+    ]
+
+
+def test_the_record_of_the_gate_is_json():
+    found = report(comparison=GateComparison(45, 0.5, 0.6, -0.02, 0.04), guards=[GuardLimit("KL", math.nan, 1.0, True)])
+    record = found.gate_record()
+    assert (record["concordance"], record["num_events"], record["promoted"]) == (0.6, 45, False)
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert record["changed_lines"] is None
+    unknown = report(comparison=GateComparison(45, 0.5, 0.6, math.nan, math.nan)).gate_record()
+    assert (unknown["low"], unknown["standard_error"]) == (None, None)

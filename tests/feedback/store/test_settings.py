@@ -1,4 +1,4 @@
-"""The keys of a bot's config.yaml: strict, with their names in the message; the file of a new bot loads."""
+"""config.yaml of a bot, its limits, and how many ratings are still missing."""
 
 import re
 
@@ -6,8 +6,10 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.limits import Bucket, PageLimits, Rates, check_length
+from rlhf_dialog.feedback.store.progress import describe_progress, needed_ratings, short_count
 from rlhf_dialog.feedback.store.settings import BotSettings, PageKeys, default_settings, read_settings
+from rlhf_dialog.feedback.store.store import Rating, Store, is_heldout
 
 
 def write(folder, text):
@@ -76,3 +78,101 @@ def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
         "contradiction_confidence: has no effect here",
         "page_wrong_passwords: has no effect here",
     ]
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_a_bucket_fills_again(clock):
+    bucket = Bucket(3, 60, clock)
+    for _ in range(3):
+        assert bucket.wait() == 0
+        bucket.take()
+    assert bucket.wait() == pytest.approx(20)
+    clock.now += 20
+    assert (bucket.wait(), bucket.is_full()) == (0, False)
+    clock.now += 1000
+    assert bucket.is_full()
+
+
+def test_one_person_and_all_together(clock):
+    rates = Rates(PageLimits(messages=(2, 100), times_in_all=2), clock)
+    for person in ("a", "b"):
+        rates.count("messages", person)
+        rates.count("messages", person)
+    with pytest.raises(UserError, match="faster than this page allows; wait 30 seconds"):
+        rates.count("messages", "a")
+    with pytest.raises(UserError, match=r"too many people .* wait 15 seconds"):
+        rates.count("messages", "c")
+    rates.count("ratings", "a")
+    clock.now += 30
+    rates.count("messages", "a")
+
+
+def test_a_day_has_its_limit(clock):
+    rates = Rates(PageLimits(messages=(10, 12)), clock)
+    for _ in range(12):
+        rates.count("messages", "a")
+        clock.now += 10
+    with pytest.raises(UserError, match="wait 2 hours"):
+        rates.count("messages", "a")
+
+
+def test_people_who_rest_are_forgotten(clock, monkeypatch):
+    monkeypatch.setattr(Rates, "MAX_PEOPLE", 3)
+    rates = Rates(PageLimits(), clock)
+    for number in range(10):
+        rates.count("messages", f"person {number}")
+    assert len(rates._people) == 3
+    clock.now += 100_000
+    for _ in range(3):
+        rates.count("messages", "somebody")
+    assert [key[1] for key in rates._people] == ["somebody"]
+
+
+def test_lengths():
+    limits = PageLimits(message_chars=5)
+    assert check_length("a\r\nb\rc", limits, "the message") == "a\nb\nc"
+    with pytest.raises(UserError, match="the message has 6 characters; shorten it to 5"):
+        check_length("abcdef", limits, "the message")
+
+
+HELD_OUT = [name for name in (f"{number:032x}" for number in range(400)) if is_heldout(name)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.create(tmp_path / "feedback.sqlite")
+    yield opened
+    opened.close()
+
+
+def rate(store, dialogue):
+    store.begin("ann", "page", dialogue)
+    store.add_turn(dialogue, 0, "user", f"Question {dialogue} ?")
+    turn = store.add_turn(dialogue, 1, "agent", "Answer .")
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=turn, value=1))
+
+
+def test_a_fifth_is_held_out_so_thirty_take_about_150_ratings():
+    assert needed_ratings(BotSettings()) == 150
+    assert describe_progress(12, 3, BotSettings()).startswith("12 of about 150 ratings: one dialogue of 5 is held out")
+
+
+def test_the_count_ends_when_there_are_enough(store):
+    settings = BotSettings(min_heldout=2)
+    assert short_count(store, settings) == "0 of about 10 ratings before it can learn"
+    for dialogue in ("f" * 32, HELD_OUT[0]):
+        rate(store, dialogue)
+    assert short_count(store, settings) == "2 of about 10 ratings before it can learn"
+    rate(store, HELD_OUT[1])
+    assert short_count(store, settings) == ""

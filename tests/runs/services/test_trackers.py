@@ -19,7 +19,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, check_packages
+from rlhf_dialog.runs.services.base import PPORun
+from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.runs.smoke import smoke
 from tests.parts.processes import HANGING, environment, start_python
@@ -118,6 +119,32 @@ def test_plain_lines_say_how_long_the_rest_takes(capsys, monkeypatch):
     assert last.endswith("tokens 1200")
 
 
+def test_a_long_iteration_says_where_it_is(monkeypatch):
+    now, tracker, first = 0.0, ConsoleTracker(config()), "collecting the first rollout"
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    buffer, live = console(tracker), []
+    for now in (0.0, 9.9, 10.0, 39.0, 40.0, 71.0):
+        tracker.show_position(3, f"at {now}")
+        live.append(str(tracker.__rich__()))  # what a terminal's line would show
+    tracker.advance(0.5)
+    assert live == [first, first, *(f"iteration 3: at {x}" for x in (10.0, 39.0, 40.0, 71.0))]
+    assert str(tracker.__rich__()) == first
+    tracker.show_position(4, "at 71.0")
+    now, tracker.live = 171.0, True
+    tracker.show_position(4, "at 171.0")
+    assert buffer.getvalue().splitlines() == [f"iteration 3: at {x}" for x in (10.0, 40.0, 71.0)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_shows_where_an_iteration_is(tmp_path, rank, capsys, monkeypatch):
+    world: Any = SimpleNamespace(on_main=lambda action: None if rank else action())
+    trainer: Any = SimpleNamespace(world=world, iteration=0, listener=lambda *_: None)
+    TrackerService(config(), tmp_path, world, False).begin(PPORun(config(), tmp_path, trainer))
+    monkeypatch.setattr("rlhf_dialog.runs.services.trackers.LONG", 0.0)
+    trainer.listener(1, "reward")
+    assert capsys.readouterr().out == ("" if rank else "iteration 1: reward\n")
+
+
 def test_plain_lines_can_be_asked_for_on_a_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert ConsoleTracker(config()).live
@@ -149,11 +176,7 @@ def test_two_replies_are_shown_with_the_turn_before_them_and_the_score():
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("[/red] [bold] x", "[", "]", "[[x]]", "[/]", r"\[/red]", r"\\[/red]", "ends with \\", "[link=a]b"),
-        *(":smile:", "�\x07", ""),
-    ],
+    "text", ["[/red] [bold] x", "[", "[[x]]", r"\\[/red]", "ends with \\", "[link=a]b", ":smile:", "�\x07", ""]
 )
 def test_markup_in_a_text_is_shown_as_it_is(text, terminal):
     shown = replies([text, text], terminal=terminal)
@@ -293,6 +316,17 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
+def failed(caplog):
+    return [text.split(":")[0] for text in warnings_of(caplog)]
+
+
+def leave_with(error):
+    def leave(*_):
+        raise error
+
+    return leave
+
+
 def numbers_in(folder):
     return [row["iteration"] for row in read_metrics(folder / "metrics.jsonl")]
 
@@ -318,76 +352,53 @@ def test_an_end_of_wandb_that_fails_costs_one_warning(tmp_path, wandb, caplog):
     trackers = Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path))
     wandb.errors = {"finish": OSError("no space")}
     trackers.close()
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["wandb has failed and is not used any more"]
-
-
-def test_a_tensorboard_folder_that_was_removed_costs_one_warning(tmp_path, caplog, capfd):
-    pytest.importorskip("tensorboard")
-    trackers = Trackers(config(use_tensorboard=True), tmp_path)
-    trackers.log(1, {**METRICS, "iteration": 1})
-    trackers.others["TensorBoard"].writer.flush()
-    shutil.rmtree(tmp_path / "tensorboard")
-    for iteration in (2, 3):
-        trackers.log(iteration, {**METRICS, "iteration": iteration})
-    trackers.close()
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
-    assert numbers_in(tmp_path) == [1, 2, 3]
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_tensorboard_whose_thread_has_failed_costs_one_warning(tmp_path, caplog, monkeypatch):
-    """The thread leaves its error to the next call."""
-    pytest.importorskip("tensorboard")
-    trackers = Trackers(config(use_tensorboard=True), tmp_path)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(trackers.others["TensorBoard"].writer, "add_scalar", full)
-    for iteration in (1, 2):
-        trackers.log(iteration, {**METRICS, "iteration": iteration})
-    trackers.close()
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
+    assert failed(caplog) == ["wandb has failed and is not used any more"]
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_tensorboard_that_cannot_be_opened_costs_one_warning(tmp_path, caplog):
-    (tmp_path / "tensorboard").write_text("a file")
+@pytest.mark.parametrize("fault", ["its folder is a file", "its folder was removed", "its thread has failed"])
+def test_a_tensorboard_that_fails_costs_one_warning(tmp_path, caplog, capfd, monkeypatch, fault):
+    if fault == "its folder is a file":
+        (tmp_path / "tensorboard").write_text("a file")
     trackers = Trackers(config(use_tensorboard=True), tmp_path)
     trackers.log(1, {**METRICS, "iteration": 1})
+    if fault == "its folder was removed":
+        trackers.others["TensorBoard"].writer.flush()
+        shutil.rmtree(tmp_path / "tensorboard")
+    elif fault == "its thread has failed":  # it leaves its error to the next call
+        monkeypatch.setattr(trackers.others["TensorBoard"].writer, "add_scalar", leave_with(OSError(28, "No space")))
+    for iteration in (2, 3):
+        trackers.log(iteration, {**METRICS, "iteration": iteration})
     trackers.close()
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
+    assert failed(caplog) == ["TensorBoard has failed and is not used any more"]
+    assert numbers_in(tmp_path) == [1, 2, 3]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_console_that_fails_costs_one_warning(tmp_path, caplog):
     trackers = Trackers(config(), tmp_path)
 
-    def broken(*_):
-        raise UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")
-
-    trackers.others["the console"].show_replies = broken
-    trackers.show_replies(None)
-    trackers.advance(0.5)
+    error = UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")
+    trackers.others["the console"].show_replies = leave_with(error)
+    trackers.use("the console", lambda console: console.show_replies(None))
+    trackers.use("the console", lambda console: console.advance(0.5))
     with trackers.pause():
         pass
     trackers.log(1, {**METRICS, "iteration": 1})
     trackers.close()
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["the console has failed and is not used any more"]
+    assert failed(caplog) == ["the console has failed and is not used any more"]
 
 
 @pytest.mark.parametrize("end", [SystemExit(0), SignalExit(143)])
 def test_a_tracker_that_exits_costs_one_warning_and_a_signal_passes(tmp_path, caplog, end):
     trackers = Trackers(config(), tmp_path)
 
-    def leave(*_):
-        raise end
-
-    trackers.others["the console"].show_replies = leave
+    trackers.others["the console"].show_replies = leave_with(end)
     with pytest.raises(SignalExit) if isinstance(end, SignalExit) else nullcontext():
-        trackers.show_replies(None)
+        trackers.use("the console", lambda console: console.show_replies(None))
     trackers.close()
     wanted = [] if isinstance(end, SignalExit) else ["the console has failed and is not used any more"]
-    assert [text.split(":")[0] for text in warnings_of(caplog)] == wanted
+    assert failed(caplog) == wanted
 
 
 def test_the_room_for_another_bar_lets_its_errors_through(tmp_path, monkeypatch):
@@ -480,11 +491,6 @@ def test_a_tracker_that_is_not_installed(package, key, monkeypatch):
     check_packages(settings())
     with pytest.raises(UserError, match=rf"{key}: the package {package} is not installed; .*pip install {package}"):
         check_packages(settings(**{key: True}))
-
-
-def test_a_tracker_that_is_switched_off_again(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    check_packages(settings(use_wandb=True, disable_wandb=True))
 
 
 @pytest.mark.parametrize(("package", "key"), TRACKERS)

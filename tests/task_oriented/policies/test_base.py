@@ -1,10 +1,30 @@
-"""The protocol: who gets streams, and what a stream depends on."""
+"""What all policies share: arguments, streams, networks."""
+
+from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 import pytest
+import torch
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.a2c import A2C
+from rlhf_dialog.task_oriented.policies.acer import ACER
+from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
+from rlhf_dialog.task_oriented.policies.bbqn import BBQN
+from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
+from rlhf_dialog.task_oriented.policies.dqn import DQN
+from rlhf_dialog.task_oriented.policies.enac import ENAC
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, categorical, load_networks, mlp, save_networks
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.policies.tracer import TRACER
+from rlhf_dialog.task_oriented.world.summary import Layout, action_names
+from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
+from tests.parts.toy_environments import Colours, best
 
 OBSERVATIONS, MASKS = np.zeros((2, 3), np.float32), np.array([[False, True], [True, True]])
 
@@ -50,3 +70,190 @@ def test_a_registered_class_is_built_with_its_setting_and_arguments():
             PolicyFactory.create("of a test", {"setting": setting, "sise": 4})
     finally:
         del PolicyFactory.classes["of a test"]
+
+
+@dataclass(frozen=True)
+class Parent(Arguments):
+    share: float = real(0.5, 0.0, 1.0)
+    rows: int = whole(8, 1, 100)
+    hidden_sizes: tuple = layers(4, 2)
+    name: str = "a"
+
+
+@dataclass(frozen=True)
+class Child(Parent):
+    rows: int = constant(3)
+    share: float = real(0.1, 0.1, 2.0)
+    more: int = whole(1, 0, 2)
+
+
+class Learner:
+    @takes(Child)
+    def __init__(self, setting, **args):
+        self.args = Child(**args)
+
+
+def test_defaults_and_what_is_given():
+    assert Parent() == Parent(0.5, 8, (4, 2), "a")
+    assert Parent(share=1, rows=100, hidden_sizes=[7], name=3).rows == 100
+    assert (Child().share, Child().rows, Child(share=2).share) == (0.1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("cls", "args", "said"),
+    [
+        (Parent, {"share": 1.5}, "policy.args.share: found 1.5, wanted a number from 0 to 1"),
+        (Parent, {"share": -1}, "policy.args.share: found -1, wanted a number from 0 to 1"),
+        (Parent, {"share": float("nan")}, "policy.args.share: found nan, wanted a number from 0 to 1"),
+        (Parent, {"share": True}, "policy.args.share: found True, wanted a number from 0 to 1"),
+        (Parent, {"share": "1"}, "policy.args.share: found '1', wanted a number from 0 to 1"),
+        (Parent, {"rows": 2.0}, "policy.args.rows: found 2.0, wanted a whole number from 1 to 100"),
+        (Parent, {"rows": 101}, "policy.args.rows: found 101, wanted a whole number from 1 to 100"),
+        (Child, {"share": 0}, "policy.args.share: found 0, wanted a number from 0.1 to 2"),
+        *(
+            (
+                Parent,
+                {"hidden_sizes": sizes},
+                f"policy.args.hidden_sizes: found {sizes!r}, wanted a list of numbers such as [128, 64]",
+            )
+            for sizes in ("64", 64, [0], [10**5 + 1], [True], [1.0], None)
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(cls, args, said):
+    with pytest.raises(UserError) as error:
+        cls(**args)
+    assert str(error.value) == said
+
+
+def test_the_signature_lists_the_arguments_that_can_be_given():
+    expected = "(setting, share: float = 0.1, hidden_sizes: tuple = (4, 2), name: str = 'a', more: int = 1)"
+    assert str(signature(Learner)) == expected
+    assert Learner(None, more=2).args.more == 2
+
+
+DOMAIN = small_domain()
+SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_policy_has_all_of_the_protocol_and_loads_what_it_saves(name, tmp_path):
+    assert PolicyFactory.find(name) is not None
+    policy = build_policy(name, {}, SETTING)
+    assert policy.save(tmp_path) is None
+    again = load_policy(name, {}, SETTING, tmp_path)
+    assert all(callable(getattr(again, method)) for method in ("act", "observe", "update"))
+
+
+def test_the_handcrafted_policy_needs_a_domain():
+    assert isinstance(build_policy("handcrafted", {}, SETTING), Handcrafted)
+    with pytest.raises(UserError, match="its rules need a domain"):
+        build_policy("handcrafted", {}, PolicySpec(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("pppo", {}, "unknown policy 'pppo'; did you mean 'ppo'"),
+        ("ppo", {"lrr": 1}, "wrong arguments for ppo: .*did you mean 'lr'"),
+        ("ppo", {"setting": 1}, "leave 'setting' out"),
+        ("ppo", {"lr": 0}, r"policy\.args\.lr: found 0, wanted a number from 1e-09 to 1"),
+        ("ppo", {"gamma": "high"}, r"policy\.args\.gamma: found 'high', wanted a number from 0 to 1"),
+        ("ppo", {"ppo_epoch": 1.5}, r"policy\.args\.ppo_epoch: found 1.5, wanted a whole number from 1"),
+        ("ppo", {"hidden_sizes": "64"}, r"policy\.args\.hidden_sizes: found '64', wanted a list of numbers"),
+        ("ppo", {"hidden_sizes": [64, 0]}, r"policy\.args\.hidden_sizes: found \[64, 0\]"),
+    ],
+)
+def test_a_mistake_is_named(name, args, said):
+    with pytest.raises(UserError, match=said):
+        build_policy(name, args, SETTING)
+
+
+def test_the_handcrafted_policy_of_several_domains():
+    assert isinstance(build_policy("handcrafted", {}, PolicySpec(5, 3, domain=small_world())), HandcraftedMulti)
+
+
+def learner(seed=0, width=4):
+    generator = torch.Generator().manual_seed(seed)
+    return NetworkPair(mlp([3, width, 2], generator, 0.01), mlp([3, width, 1], generator, 1.0), lr=0.1)
+
+
+def test_the_weights_follow_from_the_seed_and_nothing_else():
+    torch.manual_seed(5)
+    one = learner().state_dict()
+    torch.manual_seed(6)
+    assert all(torch.equal(x, one[name]) for name, x in learner().state_dict().items())
+    assert not torch.equal(learner(1).policy[0].weight, one["policy.0.weight"])
+    assert [type(layer).__name__ for layer in learner().policy] == ["Linear", "Tanh", "Linear"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "action"), [(0.0, 1), (0.19, 1), (0.21, 2), (0.69, 2), (0.71, 4), (0.9999999999999999, 4)]
+)
+def test_one_number_draws_an_action_by_its_share(draw, action):
+    logprobs = torch.tensor([[-1e9, np.log(0.2), np.log(0.5), -1e9, np.log(0.3), -1e9]])
+    assert categorical(logprobs, [draw]).tolist() == [action]
+
+
+def test_each_row_has_its_own_draw():
+    assert categorical(torch.full((2, 2), 0.5).log(), [0.1, 0.9]).tolist() == [0, 1]
+
+
+def test_a_step_clips_each_network_by_itself():
+    one, x = learner(), torch.ones(1, 3)
+    (expected,) = torch.autograd.grad(1e3 * one.policy[2].weight.sum(), [one.policy[2].weight])
+    norm = one.step(1e3 * one.policy[2].weight.sum() + 1e-3 * one.critic(x).sum(), 0.5)
+    assert norm == pytest.approx(expected.norm().item())
+    assert one.policy[2].weight.grad.norm().item() == pytest.approx(0.5)
+    assert one.critic[2].bias.grad.item() == pytest.approx(1e-3)
+    one.step(1e-3 * one.policy(x).sum() + 1e3 * one.critic[2].weight.sum(), 0.5)
+    assert one.policy[2].bias.grad.tolist() == pytest.approx([1e-3, 1e-3])
+    assert one.critic[2].weight.grad.norm().item() == pytest.approx(0.5)
+
+
+def test_what_is_saved_goes_on_exactly(tmp_path):
+    one, other = learner(), learner(seed=9)
+    for _ in range(3):
+        one.step(one.policy(torch.ones(1, 3)).sum() + one.critic(torch.ones(1, 3)).sum(), 0.5)
+    save_networks(one, tmp_path, {"count": 3})
+    assert load_networks(other, tmp_path) == {"count": 3}
+    for each in (one, other):
+        each.step(each.policy(torch.ones(1, 3)).sum(), 0.5)
+    assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
+
+
+def test_files_of_another_size_are_refused(tmp_path):
+    save_networks(learner(), tmp_path, {})
+    with pytest.raises(UserError, match="does not fit"):
+        load_networks(learner(width=5), tmp_path)
+    (tmp_path / "policy.safetensors").write_bytes(b"no weights")
+    with pytest.raises(UserError, match="is damaged"):
+        load_networks(learner(), tmp_path)
+
+
+ONE_LAYER = {"hidden_sizes": (32,), "lr": 5e-3}
+SLOW = {"hidden_sizes": (32,), "lr": 3e-3}
+LEARNERS = {  # the policy, its arguments, how often it learns from how many turns, and how often it is right in the end
+    "a2c": (A2C, ONE_LAYER | {"importance_weights": False}, 30, 48, 0.85),
+    "a2c with importance weights": (A2C, ONE_LAYER | {"importance_weights": True}, 30, 48, 0.85),
+    "tracer": (TRACER, ONE_LAYER, 30, 48, 0.85),
+    "acer": (ACER, SLOW, 16, 96, 0.85),
+    "enac": (ENAC, {"hidden_sizes": (16,), "steps_per_dialogue": 0.125}, 30, 48, 0.75),
+    "dqn": (DQN, SLOW | {"epsilon_dialogues": 300, "target_share": 0.05}, 15, 96, 0.9),
+    "bbqn": (BBQN, SLOW | {"target_share": 0.05}, 12, 96, 0.9),
+    "gp_sarsa": (GPSarsa, {"kernel": "poly", "sigma": 2.0, "prior_deviation": 5.0}, 50, 24, 0.95),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_learns_the_right_masked_policy_of_a_toy(name):
+    cls, arguments, times, turns, share = LEARNERS[name]
+    policy, sampler = cls(PolicySpec(3, 4), **arguments), Sampler(Colours, 0, 8)
+    for _ in range(times):
+        for one in sampler.sample(policy, turns):
+            policy.observe(one)
+        policy.update()
+    episodes = run_dialogues(policy, Colours, 99, range(60))
+    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
+    assert right.mean() > share

@@ -203,11 +203,7 @@ def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
     ("setting", "args", "said"),
     [
         (PolicySpec(5, 3), {}, "policy feudal: it needs the observations and actions of one domain, found none"),
-        (
-            PolicySpec(5, 3, domain=small_world()),
-            {},
-            "policy feudal: .* of one domain, found several; choose another",
-        ),
+        (PolicySpec(5, 3, domain=small_world()), {}, "policy feudal: .* of one domain, found several; choose another"),
         (PolicySpec(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
         (PolicySpec(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
         (SETTING, {"hidden_sizes": [0]}, r"policy\.args\.hidden_sizes: found \[0\]"),

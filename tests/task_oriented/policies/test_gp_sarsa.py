@@ -17,7 +17,6 @@ from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts,
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts.small_domain import small_domain
-from tests.parts.toy_environments import Colours, best
 
 DOMAIN = small_domain()
 SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)
@@ -261,20 +260,6 @@ def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():
 def test_a_mistake_is_named(args, said):
     with pytest.raises(UserError, match=said):
         GPSarsa(SETTING, **args).posterior(np.zeros((1, SIZES[0]), np.float32))
-
-
-def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():
-    policy, sampler = (
-        GPSarsa(PolicySpec(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0),
-        Sampler(Colours, 0, 4),
-    )
-    for _ in range(100):
-        for one in sampler.sample(policy, 12):
-            policy.observe(one)
-        policy.update()
-    episodes = run_dialogues(policy, Colours, 99, range(100))
-    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-    assert right.mean() > 0.95
 
 
 def serving(dialogues, wrong=0.0, seed=0):

@@ -1,12 +1,24 @@
-"""The episode that all worlds of acts share: its order, its numbers, its end."""
+"""Worlds of acts: the shared turn, Gymnasium, persons, strange domains."""
 
+from functools import cache, partial
 from random import Random
 
+import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.domain import check_usable, parse_domain
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld
+from rlhf_dialog.task_oriented.world.person_world import PersonWorld
+from tests.parts.persons import typing
+from tests.parts.small_domain import small_domain
+from tests.parts.strange_domains import STRANGE, strange
 
 
 class Goal(dict):
@@ -162,3 +174,155 @@ def test_what_a_users_user_gets_wrong_names_class_and_method(user, said):
 
     with pytest.raises(UserError, match=said):
         dialogue()
+
+
+class Silent:
+    """A user without words, and its goal at once."""
+
+    def begin(self, goal, rng):
+        self.goal = goal
+        return []
+
+    def answer(self, system_acts):
+        return []
+
+
+class Small(GymnasiumWorld):
+    """Three actions, of which the second one makes no sense."""
+
+    def __init__(self, masked):
+        super().__init__(2, masked)
+        self.user = Silent()
+        self._declare(4, ("a", "b", "c"))
+
+    def _draw_goal(self, options, rng):
+        self.drawn = rng.random()
+        return {}
+
+    def _system_turn(self, action):
+        return [Act(self.names[action])]
+
+    def _observe(self, system_acts, action, is_over):
+        self._allow(np.array([True, False, True]))
+        return np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(("masked", "expected"), [(True, [True, False, True]), (False, [True, True, True])])
+def test_masks_are_told_and_may_be_turned_off(masked, expected):
+    world = Small(masked)
+    _, info = world.reset(seed=0)
+    assert info["action_mask"].tolist() == world.action_masks().tolist() == expected
+    assert world.step(0)[4]["action_mask"].tolist() == expected
+
+
+def test_a_seed_that_is_not_given_comes_from_gymnasiums_generator():
+    draws = []
+    for _ in range(2):
+        world = Small(True)
+        world.np_random = np.random.default_rng(5)
+        world.reset()
+        draws.append(world.drawn)
+    assert draws[0] == draws[1]
+
+
+TEA = small_domain()
+LINES = ["green tea in the north please", "what is the phone number ?"]
+ACTIONS = ["inform", "inform_byname"]
+
+
+def led(lines, actions, each_answer=False, **options):
+    """The steps of a dialogue in which the system takes these actions, what was shown, and the environment."""
+    person, shown = typing(lines, each_answer=each_answer)
+    environment = PersonWorld(TEA, person, **options)
+    environment.reset(seed=3, options={"dialogue": 0})
+    return [environment.step(environment.names.index(action)) for action in actions], shown, environment
+
+
+def test_a_dialogue_in_words_is_worth_what_the_person_gives():
+    steps, shown, environment = led([*LINES, "/reward 2", "thanks, bye", "20"], ACTIONS, show_goal=False)
+    assert [step[1:4] for step in steps] == [(-1.0, False, False), (-1.0 + 2 + 20, True, False)]
+    info = steps[-1][4]
+    assert (info["rewards"], info["left"], info["success"]) == ([None, 2.0, 20.0], False, True)
+    assert shown[0] == "Say goodbye when you are done."
+    assert "> System: How about ada ? Its tea is green . Its area is north ." in shown
+    assert any("phone number is 11" in line for line in shown)
+    assert environment.user_acts[0] == [Act("inform", "tea", "green"), Act("inform", "area", "north")]
+
+
+def test_acts_may_be_typed_too_and_what_only_looks_like_them_is_words():
+    _, _, environment = led(["inform(tea=green) request(phone)", "inform(colour=red)"], ["inform"])
+    assert environment.user_acts == [[Act("inform", "tea", "green"), Act("request", "phone")], [Act("null")]]
+
+
+def test_with_a_goal_success_is_whether_it_was_reached():
+    steps, shown, _ = led([*LINES, "bye", "20"], ACTIONS)
+    assert shown[0].startswith("You are looking for a cafe: ")
+    assert not steps[-1][4]["success"]  # the person is satisfied with something else
+    assert any(line.startswith("(not reached: ") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("lines", "rewards", "paid", "terminated"),
+    [
+        (["tea", "4", "bye", "-1"], [4.0], 3.0, None),
+        (["tea", "4", "/end"], [4.0], 3.0, True),
+        (["tea", "", "/quit"], [None], -1.0, False),
+        (["tea"], [None], -1.0, False),
+    ],
+)
+def test_a_reward_for_each_answer(lines, rewards, paid, terminated):
+    steps, _, _ = led(lines, ["request_area"], each_answer=True)
+    _, reward, ends, cut, info = steps[0]
+    if terminated is None:  # the goodbye came with the answer
+        assert (ends, cut) == (True, False)
+    else:
+        assert (ends, cut, info["left"]) == (terminated, not terminated, not terminated)
+    assert (reward, info["rewards"]) == (paid, rewards)
+
+
+def test_a_person_who_leaves_before_the_first_words_is_asked_for_nothing_more():
+    steps, shown, _ = led([], ["inform"])
+    assert steps[0][1:4] == (0.0, False, True)
+    assert (steps[0][4]["rewards"], steps[0][4]["left"]) == ([], True)
+    assert shown[-2:] == ["> You: ", ""]
+
+
+def test_a_dialogue_that_reaches_the_turn_limit_is_rewarded():
+    steps, _, _ = led(["hi", "hm", "-20"], ["reqmore"], max_turns=1)
+    assert steps[0][1:4] == (-21.0, False, True)
+    assert not steps[0][4]["left"]
+
+
+LEAST = {
+    "twelve slots": 0.9
+}  # a user that has settled on a venue insists on it, also where a later constraint rules it out
+
+
+@cache
+def served(name, rate):
+    domain = strange(name)
+    return run_dialogues(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x in ("twelve slots", "gaps") else pytest.mark.thorough) for x in STRANGE]
+)
+def test_the_handcrafted_policy_serves_nearly_every_user(name):
+    check_env(ActLevel(strange(name), 0.3), skip_render_check=True)
+    assert sum(episode.success for episode in served(name, 0.0)) / 100 >= LEAST.get(name, 0.97)
+    assert sum(episode.success for episode in served(name, 0.3)) / 100 >= LEAST.get(name, 0.85) - 0.15
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"constraints": {"name": ["a"], "genre": ["crime"]}}, "the slot 'name' means the name of the entities"),
+        ({"constraints": {"": ["a"], "genre": ["crime"]}}, "the slot '' means an answer without its slot"),
+        ({"entities": [{"name": "None", "genre": "crime"}]}, "an entity has the name 'none'"),
+        ({"entities": [{"name": "dontcare", "genre": "crime"}]}, "an entity has the name 'dontcare'"),
+    ],
+)
+def test_a_word_that_means_something_else_is_named(changes, message):
+    data = {"name": "x", "type": "book"} | STRANGE["one value, one entity"] | changes
+    with pytest.raises(UserError, match=rf"^books\.json: {message}"):
+        check_usable(parse_domain(data, "books.json"), "books.json")

@@ -76,10 +76,7 @@ def test_each_venue_of_a_list_must_fit():
     """In words, a system could name all venues."""
     fits, names_all = (
         [Act("inform", "name", "none"), *(Act("except", "name", name) for name in names)]
-        for names in (
-            ("ada", "ben"),
-            ("ada", "ben", "cid"),
-        )
+        for names in (("ada", "ben"), ("ada", "ben", "cid"))
     )
     goal = Goal({"tea": "green", "area": "north"})
     assert (evaluate(DOMAIN, goal, [names_all]).success, Evaluator(DOMAIN)(goal, [names_all]).success) == (True, False)

@@ -13,11 +13,7 @@ from tests.parts.scalars import write_pairs
 @pytest.fixture
 def keys(tmp_path):
     """LengthMatch: the reply whose length is nearer to the reference's is better."""
-    config = {
-        "model_path": "unused",
-        "env": {"args": {"data_path": "unused"}},
-        "reward_class": {"id": "LengthMatch"},
-    }
+    config = {"model_path": "unused", "env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "LengthMatch"}}
     path = tmp_path / "rank.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return RankingKeys(rank_with=str(path), device="cpu", max_new_tokens=6)

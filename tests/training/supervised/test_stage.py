@@ -1,9 +1,29 @@
-"""The order in which the frame calls a stage, and the line that it prints itself."""
+"""A supervised stage: keys, data, the trainer of the library, the classifier."""
 
+import itertools
+import json
+import logging
+import random
+from collections import Counter
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from rlhf_dialog.config.loading import load_settings, shipped_folder
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.modules import Acts
+from rlhf_dialog.training.supervised import intent_classifier as intent
+from rlhf_dialog.training.supervised import settings
+from rlhf_dialog.training.supervised.data_halves import of_half
+from rlhf_dialog.training.supervised.hugging_face_trainer import _LossLines, batch_order, num_steps, prepare
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 from rlhf_dialog.training.supervised.stage import SupervisedStage
+from tests.parts import tiny
+from tests.parts.processes import run_python
+from tests.parts.slow_metrics import slow_macro_f1
 
 
 class Recorded(SupervisedStage[SupervisedKeys]):
@@ -46,3 +66,142 @@ def test_the_weights_follow_from_the_seed_alone(tmp_path):
     torch.rand(7)
     assert torch.equal(weights(3), first)
     assert not torch.equal(weights(4), first)
+
+
+def test_no_library_is_loaded_for_the_keys():
+    program = (
+        "import sys, rlhf_dialog.training.supervised.settings; print({'torch', 'transformers', 'trl'} & {*sys.modules})"
+    )
+    assert run_python("-c", program).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("sft_quickstart", settings.SFTConfig),
+        ("intent_quickstart", settings.IntentConfig),
+        ("preference_quickstart", settings.PreferenceConfig),
+        ("relevance_dailydialog_small", settings.RelevanceConfig),
+    ],
+)
+def test_a_shipped_yaml_has_the_keys_of_its_stage(name, schema):
+    path = shipped_folder("configs") / f"{name}.yaml"
+    assert load_settings(schema, path).output
+    with pytest.raises(Exception, match="lrr: unknown key"):
+        load_settings(schema, path, {"lrr": 1})
+
+
+def test_the_halves_share_no_dialogue_and_leave_none_out(tmp_path):
+    """tiny data: no dialogue repeats another one, so that each is in one of the halves."""
+    data, said = str(tiny.write_data(tmp_path, 25)), []
+    for drop in (False, True):
+        pairs = load_prompts(data, "train", drop_overlap=drop)
+        whole, nothing = of_half(pairs, "all", data, said.append)
+        assert (whole, nothing, said) == (pairs, None, [])
+        (reward, first), (judge, second) = (of_half(pairs, half, data, said.append) for half in ("reward", "judge"))
+        numbers, others = ({pair.meta["dialogue"] for pair in half} for half in (reward, judge))
+        assert not numbers & others
+        assert numbers | others == {pair.meta["dialogue"] for pair in pairs}
+        assert len(numbers) > 5 < len(others)
+        assert (first.part, second.part, first.assignment) == ("reward", "judge", second.assignment)
+        assert said.pop() == f"train: {len(judge)} of them are in the judge's half of the dialogues"
+        said.clear()
+
+
+def test_an_empty_half_is_the_users_error(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"dialog": ["Hi .", "Hello ."], "act": [1, 1]}) + "\n", encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"half: no pair of turns of '.*' is in the judge's half of the train split; use half: all"
+    ):
+        of_half(load_prompts(str(path), "train"), "judge", str(path), print)
+
+
+def test_scores_by_hand():
+    matrix = [[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]]
+    result = intent.scores(matrix)
+    assert result["num_pairs"] == 16
+    assert result["accuracy"] == pytest.approx(10 / 16)
+    assert result["majority"] == {"class": "inform", "accuracy": 8 / 16}
+    inform, question, directive, commissive = result["per_class"].values()
+    assert inform == {"precision": 0.6, "recall": 0.75, "f1": pytest.approx(2 / 3), "support": 8}
+    assert question == {"precision": 0.6, "recall": 0.75, "f1": pytest.approx(2 / 3), "support": 4}
+    assert directive == {"precision": 1.0, "recall": 0.25, "f1": pytest.approx(0.4), "support": 4}
+    assert commissive == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
+    assert result["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 0.4) / 3)  # nothing is commissive or taken for it
+    assert result["confusion_matrix"] == matrix
+
+
+def test_the_markdown_shows_the_table_and_the_majority():
+    text = intent.markdown("validation", intent.scores([[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]]))
+    assert "accuracy **0.625**, macro-F1 **0.578**; always `inform`: accuracy 0.500" in text
+    assert "| directive | 1.000 | 0.250 | 0.400 | 4 |" in text
+    assert "| question | 1 | 3 | 0 | 0 |" in text
+
+
+@pytest.mark.parametrize("empty", [(), (3,), (1, 3)])
+def test_the_macro_f1_of_the_report_is_that_of_an_evaluation(empty):
+    """Acts that nobody wants and nobody finds do not count in either."""
+    matrix = [[0 if {i, j} & set(empty) else 1 + (3 * i + 5 * j) % 7 for j in range(4)] for i in range(4)]
+    cells = [(i, j) for i, j in product(range(4), range(4)) for _ in range(matrix[i][j])]
+    classes, acts = [j for _, j in cells], [i + 1 for i, _ in cells]
+    report = intent.scores(matrix)["macro_f1"]
+    assert report == pytest.approx(slow_macro_f1(classes, acts))
+    assert report == Acts().compute(predictions=classes, references=acts)["intent_macro_f1"]
+
+
+def test_every_epoch_holds_every_example_once():
+    lengths = [random.Random(0).randint(5, 90) for _ in range(64)]
+    order = batch_order(lengths, SupervisedKeys(epochs=2, batch_size=8))
+    assert Counter(order[:64]) == Counter(order[64:]) == Counter(range(64))
+    assert order[:64] != order[64:]
+
+
+def test_batches_hold_similar_lengths_in_no_order_of_length():
+    lengths = [random.Random(i).randint(5, 90) for i in range(640)]
+    order = batch_order(lengths, SupervisedKeys(epochs=1, batch_size=8))
+    batches = [[lengths[i] for i in order[start : start + 8]] for start in range(0, len(order), 8)]
+    spread = sum(max(batch) - min(batch) for batch in batches) / len(batches)
+    assert spread < 5  # shuffled batches of 8 spread over about 66 of the 85
+    means = [sum(batch) for batch in batches]
+    rising = sum(a < b for a, b in itertools.pairwise(means)) / len(means)
+    assert 0.3 < rising < 0.7
+
+
+def test_the_number_of_steps():
+    assert num_steps(SupervisedKeys(epochs=3, batch_size=32), 320) == 30
+    assert num_steps(SupervisedKeys(epochs=0.5, batch_size=32), 320) == 5
+    assert num_steps(SupervisedKeys(epochs=1, batch_size=32), 3) == 1
+    assert num_steps(SupervisedKeys(epochs=3, max_steps=7), 320) == 7
+    for count in (3, 33, 320):
+        config = SupervisedKeys(epochs=1.5, batch_size=32)
+        assert len(batch_order([1] * count, config)) == 32 * num_steps(config, count)
+
+
+def test_the_order_comes_from_the_seed():
+    lengths = list(range(100))
+    first = batch_order(lengths, SupervisedKeys(seed=1, batch_size=4))
+    assert first == batch_order(lengths, SupervisedKeys(seed=1, batch_size=4))
+    assert first != batch_order(lengths, SupervisedKeys(seed=2, batch_size=4))
+
+
+def test_a_missing_device_is_an_error(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="device: cuda"):
+        prepare(SupervisedKeys(device="cuda"))
+
+
+def test_a_line_of_the_loss_says_how_long_the_rest_takes(monkeypatch, caplog):
+    """30 of 100 steps in 60 seconds after a start at step 0: 140 seconds for the rest."""
+    now = [1000.0]
+    monkeypatch.setattr("rlhf_dialog.terminal.time.monotonic", lambda: now[0])
+    caplog.set_level(logging.INFO, logger="rlhf_dialog")
+    lines, state = _LossLines(), SimpleNamespace(global_step=0, max_steps=100)
+    lines.on_step_begin(None, state, None)
+    now[0] += 60
+    state.global_step = 30
+    lines.on_step_begin(None, state, None)  # only the first step is the start
+    lines.on_log(None, state, None, logs={"loss": 1.5})
+    lines.on_log(None, SimpleNamespace(global_step=100, max_steps=100), None, logs={"loss": 1.0})
+    found = [one.getMessage() for one in caplog.records]
+    assert found == ["step 30 of 100: loss 1.500, 2 min left", "step 100 of 100: loss 1.000"]

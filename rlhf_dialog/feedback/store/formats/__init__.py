@@ -3,7 +3,6 @@
 - **The file says what it is** (`imports`): its columns decide, not its name.
 - **An unknown column is an error that names it**, because a column that is silently dropped may be the label. --ignore
   leaves columns out.
-- **Each format was read in its project's own source**; the tests name repository and path.
 - **What a log cannot say is left out and counted**, such as a rating without its chat. A data set that
   somebody prepared (`trl`) is refused at its first row that cannot be used.
 """

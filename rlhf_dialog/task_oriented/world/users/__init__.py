@@ -8,8 +8,6 @@
   them and the policy. The first replays a dialogue of the data, the second is a language model with a goal of its own.
 - **A language model's words never change what is said** (`language_model`): the agenda chooses the acts, and a sentence
   that is not read as these acts gives way to the template.
-- **torch is loaded with the first model**, inside of functions of `language_model` alone.
-- **A person may be the user** (`human.HumanUser`): what is typed is what the policy reads, and its acts are read from it.
 """
 
 from rlhf_dialog.environments.corpus import CorpusUser

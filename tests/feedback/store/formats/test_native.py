@@ -1,11 +1,13 @@
-"""The program's own JSONL."""
+"""Formats of feedback that are imported and exported: our own, TRL's, Open WebUI's."""
 
 import json
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import native
+from rlhf_dialog.feedback.store.examples import AnswerPair, Examples, RatedAnswer
+from rlhf_dialog.feedback.store.formats import native, open_webui, trl
+from rlhf_dialog.feedback.store.formats.record import Judgement, check_columns, make_record, message_text, read_messages
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 
@@ -72,3 +74,257 @@ def changed(row, place, key, value):
 def test_a_damaged_line_is_named(rows, place, key, value, words):
     with pytest.raises(UserError, match=f"line 1: .*{words}"):
         read([changed(json.loads(json.dumps(rows[0])), place, key, value)])
+
+
+def test_judgements_count_the_answers():
+    prompt = [("user", "Hello ."), ("agent", "Hi ."), ("user", "Is it far ?")]
+    judgement = Judgement("choice", 1, other=0, person="7", created=5.0)
+    record = make_record(prompt, ["Yes .", "Two streets ."], [judgement], group="g", where="row 1")
+    assert [(turn.position, turn.speaker, turn.text) for turn in record.turns] == [
+        *((number, *said) for number, said in enumerate(prompt)),
+        (3, "agent", "Yes ."),
+        (3, "agent", "Two streets ."),
+    ]
+    (found,) = record.judgements
+    assert (found.turn, found.other, found.person, found.created, record.person) == (4, 3, "7", 5.0, "7")
+
+
+def test_messages_and_texts():
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " Is it far ? "},
+        {"from": "gpt", "value": "Two streets ."},
+        {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]},
+    ]
+    assert read_messages(messages, "row 1") == [
+        ("user", "Is it far ?"),
+        ("agent", "Two streets ."),
+        ("user", "Which ones ?"),
+    ]
+    assert read_messages("Is it far ?", "row 1") == [("user", "Is it far ?")]
+    assert message_text({"role": "user", "content": [{"type": "image"}]}) is None
+    assert message_text("  ") is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [7, [{"role": "user"}], [{"content": "who says it ?"}], [{"role": "user", "content": 7}]]
+)
+def test_what_is_not_a_message(wrong):
+    with pytest.raises(UserError, match=r"row 3: found .*, wanted"):
+        read_messages(wrong, "row 3")
+
+
+def test_unknown_columns_are_named_with_what_is_known():
+    check_columns(["a", "b"], ("a", "b", "c"), "X", "row 1")
+    with pytest.raises(UserError) as caught:
+        check_columns(["prompt", "lable", "extra"], ("prompt", "label"), "TRL's KTO format", "f.jsonl, line 1")
+    assert str(caught.value) == (
+        "f.jsonl, line 1: TRL's KTO format has no column 'lable', 'extra'; did you mean 'label'?; known are prompt, label; "
+        "leave others out with --ignore lable,extra"
+    )
+
+
+def message(name, parent, role, content, **more):
+    return {"id": name, "parentId": parent, "childrenIds": [], "role": role, "content": content, "timestamp": 1, **more}
+
+
+MESSAGES = {
+    one["id"]: one
+    for one in (
+        message("m1", None, "user", "Is it far ?"),
+        message("m2", "m1", "assistant", "Yes .", model="small:latest", done=True, annotation={"rating": -1}),
+        message("m3", "m1", "assistant", "Two streets .", model="large:latest", done=True),
+        message("m4", "m3", "user", "Which ones ?"),
+        message("m5", "m4", "assistant", "The next two ."),
+    )
+}
+
+
+def row(rated="m5", rating=1, **changes):
+    """What the page sends for a thumb on one message, as the export gives it."""
+    chat = {"title": "Far", "models": ["small:latest"], "params": {}, "files": []}
+    chat |= {"history": {"messages": MESSAGES, "currentId": "m5"}, "messages": [], "tags": [], "timestamp": 1}
+    found = {
+        "id": "5b1c",
+        "user_id": "8d0f-11",
+        "version": 0,
+        "type": "rating",
+        "data": {
+            **{"rating": rating, "model_id": "small:latest", "sibling_model_ids": ["large:latest"], "tags": ["travel"]},
+            **{"reason": "thorough_explanation", "comment": "kind", "details": {"rating": 9}},
+        },
+        "meta": {
+            **{"arena": False, "chat_id": "c1", "message_id": rated, "message_index": 4, "model_id": "small:latest"},
+            **{"tags": ["travel"], "base_models": {"small:latest": None}},
+        },
+        "snapshot": {"chat": {"id": "c1", "user_id": "8d0f-11", "title": "Far", "chat": chat, "archived": False}},
+        "created_at": 1700000000,
+        "updated_at": 1700000100,
+    }
+    return found | changes
+
+
+def open_webui_read(*rows):
+    return open_webui.read([(f"row {number}", one) for number, one in enumerate(rows, 1)])
+
+
+def test_a_rating_is_a_thumb_on_its_message_after_its_parents():
+    (record,) = open_webui_read(row()).records
+    assert [(turn.position, turn.speaker, turn.text) for turn in record.turns] == [
+        *((0, "user", "Is it far ?"), (1, "agent", "Two streets .")),
+        *((2, "user", "Which ones ?"), (3, "agent", "The next two .")),
+    ]
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.value) == ("thumb", 3, 1)
+    assert (judgement.text, judgement.person) == ("thorough_explanation: kind", "8d0f-11")
+    assert (judgement.created, record.group) == (1700000100, "c1")
+
+
+def test_another_branch_and_a_rating_that_is_text():
+    (record,) = open_webui_read(row("m2", "-1", data={"rating": "-1"})).records
+    assert [turn.text for turn in record.turns] == ["Is it far ?", "Yes ."]
+    assert (record.judgements[0].value, record.judgements[0].text) == (-1, None)
+
+
+def test_thoughts_are_no_part_of_an_answer_and_a_rating_may_be_a_fraction():
+    """As removeDetails of src/lib/utils/index.ts leaves them out of what is sent to a model."""
+    thought = '<details type="reasoning" done="true" duration="3">\n<summary>Thought</summary>\n> Hm\n</details>\n'
+    messages = MESSAGES | {
+        "m3": message("m3", "m1", "assistant", f"{thought}Two streets ."),
+        "m5": message("m5", "m4", "assistant", f"{thought}The next two ."),
+        "m6": message("m6", "m4", "assistant", thought),
+    }
+    snapshot = {"chat": {"chat": {"history": {"messages": messages}}}}
+    found = open_webui_read(row(rating=1.0, snapshot=snapshot), row("m6", snapshot=snapshot))
+    said = [turn.text for turn in found.records[0].turns]
+    assert said == ["Is it far ?", "Two streets .", "Which ones ?", "The next two ."]
+    assert found.left_out == {"ratings without the text of their chat": 1}
+
+
+def test_the_older_rating_comes_first():
+    found = open_webui_read(row(rating=-1, updated_at=20), row(rating=1, updated_at=10))
+    assert [record.judgements[0].value for record in found.records] == [1, -1]
+
+
+def test_what_cannot_be_used_is_counted():
+    circle = {"m1": message("m1", "m2", "user", "a"), "m2": message("m2", "m1", "assistant", "b")}
+    snapshot = {"chat": {"chat": {"history": {"messages": circle}}}}
+    found = open_webui_read(
+        row(data=None),
+        row(data={"rating": None}),
+        row(type="arena"),
+        row(snapshot=None),
+        row(meta={"message_id": "m9"}),
+        row("m2", snapshot=snapshot),
+        row("m4"),
+    )
+    assert found.records == []
+    assert found.left_out == {
+        "feedback without a rating": 3,
+        "ratings without the text of their chat": 3,
+        "ratings of a message of the user": 1,
+    }
+
+
+def test_an_unknown_column():
+    assert open_webui.is_export(row())
+    with pytest.raises(
+        UserError, match=r"row 1: Open WebUI's feedback export has no column 'flavour'; known are id, user_id"
+    ):
+        open_webui_read(row(flavour=1))
+
+
+ASK = {"role": "user", "content": "Is it far ?"}
+YES, STREETS = ({"role": "assistant", "content": text} for text in ("Yes .", "Two streets ."))
+ABOUT = ("thumb", "p", "d", 1)
+
+
+def turns(record):
+    return [(turn.position, turn.speaker, turn.text) for turn in record.turns]
+
+
+def trl_read(rows, form):
+    return trl.read([(f"row {number}", row) for number, row in enumerate(rows, 1)], form).records
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Is it far ?", "completion": "Yes .", "label": False},
+        {"prompt": [ASK], "completion": [YES], "label": False},
+        {"prompt": "Is it far ?", "completion": " Yes .", "label": 0, "id": 7},
+    ],
+)
+def test_kto(row):
+    (record,) = trl_read([row], "kto")
+    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Yes .")]
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.value, judgement.person) == ("thumb", 1, -1, None)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
+        {"prompt": [ASK], "chosen": [STREETS], "rejected": [YES], "user_id": 9},
+        {"chosen": [ASK, STREETS], "rejected": [ASK, YES], "score_chosen": 8.0, "score_rejected": 5.0},
+        {"prompt": "Is it far ?", "chosen": [ASK, STREETS], "rejected": [ASK, YES]},
+    ],
+)
+def test_dpo(row):
+    (record,) = trl_read([row], "dpo")
+    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Two streets ."), (1, "agent", "Yes .")]
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.other) == ("choice", 1, 2)
+    assert judgement.person == ("9" if "user_id" in row else None)
+
+
+def test_the_prompt_that_two_texts_share():
+    shared = "Human: Is it far to the old station ?\n\nAssistant:"
+    (record,) = trl_read([{"chosen": f"{shared} Two streets .", "rejected": f"{shared} Yes ."}], "dpo")
+    assert turns(record) == [(0, "user", shared), (1, "agent", "Two streets ."), (1, "agent", "Yes .")]
+    (record,) = trl_read([{"chosen": "Yes . Two streets .", "rejected": "Yes . Far ."}], "dpo")
+    assert turns(record) == [(0, "agent", "Yes . Two streets ."), (0, "agent", "Yes . Far .")]
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "words"),
+    [
+        ({"prompt": "a", "completion": "b", "label": "maybe"}, "kto", r"'label' holds 'maybe', wanted true"),
+        ({"prompt": "a", "completion": "b", "label": None}, "kto", "has no 'label'"),
+        ({"prompt": "a", "completion": "  ", "label": True}, "kto", "wanted"),
+        ({"prompt": "a", "completion": [ASK], "label": True}, "kto", "messages that end with one"),
+        ({"prompt": "a", "completion": "b", "label": True, "rating": 3}, "kto", "KTO format has no column 'rating'"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "dpo", "are the same"),
+        ({"chosen": [ASK, YES], "rejected": [{**ASK, "content": "Far ?"}, YES]}, "dpo", "answer different messages"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(row, form, words):
+    fine = {"kto": {"prompt": "a", "completion": "b", "label": True}, "dpo": {"chosen": "b", "rejected": "c"}}[form]
+    with pytest.raises(UserError, match=f"row 2: .*{words}"):
+        trl_read([fine, row], form)
+
+
+def test_rows_of_an_export():
+    answer = RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
+    pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
+    examples = Examples([answer], [pair])
+    assert trl.export_rows(examples, "kto", False) == [
+        {"prompt": "Hello .\nHi .\nIs it far ?", "completion": "Yes .", "label": False}
+    ]
+    assert trl.export_rows(examples, "kto", True)[0]["prompt"] == [
+        {"role": "user", "content": "Hello ."},
+        {"role": "assistant", "content": "Hi ."},
+        ASK,
+    ]
+    assert trl.export_rows(examples, "dpo", False) == [
+        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}
+    ]
+    assert trl.export_rows(examples, "dpo", True) == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
+
+
+def test_what_is_exported_is_read_again():
+    examples = Examples([RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", True, *ABOUT)], [])
+    (record,) = trl_read(trl.export_rows(examples, "kto", True), "kto")
+    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes ."]
+    assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]

@@ -118,12 +118,7 @@ def test_bookings_that_are_refused_first():
 
 @pytest.mark.parametrize(
     ("book", "others"),
-    [
-        ({"day": "monday"}, ["sunday"]),
-        ({"time": "23:30"}, ["00:30"]),
-        ({"stay": "2"}, ["3"]),
-        ({"seat": "window"}, []),
-    ],
+    [({"day": "monday"}, ["sunday"]), ({"time": "23:30"}, ["00:30"]), ({"stay": "2"}, ["3"]), ({"seat": "window"}, [])],
 )
 def test_another_day_hour_or_number(book, others):
     assert list(_another_booking(book, Random(0)).values()) == others

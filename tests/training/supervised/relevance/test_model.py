@@ -1,4 +1,4 @@
-"""The losses of relevance models by hand, and the order of the pairs."""
+"""A relevance model: its losses, checkpoints and report."""
 
 import math
 from types import SimpleNamespace
@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.training.supervised.relevance.checkpoint import RelevanceProgress
+from rlhf_dialog.rewards.relevance import RelevanceReward
+from rlhf_dialog.training.supervised.checkpoints import SaveTimer
+from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
 from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, fit, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
+from rlhf_dialog.training.supervised.relevance.report import kinds_of_replies, markdown, measure
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
-from tests.parts.relevance_models import letter_model
+from tests.parts.relevance_models import letter_model, save_letters
 
 
 def learned(architecture):
@@ -96,3 +99,45 @@ def test_the_time_left_is_of_all_members():
 def test_the_default_is_a_dual_encoder_of_three_members():
     config = RelevanceConfig(data_path="d", output="o")
     assert (config.architecture, config.members, config.bank_size, config.copy_weight) == ("bag", 3, 512, 30.0)
+
+
+def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
+    saved = letter_model(seed=1)
+    progress = RelevanceProgress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
+    MembersCheckpoint(saved, tmp_path, "a", SaveTimer(5)).save(progress)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-members.pt"]
+    fresh = letter_model(seed=2)
+    assert MembersCheckpoint(fresh, tmp_path, "b", SaveTimer(5)).restore().step == 0
+    assert not all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
+    found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
+    assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
+    assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
+
+
+PAIRS = [
+    Dialogue(turns, response=reply, meta={"dialogue": number})
+    for number, (turns, reply) in enumerate([(["a b", "c"], "d"), (["e"], "f g"), (["h", "i j"], "k")])
+]
+
+
+def test_the_kinds_of_replies():
+    found = {name: [said.response for said in some] for name, some in kinds_of_replies(PAIRS, seed=0).items()}
+    assert found["true_reply"] == ["d", "f g", "k"]
+    assert found["last_turn"] == ["c", "e", "i j"]
+    assert found["turn_before_last"] == ["a b", "h"]
+    assert (found["third_last_turn"], found["fourth_last_turn"]) == ([], [])
+    assert sorted(found["random_reply"]) == ["d", "f g", "k"]
+    assert all(a != b for a, b in zip(found["random_reply"], found["true_reply"], strict=True))
+    assert found["empty_reply"] == ["", "", ""]
+
+
+@pytest.mark.parametrize("architecture", ["bag", "cross_encoder"])
+def test_the_report_is_what_the_reward_says(architecture, tmp_path):
+    folder = save_letters(tmp_path, architecture)
+    found = measure(folder, PAIRS, "cpu", seed=0)
+    scores = RelevanceReward(folder)(PAIRS)
+    assert found["reward"]["true_reply"]["mean"] == pytest.approx(sum(scores) / 3, abs=1e-5)
+    assert (found["num_pairs"], found["num_dialogues"], found["bank"]) == (3, 3, 7)
+    lines = markdown("validation", found).splitlines()
+    assert lines[0] == "## validation: 3 prompts of 3 dialogues"
+    assert len(lines) == 4 + 2 + 7

@@ -9,7 +9,7 @@ import torch
 from torch.autograd import DeviceType
 
 from benchmarks import benchmark, profile, workload
-from tests.parts.benchmark_inputs import error_of
+from benchmarks.tests.inputs import error_of
 from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.usefixtures("registered")

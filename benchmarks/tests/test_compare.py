@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import benchmark, compare
+from benchmarks.tests.inputs import RATES, error_of, result
 from rlhf_dialog.errors import UserError
-from tests.parts.benchmark_inputs import RATES, error_of, result
 from tests.parts.processes import HANGING
 
 pytestmark = pytest.mark.usefixtures("registered")

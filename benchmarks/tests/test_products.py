@@ -1,14 +1,16 @@
-"""The matrix products of an iteration, against a count by hand."""
+"""Products of matrices, the machine they are measured on, and the work of an update."""
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import products
+from benchmarks import machine, products, work
 from rlhf_dialog.models.generation import GenerationLimits
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts import tiny
 from tests.parts.tiny import gpt2, llama
 
 LAYER = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32), "gate": (32, 64), "up": (32, 64), "down": (64, 32)}
@@ -58,3 +60,22 @@ def test_the_time_is_that_of_all_products(monkeypatch):
     monkeypatch.setattr(products, "_timed", lambda call: float(call().shape[0]))
     shapes = Counter({(5, 8, 4): 3, (2, 8, 16): 10})
     assert products.seconds_of(shapes, torch.device("cpu"), torch.float32) == 3 * 5 + 10 * 2
+
+
+def test_the_memory_is_what_the_system_says():
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = int(next(line.split()[1] for line in lines if line.startswith("MemTotal:")))
+    assert abs(machine.machine(torch.device("cpu"))["memory_gib"] - kib / 2**20) <= 0.05001
+
+
+def test_the_least_work_of_an_update():
+    lm = tiny.gpt2()  # 2 layers of width 32, 259 tokens
+    config = SimpleNamespace(ppo_epoch=5)
+    trainer = SimpleNamespace(models=SimpleNamespace(policy=SimpleNamespace(lm=lm), critic=None), config=config)
+    laps = [work.Lap(0.0, 0, [3, 4], [2, 1], 0.0), work.Lap(0.0, 0, [3, 4], [2, 1], 0.0)]
+    trunk, attention, head = 2 * (12 * 32 * 32 * 2) * 10, 2 * 2 * 32 * (25 + 25), 2 * 259 * 32 * 3
+    assert work.num_weights(lm.base_model) == 12 * 32 * 32 * 2
+    assert work.update_gflop(trainer, laps) == pytest.approx(15 * (trunk + attention + head) / 1e9)
+    trainer.models.critic = lm
+    assert work.update_gflop(trainer, laps) == pytest.approx(15 * (2 * (trunk + attention) + head) / 1e9)
+    assert work.update_speed(60.0, 2.0, 120.0) == {"least_gflop": 60.0, "gflops": 30.0, "share_of_matmul": 0.25}

@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from benchmarks import chat_workload, trl_chat
+from benchmarks.tests.inputs import error_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
-from tests.parts.benchmark_inputs import error_of
 from tests.parts.processes import ROOT, output_of
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"

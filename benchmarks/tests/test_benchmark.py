@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import benchmark, machine
-from tests.parts.benchmark_inputs import RATES, error_of
+from benchmarks.tests.inputs import RATES, error_of
 from tests.parts.processes import ROOT, output_of
 from tests.parts.trainers import make_trainer
 
