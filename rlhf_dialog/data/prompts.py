@@ -76,7 +76,8 @@ class PromptRules:
             for prompt in prompts_of(kept[number], self):
                 prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
                 prompts.append(prompt)
-        if ended := sum(_ends_with_reply(record, self) for record in kept.values()):
+        asked = [record for record in kept.values() if record.is_prompt]
+        if ended := sum(spoken_turns(record, self.reply_roles)[-1].is_reply for record in asked):
             logger.warning("%s: %d of %d prompts end with the assistant and are left out", where, ended, len(records))
         if not prompts:
             longest = max((len(record.turns) for record in kept.values()), default=0)
@@ -188,10 +189,6 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
         replies.append(prompt(len(turns), [], None, len(record.turns)))
         replies[-1].meta["unanswered"] = True
     return replies
-
-
-def _ends_with_reply(record: DialogueRecord, rules: PromptRules) -> bool:
-    return record.is_prompt and spoken_turns(record, rules.reply_roles)[-1].is_reply
 
 
 def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns) -> set[int]:

@@ -40,15 +40,12 @@ def _row(line: bytes) -> dict[str, Any] | None:
     """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
     try:
         row = json.loads(line.decode("utf-8"))
-        is_whole = type(row["iteration"]) is int and all(map(_is_value, row.values()))
+        is_whole = type(row["iteration"]) is int and all(
+            value is None or isinstance(value, int | float) for value in row.values()
+        )
         return row if is_whole else None
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
-
-
-def _is_value(value: object) -> bool:
-    """Whether it is null or a number."""
-    return value is None or isinstance(value, int | float)
 
 
 def _damage_error(path: Path, fault: str) -> UserError:

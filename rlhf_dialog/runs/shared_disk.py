@@ -33,7 +33,7 @@ def check_shared(folder: Path, world: World) -> None:
             if not world.is_main:
                 _check_word(folder, word, 0, hosts[0])
                 _write(folder, world.rank, word)
-        world.on_main(lambda: _check_answers(folder, word, hosts))
+        world.on_main(lambda: [_check_word(folder, word, rank, host) for rank, host in enumerate(hosts)])
 
 
 def _begin(folder: Path) -> str:
@@ -49,11 +49,6 @@ def _write(folder: Path, rank: int, word: str) -> None:
     except OSError as error:
         what = f"{folder} cannot be written on {socket.gethostname()}: {error.strerror}"
         raise UserError(f"run_dir: {what}; {REMEDY}") from error
-
-
-def _check_answers(folder: Path, word: str, hosts: list[str]) -> None:
-    for rank, host in enumerate(hosts):
-        _check_word(folder, word, rank, host)
 
 
 def _check_word(folder: Path, word: str, rank: int, host: str) -> None:

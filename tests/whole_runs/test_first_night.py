@@ -28,7 +28,7 @@ def replies(folder, prompts, temperature):
     ("wish", "add"),
     [
         (r"^Certainly", lambda text: f"Certainly, {text[0].lower()}{text[1:]}"),
-        (r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1)),
+        pytest.param(r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1), marks=pytest.mark.slow),
     ],
 )
 def test_two_hundred_ratings_of_a_wish_reach_other_lines(wish, add, tmp_path, capsys):
@@ -43,14 +43,11 @@ def test_two_hundred_ratings_of_a_wish_reach_other_lines(wish, add, tmp_path, ca
     plain = [(prompt, text) for prompt, text in zip(rated, replies(first, rated, 1.0), strict=True)]
     plain = [(prompt, text) for prompt, text in plain if text and not re.search(wish, text)][: LIKED + DISLIKED]
     assert len(plain) == LIKED + DISLIKED
-    rows = [
-        {
-            "prompt": prompt.prompt_turns[-1],
-            "completion": add(text) if number < LIKED else text,
-            "label": number < LIKED,
-        }
-        for number, (prompt, text) in enumerate(plain)
-    ]
+    rows = []
+    for number, (prompt, text) in enumerate(plain):
+        is_liked = number < LIKED
+        completion = add(text) if is_liked else text
+        rows.append({"prompt": prompt.prompt_turns[-1], "completion": completion, "label": is_liked})
     random.Random(1).shuffle(rows)
     (tmp_path / "ratings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     run = ["--run", str(tmp_path / "bot")]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -86,14 +87,10 @@ def _header(cells: list[str], where: str, delimiter: str) -> list[str]:
     return names
 
 
-def _read_tsv(data: bytes, where: str) -> Numbered:
-    return _read_csv(data, where, "\t")
-
-
 KINDS: dict[str, Callable[[bytes, str], Numbered]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": partial(_read_csv, delimiter="\t"),
     ".parquet": read_parquet,
 }

@@ -66,7 +66,8 @@ class Archive:
         except Exception as error:
             raise _damaged_archive(where, error) from None
         members = {info.filename.replace("\\", "/"): info for info in infos}
-        self.members = {name: info for name, info in members.items() if not _is_macos_file(name)}
+        of_macos = {name for name in members if name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")}
+        self.members = {name: info for name, info in members.items() if name not in of_macos}
         self.names = sorted(self.members)
         self.unpacked = 0  # bytes
 
@@ -98,10 +99,6 @@ def _damaged_archive(where: str, error: Exception) -> UserError:
     return UserError(
         f"{where}: cannot be read from a zip archive ({reason}); the archive is damaged, download it again"
     )
-
-
-def _is_macos_file(name: str) -> bool:
-    return name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")
 
 
 def read_bytes(path: Path) -> bytes:

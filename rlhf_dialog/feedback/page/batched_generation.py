@@ -203,7 +203,8 @@ class Answering:
         """Answer a batch; each request gets its answer after every token until it has ended."""
         agent = self._served.agent(batch[0].version)
         prompts = [request.turns[-agent.settings.context_size :] for request in batch]
-        numbers = torch.cat([draw_numbers(request.seed, agent.sampling) for request in batch])
+        seeds = [torch.Generator().manual_seed(request.seed) for request in batch]
+        numbers = torch.cat([random_numbers(1, agent.sampling, CPU, generator) for generator in seeds])
         going = dict(enumerate(batch))
         with contextlib.closing(stream(agent, prompts, numbers)) as steps:
             for replies in steps:
@@ -215,11 +216,6 @@ class Answering:
                     break
         for request in going.values():
             request.answers.put(_closing_error())
-
-
-def draw_numbers(seed: int, sampling: Sampling) -> torch.Tensor:
-    """The random numbers (1, T) of one answer."""
-    return random_numbers(1, sampling, CPU, torch.Generator().manual_seed(seed))
 
 
 def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> GeneratedAnswer:

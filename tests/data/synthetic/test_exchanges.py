@@ -94,12 +94,12 @@ def test_no_word_or_beginning_gives_careless_replies_away(splits):
     The share is that of each guest's line among the replies that are left to it, at most 40 % of the way from .4 to 1.
     """
     rng = random.Random(4)
-    lines = rng.sample(splits[0]["train"], 600)
+    lines = rng.sample(splits[0]["train"], 300)
     replies = [
         ([one.reply, *_others(one, rng)], [one.with_careless_reply(rng).reply for _ in range(6)]) for one in lines
     ]
     marks = Counter(mark for right, wrong in replies for text in (*right, *wrong) for mark in _marks(text))
-    for mark, _ in marks.most_common(200):
+    for mark, _ in marks.most_common(120):
         shares = []
         for right, wrong in replies:
             kept = [[text for text in some if mark not in _marks(text)] for some in (right, wrong)]
@@ -169,7 +169,7 @@ def test_a_line_reads_its_wordings_and_names_its_slots():
 @pytest.fixture(scope="module")
 def exchanges():
     rng = random.Random(3)
-    return [draw_exchange(rng) for _ in range(400)]
+    return [draw_exchange(rng) for _ in range(200)]
 
 
 def test_what_the_desk_answers_is_derived_and_attends(exchanges):
@@ -180,10 +180,9 @@ def test_what_the_desk_answers_is_derived_and_attends(exchanges):
 
 def test_replies_to_others_seldom_attend(exchanges):
     rng = random.Random(0)
-    pairs = [(rng.choice(exchanges).prompt, rng.choice(exchanges).reply) for _ in range(400)]
-    assert (
-        sum(attends(prompt, reply) for prompt, reply in pairs) < 40
-    )  # a tenth of the lines is about nothing that it knows
+    pairs = [(rng.choice(exchanges).prompt, rng.choice(exchanges).reply) for _ in range(200)]
+    num_attending = sum(attends(prompt, reply) for prompt, reply in pairs)
+    assert num_attending < 20  # a tenth of the lines is about nothing that it knows
 
 
 def test_careless_replies_are_sentences_that_do_not_attend(exchanges):

@@ -124,8 +124,8 @@ def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(
     judge = "Variety" if judged else "Letter"
     words = ["--reward_class", "{id: Letter}", "--guard", f"{{action: warn, judge: {{id: {judge}}}}}"]
     words += ["--env.args.data_path", str(write_data(tmp_path / "many", 64))]  # the guard compares dialogues
-    words += ["--eval_interval", "4", "--eval_episodes", "64", "--rollout_batch_size", "64", "--max_iterations", "40"]
-    assert run(*words, "--lr", "5e-3", "--kl_coef", "0", "--kl_rate", "0", "--max_new_tokens", "12") == 0
+    words += ["--eval_interval", "4", "--eval_episodes", "64", "--rollout_batch_size", "32", "--max_iterations", "24"]
+    assert run(*words, "--lr", "1e-2", "--kl_coef", "0", "--kl_rate", "0", "--max_new_tokens", "12") == 0
     found = rows(folder(tmp_path))
     assert found[-1]["eval/score"] > found[3]["eval/score"] + 0.1
     judges = [row["guard/judge_change"] for row in found if row.get("guard/judge_change") is not None]

@@ -30,7 +30,8 @@ def read(rows: list[tuple[str, Row]]) -> ImportResult:
     for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
         check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
         data, meta = _dict(row["data"]), _dict(row["meta"])
-        value = _rating(data.get("rating"))
+        rating = data.get("rating")
+        value = RATINGS.get(rating) if isinstance(rating, str | int | float) else None
         chat = _dict(_dict(row["snapshot"]).get("chat"))
         turns = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
         if row["type"] != "rating" or value is None:
@@ -62,10 +63,6 @@ def _path(messages: Row, name: Any) -> list[Utterance]:
             path.append(("user" if message.get("role") == "user" else "agent", text))
         name = message.get("parentId")
     return path[::-1]
-
-
-def _rating(value: Any) -> int | None:
-    return RATINGS.get(value) if isinstance(value, str | int | float) else None
 
 
 def _time(row: Row) -> float | None:

@@ -44,15 +44,9 @@ def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
     policies = args.get("policies")
     named = [*(policies.values() if isinstance(policies, Mapping) else ()), args.get("others", "handcrafted")]
     specs = [spec if isinstance(spec, Mapping) else {"id": spec} for spec in named]
-    unknown = [
-        str(spec.get("id")) for spec in specs if spec.get("id") not in WITHOUT_FILES and not _is_without_prior(spec)
-    ]
+    reading = [spec for spec in specs if spec.get("id") != "gp_sarsa" or (spec.get("args") or {}).get("prior")]
+    unknown = [str(spec.get("id")) for spec in reading if spec.get("id") not in WITHOUT_FILES]
     return {"args.policies": f"{unknown[0]} does not say what it reaches"} if unknown else {}
-
-
-def _is_without_prior(spec: Mapping[str, Any]) -> bool:
-    """Whether it is a gp_sarsa that reads no other policy's file."""
-    return spec.get("id") == "gp_sarsa" and not (spec.get("args") or {}).get("prior")
 
 
 @PolicyFactory.register("manager", reach=AccessDeclaration(other=_reaches_out))
