@@ -62,7 +62,9 @@ class Worker:
         theirs.close()
         self.kill: Callable[[], Any] = weakref.finalize(self, _end, self._process, self._connection)
         with suppress(OSError):  # it has ended, which `receive` shows
-            for message in (sys.path, _preparation() if runs_script else {}, begin):
+            script = spawn.get_preparation_data("worker") if runs_script else {}  # what `multiprocessing` would tell it
+            script.pop("authkey", None)  # the key of its own servers must not travel
+            for message in (sys.path, script, begin):
                 self.send(message)
 
     @property
@@ -107,12 +109,6 @@ def _end(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
     process.kill()
     process.wait()
     connection.close()
-
-
-def _preparation() -> dict[str, Any]:
-    """What `multiprocessing` would tell a new process: the script, its arguments. The key of its own servers must not travel."""
-    known = spawn.get_preparation_data("worker")
-    return {name: value for name, value in known.items() if name != "authkey"}
 
 
 @contextmanager

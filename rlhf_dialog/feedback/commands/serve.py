@@ -49,7 +49,8 @@ class ServeOptions(BotOptions):
 
 def run_serve(options: ServeOptions) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
-    check_gradio()
+    if find_spec("gradio") is None:
+        raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
     check_device(options.device)
     login = None if options.auth is None else read_logins(options.auth)
     names = check_names(options.allow_host)
@@ -90,12 +91,6 @@ def run_serve(options: ServeOptions) -> None:
             print(f"public link: {link}", flush=True)
             logger.warning("everybody on the internet who gets this link can open the page and try passwords")
         PageServer(page.app, SECONDS_TO_END).run(sockets=[listening])
-
-
-def check_gradio() -> None:
-    """Raises UserError without the extra `chat`."""
-    if find_spec("gradio") is None:
-        raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
 
 
 def read_logins(auth: str) -> Login:

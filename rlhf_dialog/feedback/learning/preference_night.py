@@ -29,7 +29,7 @@ from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Watch
 from rlhf_dialog.feedback.store.bot import WORK
-from rlhf_dialog.feedback.store.examples import Example, RatedAnswer, TrainingSet, training_set
+from rlhf_dialog.feedback.store.examples import Example, RatedAnswer, training_set
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.data_source import Parts
@@ -47,7 +47,9 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     """Train the learner's policy; returns the metrics of the night. Raises UserError for settings that do not fit, RunStopped."""
     if night.settings.use_lora:
         raise UserError("use_lora: true, but method: reward_model_ppo trains all weights; set one of them otherwise")
-    night.snapshot.training = select_all_feedback(night)
+    draw, snapshot = random.Random(f"{night.settings.seed} {night.learner.num_nights}"), night.snapshot
+    whole = training_set(snapshot.examples, night.settings, (), draw)  # all of the snapshot, by the filters and the cap
+    snapshot.training = replace(whole, num_new=snapshot.training.num_new, seen=snapshot.training.seen)
     if "ppo" in night.state:  # a kill came after the training
         return dict(night.state["ppo"])
     folder = _work_folder(night)
@@ -61,13 +63,6 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     night.save({"ppo": metrics})
     remove_whole(folder)
     return metrics
-
-
-def select_all_feedback(night: Night) -> TrainingSet:
-    """All feedback of the snapshot that may be trained on, by the filters and the cap."""
-    draw = random.Random(f"{night.settings.seed} {night.learner.num_nights}")
-    whole = training_set(night.snapshot.examples, night.settings, (), draw)
-    return replace(whole, num_new=night.snapshot.training.num_new, seen=night.snapshot.training.seen)
 
 
 def _work_folder(night: Night) -> Path:
