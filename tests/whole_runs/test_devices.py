@@ -53,6 +53,7 @@ def largest(x, y, mask):
 
 @torch.no_grad()
 @kinds
+@pytest.mark.parametrize("device", [LONG_CPU, CUDA], indirect=True)  # on the CPU, as in models/test_decoding.py
 @pytest.mark.parametrize("filters", SAMPLINGS.values(), ids=list(SAMPLINGS))
 def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(device, kind, filters):
     policy = new_policy(kind)
@@ -93,6 +94,7 @@ def nucleus(logits, top_k=0, top_p=1.0):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("device", [LONG_CPU, CUDA], indirect=True)
 @pytest.mark.parametrize("kind", ["gpt2", "llama_grouped"])
 def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind):
     """In bfloat16 both are as far from float64 as each other: at most twice, over some 200 tokens."""
