@@ -181,11 +181,11 @@ def run(folder: Path, seed: int = 0) -> int:
     seconds = time.perf_counter() - start
     console.print(f"\nfinished in {seconds:.0f} s; the run is in {folder / RUN}, its plot is plot.png", soft_wrap=True)
     python = Path(sys.executable)
-    shown = quote(str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python))
+    interpreter = quote(str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python))
     if (folder / CHECK).is_file():
-        console.print(f"check the targets:  {shown} {CHECK}", soft_wrap=True)
+        console.print(f"check the targets:  {interpreter} {CHECK}", soft_wrap=True)
     agent = quote(str(folder / RUN / "agent"))
-    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {agent}", soft_wrap=True)
+    console.print(f"talk to it:         {interpreter} -m rlhf_dialog chat --agent {agent}", soft_wrap=True)
     return 0
 
 
