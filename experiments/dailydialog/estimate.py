@@ -21,7 +21,7 @@ from rlhf_dialog.json_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics
 
 STEPS = re.compile(r"step (\d+) of (\d+): loss")
-SEQUENCES = re.compile(r"replies for training, in (\d+) sequences")
+SEQUENCES = re.compile(r"are learned in (\d+) sequences")
 EPOCHS, EPOCHS_FAST = (
     2,
     3,

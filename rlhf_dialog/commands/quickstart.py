@@ -80,19 +80,19 @@ SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "
 EXCHANGES = "--num_dialogues 16000"
 STAGES = (
     Stage(
-        "generate dialogues with an attentive receptionist",
+        "write what guests say and an attentive receptionist answers",
         f"-m rlhf_dialog write-dialogues --output {DATA} {EXCHANGES}",
         (),
         DATA,
     ),
     Stage(
-        "generate dialogues with a careless receptionist: most replies miss the point",
+        "the same guests at a careless desk: most replies miss the point",
         f"-m rlhf_dialog write-dialogues --output {CARELESS} {EXCHANGES} --careless 0.6",
         (),
         CARELESS,
     ),
     Stage(
-        "generate preference pairs",
+        "pairs of replies, of which one is better",
         f"-m rlhf_dialog write-dialogues --output {PAIRS} {EXCHANGES} --pairs 2000",
         (),
         PAIRS,
@@ -169,8 +169,7 @@ def run(folder: Path, seed: int = 0) -> int:
     for number, stage in enumerate((stage.with_seed(seed) for stage in STAGES), 1):
         left = lasting(seconds_left(number - 1, time.perf_counter() - start))
         console.print(
-            f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold], about {left} left\n$ python {stage.command}",
-            soft_wrap=True,
+            f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold], about {left} left\n$ python {stage.command}"
         )
         code = run_stage(stage, folder, console)
         if code:
@@ -179,13 +178,14 @@ def run(folder: Path, seed: int = 0) -> int:
     show_samples(folder, console)
     write_page(folder, console)
     seconds = time.perf_counter() - start
-    console.print(f"\nfinished in {seconds:.0f} s; the run is in {folder / RUN}, its plot is plot.png", soft_wrap=True)
+    console.print(
+        f"\nfinished in {seconds:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
+    )
     python = Path(sys.executable)
-    interpreter = quote(str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python))
+    shown = quote(str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python))
     if (folder / CHECK).is_file():
-        console.print(f"check the targets:  {interpreter} {CHECK}", soft_wrap=True)
-    agent = quote(str(folder / RUN / "agent"))
-    console.print(f"talk to it:         {interpreter} -m rlhf_dialog chat --agent {agent}", soft_wrap=True)
+        console.print(f"check the targets:  {shown} {CHECK}")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {quote(str(folder / RUN / 'agent'))}")
     return 0
 
 
@@ -194,7 +194,7 @@ def write_page(folder: Path, console: Console) -> None:
     with suppress(OSError):
         command = [sys.executable, "-P", "-m", "rlhf_dialog", "report", str(RUN)]
         if subprocess.run(command, cwd=folder, capture_output=True).returncode == 0:
-            console.print(f"\nreport, which explains the curves: {folder / RUN}/report.html", soft_wrap=True)
+            console.print(f"\nis the curve right? open {folder / RUN}/report.html", soft_wrap=True)
 
 
 def seconds_left(done: int, seconds: float) -> float:
@@ -252,7 +252,7 @@ def compute_fingerprint(stage: Stage, folder: Path) -> str:
 def show_samples(folder: Path, console: Console) -> None:
     """Print three held-out dialogues with the replies before and after training."""
     table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
-    for column in ("last turn", "before PPO", "after PPO", "reference reply"):
+    for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
         table.add_column(column, overflow="fold", ratio=1)
     path = folder / RUN / "samples.json"
     for sample in read_json(path, end=f"; remove {folder / RUN} and begin again", shape=list[Sample])[:3]:

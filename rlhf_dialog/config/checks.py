@@ -88,7 +88,7 @@ def check_together(config: Any) -> None:
             )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
-        raise ValueError(f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed")
+        raise ValueError(f"{key}: is not supported with use_deepspeed; use DDP or, for LoRA, FSDP2 (use_fsdp: true)")
 
 
 def without_prompts(values: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _check_end(config: Any) -> None:
 def _check_networks(config: Any) -> None:
     """Raises ValueError when a network of the user's meets a key that only models of transformers have."""
     keys = [key for key in ("model_class", "critic_class") if getattr(config, key) is not None]
-    for other in ("use_lora", "use_deepspeed", "activation_checkpointing"):
+    for other in ("use_lora", "use_deepspeed", "use_fsdp", "activation_checkpointing"):
         if keys and getattr(config, other):
             raise ValueError(f"{keys[0]}: is not supported with {other}: true; leave one of them out")
     if config.critic_class and config.critic_path:

@@ -261,6 +261,7 @@ class DeepSpeedKeys(Settings):
     """Several processes"""
 
     use_deepspeed: bool = Field(False, description="train with DeepSpeed ZeRO, on one or more processes")
+    use_fsdp: bool = Field(False, description="train with FSDP2, which accelerate config can ask for too")
     use_fp16: bool = Field(False, description="fp16 weights in the DeepSpeed engine; settings: the JSON's fp16 block")
     use_offload: bool = Field(False, description="optimizer state in host memory; at ZeRO stage 3 also the weights")
     deepspeed_config: str | None = Field(

@@ -151,8 +151,9 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
     "set 'seed', which controls all random numbers, including the order of the prompts": "data_seed full_determinism",
     "the launcher (accelerate launch, torchrun, deepspeed) sets the number of processes; see docs/SCALING.md": (
         "world_size ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers "
-        "accelerator_config accelerator_kwargs fsdp fsdp_config parallelism_config num_processes"
+        "accelerator_config accelerator_kwargs parallelism_config num_processes"
     ),
+    "set 'use_fsdp: true', or choose FSDP2 in accelerate config; see docs/SCALING.md": "fsdp fsdp_config",
     "Ray is not used: a launcher starts processes that each hold all models; see docs/SCALING.md": (
         "actor_num_nodes actor_num_gpus_per_node critic_num_nodes critic_num_gpus_per_node ref_num_nodes "
         "ref_num_gpus_per_node reward_num_nodes reward_num_gpus_per_node colocate_actor_ref colocate_critic_reward "

@@ -1,4 +1,4 @@
-"""The DeepSpeed keys of a run and their JSON files, read and checked before DeepSpeed is imported.
+"""The DeepSpeed keys of a run, their JSON files and Accelerate's answers, checked before DeepSpeed is imported.
 
 The batch sizes are computed here and given to DeepSpeed in responses; those of the file are replaced.
 """
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped_folder
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.strategy import PLACE, answer, asks_fsdp, is_on
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
@@ -21,6 +22,7 @@ COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
 REFERENCE_KEY = "ref_ds_config"
 FROZEN_KEYS = (REFERENCE_KEY, "intent_ds_config")
 FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is kept on the CPU
+OFFLOADED = {"zero_optimization": {"offload_param": {"device": "cpu"}}}
 OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
 REFUSED = {
@@ -28,7 +30,9 @@ REFUSED = {
     "elasticity": "the number of processes is fixed during a run; remove the block",
     "autotuning": "DeepSpeed's autotuner starts its own runs; remove the block and set the sizes in the YAML",
 }
+OFFLOADS = {"offload_optimizer": 1, "offload_param": 3}  # the lowest ZeRO stage that has something to offload
 Precision = Literal["fp32", "fp16", "bf16"]
+HALVES: tuple[Precision, ...] = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -61,52 +65,97 @@ class FrozenSettings:
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """The settings of the engine that `use_deepspeed: true` asks for.
+    """The settings of the engine that `use_deepspeed: true` or accelerate's configuration asks for.
 
-    Raises UserError when the file is missing or asks for something that is not supported.
+    Raises UserError when a file is missing, asks for something that is not supported, or differs from another answer.
     """
-    source, raw = read_engine_file(config.deepspeed_config, config.folder, "deepspeed_config")
+    file = answer("ACCELERATE_DEEPSPEED_CONFIG_FILE")
+    if file in (None, "", "none"):
+        return _engine_settings(config, config.deepspeed_config, "deepspeed_config")
+    by_launcher = _engine_settings(config, file, "deepspeed_config_file")
+    if config.deepspeed_config is None:
+        return by_launcher
+    settings = _engine_settings(config, config.deepspeed_config, "deepspeed_config")
+    for name in ("stage", "offload_optimizer", "offload_param", "precision"):
+        here, there = getattr(settings, name), getattr(by_launcher, name)
+        if here != there:
+            what = f"{name} is {here} in {settings.source}, but {there} in {by_launcher.source} of {PLACE}"
+            raise UserError(what, where="deepspeed_config", remedy="keep one of them")
+    return settings
+
+
+def _engine_settings(config: Config, name: str | None, key: str) -> EngineSettings:
+    source, raw = read_engine_file(name, config.folder if key == "deepspeed_config" else Path(), key)
     document = _without_auto(raw)
-    for key in REFUSED.keys() & document.keys():
-        raise UserError(f"{source}: {key}: {REFUSED[key]}")
-    ignored = sorted(IGNORED.keys() & document.keys())
-    notes = [f"{key} is not used, because {IGNORED[key]} decides" for key in ignored]
-    document = {key: value for key, value in document.items() if key not in IGNORED}
-    zero = _block(document, "zero_optimization", source)
-    stage = zero.get("stage", 0)
+    for part in REFUSED.keys() & document.keys():
+        raise UserError(f"{source}: {part}: {REFUSED[part]}")
+    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if document.pop(part, None)]
+    zero, fp16, bf16 = (_block(document, part, source) for part in ("zero_optimization", "fp16", "bf16"))
+    fp16 |= {"enabled": True} if config.use_fp16 else {}
+    if config.use_offload:
+        zero.setdefault("offload_optimizer", {"device": "cpu"})
+    _merge(document, answers := _launcher_document(), source)
+    source += f" and {PLACE}" if name and any(answers.values()) else ""
+    stage = zero.setdefault("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise UserError(f"{source}: zero_optimization.stage is {stage!r}; it must be 0, 1, 2 or 3")
-    _offload(zero, int(stage), config.use_offload, source)
-    document["zero_optimization"] = zero | {"stage": stage}
-    precision = _precision(document, config.use_fp16, source)
-    if stage == 0 and precision != "fp32":
-        raise UserError(
-            f"{source}: {precision} with ZeRO stage 0 is not supported; use stage 1, which computes the same with less memory, "
-            "or precision: bf16"
-        )
-    if config.asked_precision != "auto" and precision != "fp32":
-        key = "precision" if config.use_amp is None else "use_amp"
-        notes.append(f"{key} has no effect, because the engine computes in {precision}")
-    sizes = {key: document.pop(key) for key in OURS if key in document}
-    optimizer, param = (_device(zero, f"offload_{what}") == "cpu" for what in ("optimizer", "param"))
-    return EngineSettings(source, document, int(stage), precision, optimizer, param, sizes, tuple(notes))
-
-
-def _offload(zero: dict[str, Any], stage: int, use_offload: bool, source: str) -> None:
-    """Add `use_offload` to the block. Raises UserError for an offload that DeepSpeed ignores or that cannot be saved."""
-    if use_offload and stage == 0:
+    if config.use_offload and stage == 0:
         raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
-    if use_offload:
-        zero.setdefault("offload_optimizer", {"device": "cpu"})
-        if stage == 3:
-            zero.setdefault("offload_param", {"device": "cpu"})
-    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
-        device = _device(zero, key)
-        if device == "nvme":
-            why = "because checkpoints would not contain it; use cpu"
-            raise UserError(f"{source}: {key} to nvme is not supported, {why}")
-        if device == "cpu" and stage < least:
-            raise UserError(f"{source}: {key} needs ZeRO stage {least}{' to 3' if least < 3 else ''}, not {stage}")
+    optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
+    on: list[Precision] = [half for half in HALVES if document[half].get("enabled") is True]
+    if len(on) > 1:
+        raise UserError(
+            "fp16 and bf16 are both on, by the file or by use_fp16", where=source, remedy="keep one of them"
+        )
+    if on and stage == 0:
+        what = f"{on[0]} with ZeRO stage 0 is not supported"
+        remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
+        raise UserError(what, where=source, remedy=remedy)
+    if on and config.asked_precision != "auto":
+        asked = "precision" if config.use_amp is None else "use_amp"
+        notes.append(f"{asked} has no effect, because the engine computes in {on[0]}")
+    if "bf16" in on:
+        bf16.setdefault("check_grad_overflow", True)
+    sizes = {part: document.pop(part) for part in OURS if part in document}
+    size, batches, tokens = sizes.get(OURS[0]), config.num_mini_batch, config.episode_length * config.env_num
+    if size is not None and config.rollout_batch_size is None and size * batches != tokens:  # it counts tokens
+        product = f"episode_length {config.episode_length} * env_num {config.env_num} / num_mini_batch {batches}"
+        what = f"train_batch_size {size} is not {product} = {tokens / batches:g} tokens"
+        remedy = 'use "auto"' if tokens % batches else f'{tokens // batches} fits, or "auto"'
+        raise UserError(what, where=source, remedy=remedy)
+    document = {part: block for part, block in document.items() if block or part not in HALVES}
+    return EngineSettings(source, document, int(stage), on[0] if on else "fp32", optimizer, param, sizes, tuple(notes))
+
+
+def _launcher_document() -> dict[str, Any]:
+    """What the answers of `accelerate config` ask DeepSpeed for, as a part of its JSON."""
+    stage, half = answer("ACCELERATE_DEEPSPEED_ZERO_STAGE"), answer("ACCELERATE_MIXED_PRECISION")
+    zero: dict[str, Any] = {"stage": int(stage) if stage.isdecimal() else stage} if stage else {}
+    devices = {key: answer(f"ACCELERATE_DEEPSPEED_{key.upper()}_DEVICE") for key in OFFLOADS}
+    halves: dict[str, Any] = {name: {"enabled": name == half} for name in HALVES} if half in HALVES else {}
+    return {"zero_optimization": zero | {key: {"device": x} for key, x in devices.items() if x}, **halves}
+
+
+def _merge(document: dict[str, Any], answers: dict[str, Any], source: str) -> None:
+    """Add the answers to the document. Raises UserError where it has others."""
+    for key, value in answers.items():
+        if isinstance(value, dict):
+            _merge(_block(document, key, source), value, f"{source}: {key}")
+        elif document.setdefault(key, value) != value:
+            what = f"{key} is {document[key]} here, but {value} in {PLACE}"
+            raise UserError(what, where=source, remedy="keep one of them")
+
+
+def _offload(zero: dict[str, Any], key: str, source: str, use_offload: bool) -> bool:
+    """Whether a part is offloaded; `use_offload` adds it. Raises UserError where DeepSpeed ignores it or it cannot be saved."""
+    if use_offload and zero["stage"] >= OFFLOADS[key]:
+        zero.setdefault(key, {"device": "cpu"})
+    device = _device(zero, key)
+    if device == "nvme":
+        raise UserError(f"{source}: {key} to nvme is not supported, because checkpoints would not contain it; use cpu")
+    if device == "cpu" and zero["stage"] < OFFLOADS[key]:
+        raise UserError(f"{source}: {key} needs at least ZeRO stage {OFFLOADS[key]}, not {zero['stage']}")
+    return device == "cpu"
 
 
 def _device(zero: dict[str, Any], key: str) -> str:
@@ -114,24 +163,12 @@ def _device(zero: dict[str, Any], key: str) -> str:
     return str(block.get("device", "none")) if isinstance(block, dict) else "none"
 
 
-def _precision(document: dict[str, Any], use_fp16: bool, source: str) -> Precision:
-    half = {name: _block(document, name, source) for name in ("fp16", "bf16")}
-    chosen = {name for name, block in half.items() if block.get("enabled") is True}
-    if use_fp16:
-        chosen.add("fp16")
-        document["fp16"] = half["fp16"] | {"enabled": True}
-    if len(chosen) > 1:
-        raise UserError(f"{source}: fp16 and bf16 are both on (use_fp16: {str(use_fp16).lower()}); keep one of them")
-    if "bf16" in chosen:
-        document["bf16"] = {"check_grad_overflow": True} | half["bf16"]
-    return "fp16" if "fp16" in chosen else "bf16" if "bf16" in chosen else "fp32"
-
-
 def _block(document: dict[str, Any], key: str, source: str) -> dict[str, Any]:
-    block = document.get(key, {})
+    """The block of this key, which is added where the document has none. Raises UserError for anything else."""
+    block = document.setdefault(key, {})
     if not isinstance(block, dict):
         raise UserError(f"{source}: {key} must be a block {{...}}, found {block!r}")
-    return dict(block)
+    return block
 
 
 def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
@@ -140,7 +177,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     Where the key is not set: None, but a reference is partitioned as a policy of stage 3 is. None also for a reference that is
     the policy itself. Raises UserError for stages 1 and 2, and when two places set different values.
     """
-    asked = _read_frozen_key(config, key)
+    asked = {} if key == REFERENCE_KEY and reference_is_policy(config) else _key_places(config, key)
     if not asked:
         return _as_the_policy(config) if key == REFERENCE_KEY else None
     given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
@@ -148,12 +185,9 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     for other, another in others:
         if another != name:
             raise UserError(f"{where}: {name!r} here, but {another!r} in {other}; keep one of them")
-    if name == FROZEN_DEFAULT:
-        return FrozenSettings(FROZEN_DEFAULT, 0, True, {})
-    source, raw = read_engine_file(str(name), config.folder, where)
-    document = _without_auto(raw)
-    zero = _block(document, "zero_optimization", source)
-    stage = zero.get("stage", 0)
+    source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.folder, where)
+    zero = _block(_without_auto(raw), "zero_optimization", source)
+    stage, offload = zero.get("stage", 0), _device(zero, "offload_param") == "cpu"
     if stage in (1, 2):
         raise UserError(
             f"{where}: {source} has ZeRO stage {stage}, which partitions the state of an optimizer, but a frozen model has "
@@ -161,16 +195,16 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
         )
     if stage not in (0, 3) or isinstance(stage, bool):
         raise UserError(f"{where}: {source}: zero_optimization.stage is {stage!r}; it must be 0 or 3")
-    kept = {"zero_optimization": zero}
-    return FrozenSettings(source, int(stage), _device(zero, "offload_param") == "cpu", kept)
+    if (stage or offload) and asks_fsdp(config):
+        what = f"{source} partitions or offloads a frozen model, which is not supported with FSDP2"
+        raise UserError(what, where=where, remedy="use stage 0 without offload, or leave it out")
+    return FrozenSettings(source, int(stage), offload, {"zero_optimization": zero})
 
 
 def _as_the_policy(config: Config) -> FrozenSettings | None:
     """A reference of its own beside a policy of stage 3 is of stage 3 too: whole, it would need more than the rest of the run."""
-    if not config.use_deepspeed or reference_is_policy(config):
-        return None
-    policy = engine_settings(config)
-    if policy.stage != 3:
+    policy = engine_settings(config) if config.use_deepspeed and not reference_is_policy(config) else None
+    if policy is None or policy.stage != 3:
         return None
     zero = {key: value for key, value in policy.document["zero_optimization"].items() if key != "offload_optimizer"}
     return FrozenSettings(policy.source, 3, policy.offload_param, {"zero_optimization": zero})
@@ -188,23 +222,16 @@ def unused_reference_keys(config: Config) -> list[str]:
 
 def asks_deepspeed(config: Config) -> bool:
     """Whether DeepSpeed is used, for the trained models or for a frozen one."""
-    return config.use_deepspeed or any(_read_frozen_key(config, key) for key in FROZEN_KEYS)
-
-
-def _read_frozen_key(config: Config, key: str) -> dict[str, Any]:
-    """As `_key_places`; nothing for a reference that is the policy itself."""
-    return {} if key == REFERENCE_KEY and reference_is_policy(config) else _key_places(config, key)
+    keys = FROZEN_KEYS[1:] if reference_is_policy(config) else FROZEN_KEYS
+    return config.use_deepspeed or is_on("ACCELERATE_USE_DEEPSPEED") or any(_key_places(config, key) for key in keys)
 
 
 def _key_places(config: Config, key: str) -> dict[str, Any]:
     """The value of `key` at every place that may set it, by dotted key; None where the place does not set it."""
     top = {key: value} if (value := getattr(config, key)) is not None else {}
-    inside = {
-        f"{place}.args.{key}": node["args"].get(key)
-        for place, node in reward_nodes(config.reward_class.model_dump())
-        if node["args"].get("use_deepspeed") is True
-    }
-    return top | inside
+    nodes = reward_nodes(config.reward_class.model_dump())
+    asking = [(place, node["args"]) for place, node in nodes if node["args"].get("use_deepspeed") is True]
+    return top | {f"{place}.args.{key}": args.get(key) for place, args in asking}
 
 
 def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
@@ -214,7 +241,9 @@ def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[s
     Raises UserError when it is not found or is not a JSON object.
     """
     if name is None:
-        return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
+        stage = answer("ACCELERATE_DEEPSPEED_ZERO_STAGE")
+        source = PLACE if stage else "our default (ZeRO stage 2)"
+        return source, {"zero_optimization": {} if stage else {"stage": 2}}
     places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped_folder("ds_configs")]
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
@@ -234,39 +263,17 @@ def _without_auto(node: Any) -> Any:
     return [_without_auto(value) for value in node] if isinstance(node, list) else node
 
 
-def check_token_count(config: Config, settings: EngineSettings) -> None:
-    """The document's batch size counts tokens: episode_length * env_num / num_mini_batch. Raises UserError when it does not fit.
-
-    Nothing is checked when `rollout_batch_size` sets the number of responses.
-    """
-    batch_size = settings.sizes.get("train_batch_size")
-    if batch_size is None or config.rollout_batch_size is not None:
-        return
-    tokens = config.episode_length * config.env_num
-    if batch_size * config.num_mini_batch != tokens:
-        fits = tokens // config.num_mini_batch
-        advice = f"{fits} fits, or" if fits * config.num_mini_batch == tokens else "use"
-        raise UserError(
-            f"{settings.source}: train_batch_size {batch_size} is not episode_length {config.episode_length} * env_num "
-            f"{config.env_num} / num_mini_batch {config.num_mini_batch} = {tokens / config.num_mini_batch:g} tokens; {advice} "
-            '"auto"'
-        )
-
-
 def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, world_size: int) -> dict[str, Any]:
     """The document for `deepspeed.initialize`: the user's, with batch sizes in responses and the YAML's gradient limit."""
-    most = math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt
-    part = math.ceil(most / plan.num_minibatches)
+    part = math.ceil(math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt / plan.num_minibatches)
     micro = min(config.per_device_microbatch_size, part)
     rounds = math.ceil(part / micro)
     sizes = dict(zip(OURS, (micro * rounds * world_size, micro, rounds), strict=True))
     limit = config.max_grad_norm if config.use_max_grad_norm else 0.0
     ours: dict[str, Any] = {**sizes, "gradient_clipping": limit, "zero_allow_untested_optimizer": True}
-    for note in settings.notes:
-        logger.info("%s: %s", settings.source, note)
     given = settings.document | settings.sizes
-    replaced = [f"{key} {given[key]} -> {value}" for key, value in ours.items() if given.get(key, value) != value]
-    if replaced:
-        why = "because batch sizes are counted in responses and set by the YAML"
-        logger.info("%s: replaced, %s: %s", settings.source, why, ", ".join(replaced))
+    replaced = ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x)
+    why = "replaced, because batch sizes are counted in responses and set by the YAML"
+    for note in (*settings.notes, *([f"{why}: {replaced}"] if replaced else ())):
+        logger.info("%s: %s", settings.source, note)
     return {**settings.document, **ours, "zero_force_ds_cpu_optimizer": False}

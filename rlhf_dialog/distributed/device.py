@@ -1,14 +1,11 @@
 """The device of a process: of the GPUs that it sees the first, under a launcher that of its local rank."""
 
-import functools
-import logging
 import os
 
 import torch
 
+from rlhf_dialog.distributed.strategy import log_once
 from rlhf_dialog.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 
 def count_gpus() -> int:
@@ -36,10 +33,5 @@ def take_gpu(local_rank: int = -1) -> torch.device:
     number = max(rank, 0) % visible
     torch.cuda.set_device(number)
     which = "the first" if rank < 0 else f"that of local rank {rank}"
-    _say_once(f"on cuda:{number}, {which} of {visible} visible GPUs")
+    log_once(f"on cuda:{number}, {which} of {visible} visible GPUs")
     return torch.device("cuda", number)
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    logger.info("%s", text)

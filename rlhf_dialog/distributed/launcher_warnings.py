@@ -15,21 +15,13 @@ logger = logging.getLogger(__name__)
 PATIENCE = 30  # seconds between SIGTERM and SIGKILL, of torchrun by default and of DeepSpeed's launcher always
 OPTION = re.compile(r"--shutdown[-_]timeout(?:=(.*))?")
 OF_TORCHRUN = ("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")  # environment variables that it reads
-TASKS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun"}
 
 
 def report(grace_seconds: float, speaks: bool = True) -> None:
-    """Log a warning for each thing about the launcher that costs iterations or processes, if this process `speaks`."""
-    for text in (_patience_warning(grace_seconds), _single_process_warning()) if speaks else ():
-        if text:
-            logger.warning("%s", text)
-
-
-def _patience_warning(grace_seconds: float) -> str | None:
-    """A launcher that kills its processes before `grace_seconds` have passed."""
+    """Warn of a launcher that kills its processes before `grace_seconds` have passed, if this process `speaks`."""
+    patience, launcher, seconds = math.inf, "", math.ceil(grace_seconds) + PATIENCE
     if "TORCHELASTIC_RUN_ID" in os.environ:
         patience, launcher = torchrun_patience(parents_command()), "torchrun"
-        seconds = math.ceil(grace_seconds) + PATIENCE
         remedy = (
             f"start torchrun with --shutdown_timeout {seconds} (accelerate launch: set TORCH_ELASTIC_SHUTDOWN_TIMEOUT={seconds})"
             if has_shutdown_timeout()
@@ -38,14 +30,9 @@ def _patience_warning(grace_seconds: float) -> str | None:
     elif "CROSS_SIZE" in os.environ and "LOCAL_SIZE" in os.environ:
         patience, launcher = PATIENCE, "DeepSpeed's launcher"
         remedy = "it has no option for that: lower grace_seconds, or start the run with torchrun --shutdown_timeout"
-    else:
-        return None
-    if grace_seconds <= patience:
-        return None
-    return (
-        f"grace_seconds: {grace_seconds:g}, but {launcher} kills its processes {patience:g} s after SIGTERM, and an iteration "
-        f"that takes longer is lost; {remedy}"
-    )
+    if speaks and grace_seconds > patience:
+        text = "grace_seconds: %g, but %s kills its processes %g s after SIGTERM, and an iteration that takes longer is lost; %s"
+        logger.warning(text, grace_seconds, launcher, patience, remedy)
 
 
 def has_shutdown_timeout() -> bool:
@@ -71,25 +58,3 @@ def parents_command(proc: Path = Path("/proc")) -> list[str]:
         return (proc / str(os.getppid()) / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
     except OSError:
         return []
-
-
-def _single_process_warning() -> str | None:
-    """One process, where the launcher was asked for several.
-
-    accelerate sets an address for several processes, but starts one of them under --cpu; srun and mpirun do not say to
-    torch what they have started.
-    """
-    if "WORLD_SIZE" in os.environ:
-        return None
-    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ:
-        return (
-            "accelerate launch has started a single process, although MASTER_ADDR is set as for several; on CPUs start it as "
-            "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 ..., without --cpu, or use torchrun"
-        )
-    for name, launcher in TASKS.items():
-        if os.environ.get(name, "1") not in ("", "0", "1"):
-            return (
-                f"{launcher} has started {os.environ[name]} tasks, but each of them trains alone, because WORLD_SIZE is not set; "
-                "start one torchrun on each host, see docs/SCALING.md"
-            )
-    return None

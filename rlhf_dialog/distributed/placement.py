@@ -20,7 +20,6 @@ from rlhf_dialog.distributed.deepspeed_config import (
     EngineSettings,
     FrozenSettings,
     asks_deepspeed,
-    check_token_count,
     engine_document,
     engine_settings,
     frozen_settings,
@@ -52,7 +51,6 @@ def check_placement(config: Config, device: torch.device) -> None:
         )
     if config.use_deepspeed:
         settings = engine_settings(config)
-        check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
     if asks_deepspeed(config):
@@ -78,7 +76,6 @@ class Placement:
         document: dict[str, Any] = {}
         if config.use_deepspeed:
             self.settings = engine_settings(config)
-            check_token_count(config, self.settings)
             document = engine_document(config, self.settings, plan, world.size)
             self._prepare(self.settings)
         self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities

@@ -1,10 +1,7 @@
 """Where a run runs: its device, its threads, and the processes that a launcher started for it."""
 
-import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +14,10 @@ from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
 from rlhf_dialog.distributed.device import take_gpu
 from rlhf_dialog.distributed.rank_errors import MEETING, rank
+from rlhf_dialog.distributed.strategy import settle
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 
-logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may wait for a reward; gloo, through which ranks wait
 EXCHANGE_WAIT = timedelta(minutes=10)  # to meet, and for nccl, which exchanges what all ranks have already
 FIRST_EXCHANGE = timedelta(minutes=5)  # of nccl: less than after which its own watch kills the process
@@ -31,6 +28,7 @@ def start(config: Config) -> World:
 
     A second call returns the same world. Raises UserError when the device or the launcher's environment is not usable.
     """
+    settle(config)
     set_threads(config)
     device = pick_device(config)
     if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
@@ -47,13 +45,20 @@ def start(config: Config) -> World:
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-    with _reachable():
+    try:
         _meet(_backend(device))
-    world = World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-    if device.type == "cuda":
-        _refuse_shared_devices(world)
-    with _reachable():
+        world = World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+        if device.type == "cuda":
+            _refuse_shared_devices(world)
         _exchange_once(device)
+    except RuntimeError as error:
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise UserError(
+            f"rank {rank()} on {socket.gethostname()} cannot reach the other processes, which meet at {address} "
+            f"({str(error).splitlines()[0][:200]}). Check that all of them were started and can open that address; on several "
+            "hosts, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface that connects them (`ip -brief "
+            "address` lists the interfaces)"
+        ) from error
     return world
 
 
@@ -62,45 +67,23 @@ def _backend(device: torch.device) -> str:
 
 
 def _refuse_shared_devices(world: World) -> None:
-    """Raises UserError when two processes have the same CUDA device; a notice for processes that see only some devices."""
+    """Raises UserError when two processes have the same CUDA device."""
     index, visible = world.device.index, torch.cuda.device_count()
     properties = torch.cuda.get_device_properties(index)
     device = str(getattr(properties, "uuid", (os.environ.get("CUDA_VISIBLE_DEVICES"), index)))
-    of_ranks = world.gather((socket.gethostname(), device, world.local_rank != index, visible))
-    for number, (host, one, *_, seen) in enumerate(of_ranks):
-        first = [other[:2] for other in of_ranks].index((host, one))
-        if first != number:
-            raise UserError(
-                f"processes {first} and {number} have the same CUDA device of {host}, where a process sees {seen}; start one "
-                "process per device, or use device: cpu"
-            )
-    if any(in_turn for *_, in_turn, _ in of_ranks):
-        logger.info("each process takes one of the CUDA devices that it sees (%s), not that of its LOCAL_RANK", visible)
-
-
-@contextmanager
-def _reachable() -> Iterator[None]:
-    """Raises UserError when the processes cannot connect."""
-    try:
-        yield
-    except RuntimeError as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise UserError(
-            f"rank {rank()} on {socket.gethostname()} cannot reach the other processes, which meet at {place} "
-            f"({str(error).splitlines()[0][:200]}). Check that all of them were started and can open that address; on several "
-            "hosts, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface that connects them (`ip -brief "
-            "address` lists the interfaces)"
-        ) from error
+    devices = world.gather((socket.gethostname(), device))
+    for number, (host, _) in enumerate(devices):
+        if (first := devices.index(devices[number])) != number:
+            what = f"processes {first} and {number} have the same CUDA device of {host}, where a process sees {visible}"
+            raise UserError(what, remedy="start one process per device, or use device: cpu")
 
 
 def _meet(backend: str) -> None:
     """Wait for all processes and form a group. Raises UserError when the launcher did not set the address."""
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise UserError(
-            f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set; start them with "
-            "torchrun or accelerate launch"
-        )
+        what = f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set"
+        raise UserError(what, remedy="start them with torchrun or accelerate launch")
     store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
     MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
@@ -118,12 +101,11 @@ def _exchange_once(device: torch.device) -> None:
 
 def pick_device(config: Config) -> torch.device:
     """The device that `device` and `disable_cuda` choose. Raises UserError when CUDA is asked for but not available."""
-    available = torch.cuda.is_available()
-    if config.device == "cuda" and config.disable_cuda:
-        raise UserError("device: cuda, but disable_cuda: true; keep one of them")
+    available = torch.cuda.is_available() and not config.disable_cuda
     if config.device == "cuda" and not available:
-        raise UserError("device: cuda, but torch finds no CUDA device here; use device: auto or device: cpu")
-    return torch.device("cuda" if available and config.device != "cpu" and not config.disable_cuda else "cpu")
+        why = "disable_cuda: true hides them" if config.disable_cuda else "torch finds no CUDA device here"
+        raise UserError(f"device: cuda, but {why}; use device: auto or device: cpu")
+    return torch.device("cuda" if available and config.device != "cpu" else "cpu")
 
 
 def set_threads(config: Config) -> None:

@@ -119,7 +119,7 @@ def test_it_says_where_the_page_about_the_run_is_and_fails_nothing_without_one(t
     run_folder.mkdir(parents=True)
     (run_folder / "metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
     quickstart.write_page(tmp_path, Console())
-    assert capsys.readouterr().out == f"\nreport, which explains the curves: {run_folder}/report.html\n"
+    assert capsys.readouterr().out == f"\nis the curve right? open {run_folder}/report.html\n"
     assert (run_folder / "report.html").is_file()
 
 

@@ -11,7 +11,6 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, replace_keys
 from rlhf_dialog.distributed.deepspeed_config import (
     asks_deepspeed,
-    check_token_count,
     engine_document,
     engine_settings,
     frozen_settings,
@@ -99,7 +98,11 @@ def test_the_default_is_stage_2():
         ({"zero_optimization": {"stage": 4}}, {}, "stage is 4; it must be 0, 1, 2 or 3"),
         ({"zero_optimization": {"stage": True}}, {}, "stage is True"),
         ({}, {"use_offload": True}, "needs ZeRO stage 1, 2 or 3"),
-        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, "needs ZeRO stage 3, not 2"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+            {},
+            "needs at least ZeRO stage 3, not 2",
+        ),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
         ({"bf16": {"enabled": True}}, {}, "bf16 with ZeRO stage 0"),
@@ -136,7 +139,7 @@ def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
 def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
     caplog.set_level(logging.INFO)
     keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
-    found = settings({"train_batch_size": 160, "train_micro_batch_size_per_gpu": 16})
+    found = settings({"train_batch_size": 160, "train_micro_batch_size_per_gpu": 16}, num_mini_batch=4)
     document = engine_document(keys, found, batch_plan(keys, world_size), world_size)
     micro, rounds = document["train_micro_batch_size_per_gpu"], document["gradient_accumulation_steps"]
     assert document["train_batch_size"] == micro * rounds * world_size
@@ -146,13 +149,14 @@ def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
 
 
 def test_the_identity_of_the_document_is_checked_in_tokens(settings):
-    found = settings({"train_batch_size": 32, "zero_optimization": {"stage": 2}})
-    check_token_count(config(), found)  # 128 * 5 / 20
-    check_token_count(config(num_mini_batch=7, rollout_batch_size=14), found)
-    with pytest.raises(
-        UserError, match=r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10"
-    ):
-        check_token_count(config(num_mini_batch=10), found)
+    document = {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
+    for keys in ({}, {"num_mini_batch": 7, "rollout_batch_size": 14}):  # 128 * 5 / 20
+        assert settings(document, **keys).sizes == {"train_batch_size": 32}
+    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; 64 fits, or"
+    with pytest.raises(UserError, match=words):
+        settings(document, num_mini_batch=10)
+    with pytest.raises(UserError, match=r'num_mini_batch 7 = 91\.4286 tokens; use "auto"'):
+        settings(document, num_mini_batch=7)
 
 
 @pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])

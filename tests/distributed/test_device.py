@@ -15,7 +15,7 @@ CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_cla
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet():
-    device._say_once.cache_clear()
+    device.log_once.cache_clear()
 
 
 @pytest.fixture

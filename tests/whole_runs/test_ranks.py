@@ -222,11 +222,16 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 # the launchers
 
 
-def launched(tmp_path: Path, command: list[str], size: int = 2, **changes: str) -> subprocess.CompletedProcess:
+def launched(
+    tmp_path: Path,
+    command: list[str],
+    size: int = 2,
+    options: tuple[str, ...] = ("--max_iterations", "2"),
+    **changes: str,
+) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
     script.write_text(SCRIPT.format(root=str(ROOT), size=size))
-    words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
-    return run_command(*words, env=environment(**changes))
+    return run_command(*command, str(script), "--config", "ppo.yaml", *options, env=environment(**changes))
 
 
 def test_torchrun(ppo, tmp_path):
@@ -277,3 +282,25 @@ def test_accelerate_launch(ppo, tmp_path):
     ran = launched(tmp_path, command, ACCELERATE_USE_CPU="true")
     assert ran.returncode != 0
     assert ran.stderr.count("error: rank 1: reward 'moody' raised ZeroDivisionError") == 1
+
+
+def test_what_accelerate_was_asked_for_is_honoured_at_a_resume_too_or_refused_in_one_sentence(ppo, tmp_path):
+    answers = {"distributed_type": "MULTI_GPU", "num_processes": 2, "num_machines": 1, "mixed_precision": "bf16"}
+    command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "answers.yaml"]
+
+    def launch(*options: str, **changes: object) -> subprocess.CompletedProcess:
+        Path("answers.yaml").write_text(yaml.safe_dump(answers | {"main_process_port": free_port()} | changes))
+        return launched(tmp_path, command, 2, options, ACCELERATE_USE_CPU="true")
+
+    ran = launch(distributed_type="FSDP", fsdp_config={"fsdp_version": 1})
+    assert ran.returncode == 1
+    sentence = "error: accelerate's configuration: fsdp_version: only FSDP2 is supported; set it to 2"
+    assert ran.stderr.count(sentence) == 1
+    assert ran.stderr.index(sentence) < ran.stderr.index("Traceback")
+    assert not Path("run_results").exists()
+    for options in (("--max_iterations", "1"), ("--max_iterations", "2", "--resume")):
+        ran = launch(*options)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr.count("from accelerate's configuration: precision: bf16") == 1
+    assert yaml.safe_load((RUN / "config.yaml").read_text())["precision"] == "bf16"
+    assert len(lines()) == 2

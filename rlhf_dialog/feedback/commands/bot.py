@@ -73,7 +73,7 @@ def run_forget(options: ForgetOptions) -> None:
     logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
     if done["tainted"]:
         logger.warning(
-            "versions trained on what was removed: %s; roll back to an earlier version, or begin again from the first",
+            "trained on them and still there: %s; roll back to an earlier version, or begin again from the first",
             ", ".join(done["tainted"]),
         )
 

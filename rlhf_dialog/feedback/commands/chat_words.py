@@ -9,13 +9,13 @@ from rlhf_dialog.feedback.page.chat_session import ChatSession
 WORDS = {  # word: its arguments, what it does
     "good": ("[REASON]", "you like the last answer"),
     "bad": ("[REASON]", "you do not like the last answer"),
-    "score": ("NUMBER", "rate the last answer from 1 to 5; 4 and 5 count as liked, 1 and 2 as disliked"),
+    "score": ("NUMBER", "give the last answer 1 to 5; 4 and 5 are liked, 1 and 2 disliked"),
     "edit": ("TEXT", "write what the last answer should be; the dialogue goes on with it"),
     "again": ("", "another answer to your last message"),
-    "choose": ("NUMBER", "say which of several answers is the best; the dialogue goes on with it"),
-    "why": ("", "how the last answer was made"),
-    "forget": ("me", "delete everything that is stored about you"),
-    "help": ("", "show this list"),
+    "choose": ("NUMBER", "of several answers, this one is the best; the dialogue goes on with it"),
+    "why": ("", "what the last answer came from"),
+    "forget": ("me", "remove all that is stored of you"),
+    "help": ("", "show these words"),
     "reset": ("", "start a new dialogue"),
     "quit": ("", "end the program"),
 }
@@ -26,9 +26,7 @@ def run_word(talk: ChatSession, line: str, screen: Screen) -> None:
     word, arguments = split_command(line)
     if word not in ACTIONS:
         advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
-        screen.note(
-            f"unknown command /{word}{advice or ';'} /help lists the commands, and // begins a message with a slash"
-        )
+        screen.note(f"there is no word /{word}{advice or ';'} /help lists them, and // begins a message with a slash")
         return
     try:
         ACTIONS[word](talk, arguments, screen)
@@ -77,10 +75,10 @@ def _why(talk: ChatSession, rest: str, screen: Screen) -> None:
 
 
 def _forget(talk: ChatSession, rest: str, screen: Screen) -> None:
-    if talk.store is not None and rest.lower() == "me":
+    if rest.lower() == "me":
         raise UserError("this removes all your dialogues and ratings, and cannot be undone; /forget me yes does it")
-    if talk.store is not None and rest.lower().split() != ["me", "yes"]:
-        raise UserError("/forget me deletes everything that is stored about you")
+    if rest.lower().split() != ["me", "yes"]:
+        raise UserError("/forget me removes all that is stored of you")
     rows = talk.forget()
     screen.note(f"removed: {rows} rows, which is all that was stored of you; a new dialogue begins")
     screen.forget()

@@ -242,8 +242,8 @@ def describe_power(
         return describe_progress(num_ratings, num_events, settings)
     gain = smallest_gain(expected_error(num_events, gate), people if people >= ENOUGH_PEOPLE else num_events)
     return (
-        f"{num_events} held-out events{describe_people(people)}: a true gain of {100 * gain:.0f} points is promoted on "
-        "four nights of five"
+        f"{num_events} held-out events{describe_people(people)}: the gate can see +{100 * gain:.0f} points today (a true "
+        "gain of that size is promoted on four nights of five)"
     )
 
 

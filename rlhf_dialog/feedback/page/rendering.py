@@ -15,9 +15,7 @@ CONSENT = (
     "What you write and how you rate it is stored to train this bot. You are known by a random number in a cookie, and by "
     "nothing else; <b>Forget me</b> removes all that is yours."
 )
-GREETING = (
-    "Write a message, then rate the answer: thumb up or down, the flag for a reason. The arrows give another answer."
-)
+GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the arrow for another answer."
 CHANGED = "the dialogue has changed, in another tab perhaps; this is what it is now, and nothing was saved of what you just did"
 JOINER = "\u2060"
 REASONS = ("Not true", "Off topic", "Unkind", "Too long", "Repeats itself")  # of a dislike

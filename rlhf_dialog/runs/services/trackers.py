@@ -235,7 +235,7 @@ class ConsoleTracker(LiveLine):
             cut = " [cut]" if dialogue.truncated else ""
             texts = dialogue.turns_before[-1], dialogue.response
             turn, reply = (shorten(visible(text), SHOWN_LETTERS, placeholder=" ...") for text in texts)
-            self.console.print(Text(f"| {turn} -> {reply}{cut}  reward {rollout.paid[i].item():.2f}", style="dim"))
+            self.console.print(Text(f"| {turn} -> {reply}{cut}  {rollout.paid[i].item():.2f}", style="dim"))
 
 
 class Trackers(OptionalOutputs):

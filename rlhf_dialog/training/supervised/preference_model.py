@@ -94,7 +94,7 @@ def read_pairs(
     if len(apart) < len(training):
         report(f"train: {len(training) - len(apart)} pairs left out, because their prompts are in the validation split")
     kept = drawn(apart, config.max_train_pairs, config.seed)
-    report(f"{len(kept)} pairs for training, {len(held_out)} held out with other prompts")
+    report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
     return kept, held_out
 
 

@@ -73,7 +73,7 @@ class SFT(SupervisedStage[SFTConfig]):
 
     def learn(self) -> None:
         rows = merge_prefixes(self._examples(self.training))
-        logger.info("%d replies for training, in %d sequences", len(self.training), len(rows))
+        logger.info("%d prompts are learned in %d sequences", len(self.training), len(rows))
         self.watch = HeldOutLoss(self._examples(self.held_out), self.config)
         self.fine_tune(rows)
 

@@ -85,7 +85,7 @@ def test_forget(run, judged, capsys):
     bot, bob = Bot(run), judged.hash_person("bob")
     bot.add_version(fill, {"people": [bob]})
     assert feedback.main(["forget", "--run", str(run), bob]) == 0
-    assert f"2 rows of {bob} removed\nwarning: versions trained on what was removed: 0002" in capsys.readouterr().err
+    assert f"2 rows of {bob} removed\nwarning: trained on them and still there: 0002" in capsys.readouterr().err
     assert judged.people() == {judged.hash_person("ann")}
     assert feedback.main(["forget", "--run", str(run), bob]) == 2
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err

@@ -78,9 +78,9 @@ REFUSED = {
     "/choose": "/choose takes the number of an answer",
     "/choose 2": "there is only one answer; ask for another one first",
     "/edit": "/edit takes the text that the answer should be",
-    "/forget": "/forget me deletes everything that is stored about you",
-    "/goood": "unknown command /goood; did you mean '/good'?",
-    "/": "unknown command /; /help lists the commands",
+    "/forget": "/forget me removes all that is stored of you",
+    "/goood": "there is no word /goood; did you mean '/good'?",
+    "/": "there is no word /; /help lists them",
 }
 
 

@@ -183,9 +183,11 @@ def test_the_line_of_power(tmp_path):
     settings = BotSettings(min_heldout=30)
     some, many = (held_out([("thumb", True, 1.0)] * count) for count in (12, 150))
     assert describe_power(some, 60, settings).startswith("60 of about 150 ratings: ")
-    assert "150 held-out events of this one person: a true gain of 8 points is" in describe_power(many, 700, settings)
+    assert "150 held-out events of this one person: the gate can see +8 points today" in describe_power(
+        many, 700, settings
+    )
     people = held_out([("thumb", True, 1.0)] * 150, people=6)
-    assert describe_power(people, 700, settings).startswith("150 held-out events: a true gain of 11 points is")
+    assert describe_power(people, 700, settings).startswith("150 held-out events: the gate can see +11 points today")
     bot = new_bot(tmp_path, min_heldout=1)
     talk_to(bot, 30)
     store = bot.store()

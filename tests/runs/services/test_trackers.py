@@ -167,14 +167,11 @@ def replies(texts: list[str], terminal: bool = False) -> list[str]:
 
 
 def test_two_replies_are_shown_with_the_turn_before_them_and_the_score():
-    assert replies(["hello", "good bye"]) == [
-        "| hello -> hello [cut]  reward 0.75",
-        "| good bye -> good bye  reward 0.75",
-    ]
-    assert replies(["one"]) == ["| one -> one [cut]  reward 0.75"]
+    assert replies(["hello", "good bye"]) == ["| hello -> hello [cut]  0.75", "| good bye -> good bye  0.75"]
+    assert replies(["one"]) == ["| one -> one [cut]  0.75"]
     assert [line.split()[1] for line in replies([f"text{i}" for i in range(12)])] == ["text0", "text6"]
     assert replies(["word " * 40, "two\nlines"])[0].startswith("| " + "word " * 19 + "... -> word")
-    assert replies(["x", "two\nlines"])[1] == "| two lines -> two lines  reward 0.75"
+    assert replies(["x", "two\nlines"])[1] == "| two lines -> two lines  0.75"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -14,7 +14,7 @@ WORDS = {  # word: its arguments, what it does
     "undo": ("", "correct the last reward; of a dialogue that has ended, before the first words of the next one"),
     "end": ("", "end this dialogue"),
     "quit": ("", "end the day; a dialogue that has not ended counts if you have rewarded something in it"),
-    "help": ("", "show this list"),
+    "help": ("", "show these words"),
 }
 
 
@@ -156,9 +156,7 @@ class TypedTeacher:
             self.show(f"({otherwise})")
         else:
             advice = nearest(f"/{word}", [f"/{name}" for name in WORDS])
-            self.show(
-                f"(unknown command /{word}{advice or ';'} /help lists the commands; begin with // to say a slash)"
-            )
+            self.show(f"(there is no word /{word}{advice or ';'} /help lists them, and // begins words with a slash)")
 
     def _number(self, text: str) -> float | None:
         low, high = self.rewards

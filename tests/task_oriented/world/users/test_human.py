@@ -144,7 +144,7 @@ def test_words_with_a_slash():
     assert undone == [1]
     assert shown.count("(the system has not answered yet)") == 2
     assert any("/quit" in line and "/undo" in line for line in shown)
-    assert any("unknown command /wuit; did you mean '/quit'?" in line for line in shown)
+    assert any("there is no word /wuit; did you mean '/quit'?" in line for line in shown)
     assert person.answer("What ?") == PersonTurn("x", 6.0)
     assert any("the last answer has no reward" in line for line in shown)
 
