@@ -70,7 +70,8 @@ def test_one_key_names_the_model(shape, chats, tmp_path):
     agent, plain = ChatAgent.load(run / "agent"), AutoTokenizer.from_pretrained(run / "agent")
     AutoModelForCausalLM.from_pretrained(run / "agent")
     assert not list((run / "agent").glob("adapter*"))
-    assert (agent.sampling.temperature, agent.sampling.top_p) == (0.7, 0.9)
+    sampling = json.loads((run / "agent" / "generation_config.json").read_text(encoding="utf-8"))
+    assert (sampling["temperature"], sampling["top_p"]) == (0.7, 0.9)
     chat = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(TALK[:3])]
     ids = plain.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
     assert ids == agent.encoder.encode_prompt(TALK[:3])
