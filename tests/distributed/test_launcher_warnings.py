@@ -21,7 +21,7 @@ import logging, os, signal, sys
 from rlhf_dialog.distributed import launcher_warnings
 logging.basicConfig(format="%(message)s")
 launcher_warnings.report(float(sys.argv[1]))
-print("processes", os.environ.get("WORLD_SIZE"))
+os.write(1, f"processes {os.environ.get('WORLD_SIZE')}\\n".encode())
 """
 STAY = """
 import pathlib, signal, sys, time
@@ -108,7 +108,7 @@ try:
     settle(Config.model_validate(raw))
 except UserError as error:
     sys.exit(f"error: {error}")
-print("processes", os.environ.get("WORLD_SIZE"))
+os.write(1, f"processes {os.environ.get('WORLD_SIZE')}\\n".encode())
 """
 
 
