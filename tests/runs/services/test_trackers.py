@@ -129,7 +129,8 @@ def test_a_long_iteration_says_where_it_is(monkeypatch):
     tracker.advance(0.5)
     assert live == [first, first, *(f"iteration 3: at {x}" for x in (10.0, 39.0, 40.0, 71.0))]
     assert str(tracker.__rich__()) == first
-    tracker.show_position(4, "at 71.0")
+    now = 105.0
+    tracker.show_position(4, "at 105.0")  # a new iteration, of less than ten seconds
     now, tracker.live = 171.0, True
     tracker.show_position(4, "at 171.0")
     assert buffer.getvalue().splitlines() == [f"iteration 3: at {x}" for x in (10.0, 40.0, 71.0)]
