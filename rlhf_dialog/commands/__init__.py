@@ -4,8 +4,6 @@
   package can do everything that a checkout can.
 - **One way to build a command** (`options`): a frozen class says flags, types, defaults and help; `run_command` parses,
   runs and returns the exit code. With a YAML (`YamlOptions`) each key of its schema is an option too.
-- **`dispatcher` imports a command when it is called**, and a command imports torch, transformers, datasets and trl when
-  its work begins: help, a missing folder and an unknown key take a second, not nine.
 - **A user's mistake is a message, not a traceback** (`call_for_exit_code`): exit code 2 for a UserError, 3 when a check of
   the run fails, 130 and 143 for SIGINT and SIGTERM, 141 when nobody reads the output any more. Any other exception is a
   bug: exit code 70, one line, and the traceback in error.log. `--debug` shows the traceback of either.

@@ -2,11 +2,6 @@
 
 - **This folder speaks text and ids, and never imports torch.** Loading models from a folder or the Hub is
   `models/pretrained.py`; `hub` only says what is on this machine and whether the Hub answers.
-- **`turn_separator: chat_template` is a second encoder** (`chat_template.TemplateEncoder`) with the methods of
-  `prompts.PromptEncoder`, not an option of it. The last turn is the user's; a template that wants the user first does
-  not get an oldest assistant turn. A target is what the template writes behind a short prompt, up to its first
-  special token, so that prompt and target are one rendering where the template allows it. `enable_thinking` is False:
-  a reply of 20 tokens has no room to think.
 - **What a speaker says never ends a turn.** `load_prompts` replaces the separator in the data, so that rewards, metrics
   and the model see one text; both encoders replace it once more in all that they encode (`spoken`), so that chat,
   environments and another agent's prompts cannot pass it by. The special tokens of a chat template are known only with

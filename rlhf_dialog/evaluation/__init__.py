@@ -5,8 +5,4 @@
 - **Dialogues are resampled, not prompts**: the prompts of one dialogue are alike. The seed of the training is not
   resampled, and every table says "of this one run". Few units have Student's t (`intervals`).
 - **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
-- **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
-  replies there is one block, and a point in place of an interval.
-- **`meteor_shuffled` and `random_reference` walk one random cycle of prompts in opposite directions.** With the same
-  neighbour, a random reference would be compared with itself.
 """

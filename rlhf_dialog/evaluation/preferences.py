@@ -31,7 +31,11 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     units = np.asarray([prompt_numbers.setdefault(pair.prompt, len(prompt_numbers)) for pair in pairs], dtype=np.int64)
     longer, wider = (_longer(pairs, unit) for unit in UNITS)
     guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
-    guesses |= {COPIES: _copies(pairs), RANDOM: np.random.default_rng(seed).choice([-1.0, 1.0], len(pairs))}
+    copied = [[_shared_words(reply.response, p.last_turn) for reply in (p.chosen, p.rejected)] for p in pairs]
+    guesses |= {
+        COPIES: -np.diff(np.asarray(copied))[:, 0],
+        RANDOM: np.random.default_rng(seed).choice([-1.0, 1.0], len(pairs)),
+    }
     hits = {name: Statistic(_with_ones(_hits(guess)), ratio, units) for name, guess in guesses.items()}
     accuracy = Statistic(_with_ones(_hits(chosen - rejected)), ratio, units)
     best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
@@ -186,13 +190,6 @@ def _longer(pairs: Sequence[PreferencePair], unit: str) -> Array:
     """Words, or characters, of the chosen reply less those of the rejected one."""
     size = UNITS[unit]
     return np.asarray([float(size(p.chosen.response) - size(p.rejected.response)) for p in pairs])
-
-
-def _copies(pairs: Sequence[PreferencePair]) -> Array:
-    """The share of words from the last turn in the chosen reply less that in the rejected one."""
-    return np.asarray(
-        [_shared_words(p.chosen.response, p.last_turn) - _shared_words(p.rejected.response, p.last_turn) for p in pairs]
-    )
 
 
 def _shared_words(reply: str, turn: str) -> float:

@@ -1,8 +1,6 @@
 """A finished model on the Hub: which of its files are published, its model card, and one commit that holds them all.
 
 - **What is not named is not uploaded** (`files`): never a pickle, code, config.yaml, evaluation.json or a link.
-- **The card is written from the run** (`card`, `reward_card`): its config.yaml and evaluation.json are read as data, and
-  nothing that they name is built.
 - **Places stay here** (`privacy`): of a path only the last name is published, of a URL nothing. A file that holds a
   token is refused. Texts of the data are never in a card.
 - **One commit, or none** (`repository`): after a kill or an error the repository is as it was, and the same command

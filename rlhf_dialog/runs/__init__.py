@@ -13,8 +13,6 @@
   the reward's models (256 numbers of each parameter, so folders may move), the reward's arguments and parts, and the keys
   that decide what is drawn. `--resume` names every key that differs. Other settings that change numbers (`lr` ...) may
   differ and are logged. The code of a reward is not compared.
-- **`--resume_weights_only RUN` is a new run in its own folder**. It saves its start as `iter_000000`, and its KL does not
-  start at 0.
 - **A checkpoint is plain files**; links in place of files are refused. `trainer.json` has size and SHA-256 of every other
   file, and a hash of itself (`verification`), against flipped bits. It is not a signature.
 - **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped

@@ -8,7 +8,6 @@ docs/DATA.md shows every format to users.
   thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
 - **Every row is checked when it is read**, so that a mistake is a message with file and row before any model is
   loaded, and not a wrong dialogue during training.
-- **The first row decides the format**, so that a column means the same in every row.
 - **What has two meanings is refused**: two files of one split side by side, a dialogue id that comes back later.
 """
 

@@ -6,7 +6,5 @@
   hide in a comparison with yesterday. Its log-probabilities are computed once and kept (`reference.json`).
 - **An event is consumed by the nights of a champion's line.** A refused candidate consumes nothing, and after a rollback the
   events of the versions that were left are new again. What was left out (above the cap, say) counts as seen.
-- **The losses are written here and compared with TRL's in a test** (`losses`): its trainers would bring checkpoints of their own,
-  which are pickles, and importing them takes longer than a small bot's night.
 - **The gate adds kinds up by what they are worth** (`gate`): counted in pairs, thirty thumbs would outvote all edits and choices.
 """

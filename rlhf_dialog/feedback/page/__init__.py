@@ -8,6 +8,4 @@
   nobody the answer: the turns wait in memory, and are stored with the next ones.
 - **A person rates what they see** (`talk`): their own edit is a preference, not an answer to like. A page sends the state that it
   shows, and a ChatSession compares what it knows with the store, so that two tabs never put two messages at one place.
-- **The page answers to its own names** (`request_filter`): loopback protects from other machines, not from a site whose name
-  leads here.
 """

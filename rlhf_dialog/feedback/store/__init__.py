@@ -8,5 +8,4 @@
   (secure_delete, VACUUM, an emptied WAL); versions trained on them are marked, with all that were trained from those.
 - **A bot is a folder** (`bot`): versions that are written whole, and the pointer `champion`, replaced by one rename.
   The pointer is the truth; lineage.json says how it came to be, and is read in its light after a kill.
-- **What was imported is never on-policy** (`imports`): it has no token ids and no log-probabilities.
 """

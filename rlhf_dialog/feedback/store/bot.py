@@ -329,18 +329,15 @@ class Bot:
                     "update rlhf-dialog"
                 )
             is_whole = isinstance(tree["bot"], str) and FIRST in tree["versions"]
-            if not (is_whole and all(_is_record(name, one) for name, one in tree["versions"].items())):
+            are_named = all(re.fullmatch(r"\d{4,}", name) for name in tree["versions"])
+            kinds = [(one[key], kind) for one in tree["versions"].values() for key, kind in RECORD.items()]
+            if not (is_whole and are_named and all(isinstance(value, kind) for value, kind in kinds)):
                 raise ValueError("it lacks what a lineage has")
         return tree
 
 
 RECORD: dict[str, Any] = {"created": str, "parent": str | None, "method": str | None, "status": str, "last_event": int}
 RECORD |= {"num_events": dict, "people": list, "gate": dict | None, "tainted": bool}
-
-
-def _is_record(name: str, record: Any) -> bool:
-    """Whether an entry has what `_record` writes, of these types."""
-    return bool(re.fullmatch(r"\d{4,}", name)) and all(isinstance(record[key], kind) for key, kind in RECORD.items())
 
 
 def _record(entry: dict[str, Any]) -> dict[str, Any]:
