@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
     "lines of the package": 50964,
     "lines of the pipeline": 33400,
-    "lines of tests": 66727,
+    "lines of tests": 66317,
     "words of documents": 33527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,

@@ -33,7 +33,12 @@ def check_shared(folder: Path, world: World) -> None:
             if not world.is_main:
                 _check_word(folder, word, 0, hosts[0])
                 _write(folder, world.rank, word)
-        world.on_main(lambda: [_check_word(folder, word, rank, host) for rank, host in enumerate(hosts)])
+
+        def check_all() -> None:
+            for rank, host in enumerate(hosts):
+                _check_word(folder, word, rank, host)
+
+        world.on_main(check_all)
 
 
 def _begin(folder: Path) -> str:
