@@ -22,7 +22,7 @@ from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.data.synthetic.judge import attends, derives
+from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.evaluation.logit_bias_baseline import choose_scale, fit_bias, gain_share

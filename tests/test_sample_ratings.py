@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.data.synthetic.judge import attends
+from rlhf_dialog.data.synthetic.pairs import attends
 from rlhf_dialog.feedback.commands.bot import counts
 from rlhf_dialog.feedback.store.examples import heldout_set, read_examples, training_set
 from rlhf_dialog.feedback.store.imports import import_file

@@ -14,10 +14,9 @@ from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
-from rlhf_dialog.models.network import AGENT_FILE
+from rlhf_dialog.models.network import AGENT_FILE, num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 from rlhf_dialog.models.responder import Responder

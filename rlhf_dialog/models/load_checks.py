@@ -24,10 +24,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
-from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.logprobs import predict
 from rlhf_dialog.models.masks import position_ids_of
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_options
 from rlhf_dialog.models.precision import HALF

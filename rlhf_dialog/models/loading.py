@@ -9,13 +9,16 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import NewGELUActivation
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import ClassConfig, Config
@@ -24,11 +27,17 @@ from rlhf_dialog.data.chat_template import fix_date
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
-from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.dimensions import num_embeddings, num_logits
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, use_packing
-from rlhf_dialog.models.lora import add_adapters, check_peft, trainable_parameters
+from rlhf_dialog.models.lora import (
+    add_adapters,
+    check_peft,
+    lora_layers,
+    select_adapter,
+    selection,
+    trainable_parameters,
+)
+from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
@@ -36,6 +45,29 @@ from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, wa
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
 WIDE_PROBE = "".join(map(chr, range(32, 127))) + " Où est la gare ? Grüße — «да» 你好 🙂\n"
+
+
+def recompute_layers(trunk: nn.Module) -> None:
+    """Make every layer of the trunk recompute itself in the backward pass. Raises UserError when the model has no such layers."""
+    layers = [module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UserError(
+            f"activation_checkpointing: {type(trunk).__name__} has no layers that can be recomputed; set it to false"
+        )
+    for layer in layers:
+        layer.forward = partial(_recompute, layer)  # type: ignore[method-assign]
+
+
+def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The layer's own forward under checkpointing; without gradients, just the forward."""
+    forward = partial(type(layer).forward, layer)
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if adapted := lora_layers(layer):  # recomputed with the adapter that is selected now
+        adapter = selection(adapted[0])
+        options["context_fn"] = lambda: (nullcontext(), select_adapter(layer, adapter))
+    return checkpoint(forward, *args, **options, **kwargs)
 
 
 @dataclass

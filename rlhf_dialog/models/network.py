@@ -46,6 +46,19 @@ AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
 CONTRACT = "docs/MODELS.md has the contract"
 
 
+def num_embeddings(lm: PreTrainedModel) -> int:
+    """The number of rows of the input embedding, or of logits of a user's network; token ids must be smaller."""
+    if isinstance(lm, NetworkLM):
+        return int(lm.config.vocab_size)
+    embedding: Any = lm.get_input_embeddings()
+    return int(embedding.weight.shape[0])
+
+
+def num_logits(lm: PreTrainedModel) -> int:
+    """The number of tokens among which the model chooses."""
+    return num_embeddings(lm) if spec_of(lm) else int(lm.get_output_embeddings().out_features)
+
+
 class NetworkConfig(PreTrainedConfig):
     """The config.json of an agent with a network of the user's; its id and args are in rlhf_dialog.json."""
 

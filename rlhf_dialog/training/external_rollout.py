@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import num_positions
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from rlhf_dialog import main
 from rlhf_dialog.commands.export import _read_config
-from rlhf_dialog.config.json_schema import json_schema
+from rlhf_dialog.commands.schema import json_schema
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys, walk
 from rlhf_dialog.config.schema import ClassConfig, Config, PPOKeys, RewardKeys
 from rlhf_dialog.config.settings import DataKeys, Settings

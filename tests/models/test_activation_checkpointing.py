@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.activation_checkpointing import recompute_layers
-from rlhf_dialog.models.loading import Critic, Policy, load_models
+from rlhf_dialog.models.loading import Critic, Policy, load_models, recompute_layers
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch

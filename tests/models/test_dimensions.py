@@ -2,7 +2,7 @@
 
 from transformers import BloomConfig, BloomForCausalLM
 
-from rlhf_dialog.models.dimensions import num_embeddings, num_logits
+from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import num_positions
 from tests.parts.tiny import gpt2, llama
 

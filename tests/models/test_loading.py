@@ -13,9 +13,9 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.masks import position_ids_of
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Critic, Policy, new_value_head, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch

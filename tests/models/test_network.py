@@ -11,10 +11,10 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
-from rlhf_dialog.models.dimensions import num_embeddings
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts
 from rlhf_dialog.models.loading import build_trained, prepare_lm
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from tests.parts.own_networks import Mean
 from tests.parts.plain import new_case

@@ -1,13 +1,28 @@
 """The `columns` of a configuration: which column of the data holds what."""
 
-from collections.abc import Callable, Mapping
+import ast
+import io
+import itertools
+import json
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.data.sources.cells import parse_lists
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
 from rlhf_dialog.data.sources.record import DialogueRecord
-from rlhf_dialog.data.sources.rows import ACT_KEYS, ID_KEYS, PROMPT_KEYS, REPLY_KEYS, TURN_KEYS, Row, Rows, prompt_in
+from rlhf_dialog.data.sources.rows import (
+    ACT_KEYS,
+    ID_KEYS,
+    LIST_KEYS,
+    PROMPT_KEYS,
+    REPLY_KEYS,
+    TURN_KEYS,
+    Cells,
+    Row,
+    Rows,
+    prompt_in,
+)
 from rlhf_dialog.errors import UserError, nearest
 
 Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a column, and its name in the data
@@ -17,6 +32,44 @@ BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
     **{name: (name,) for name in ("references", "replies", "chosen", "rejected", "margin")},
 }
 FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is
+
+
+def parse_lists(rows: Rows) -> Iterator[tuple[str, Row]]:
+    """The rows, with lists in place of `Cells` that hold one. Only columns that may hold lists are parsed.
+
+    Raises UserError for a cell that is written like a list but cannot be read as one.
+    """
+    for where, row in rows:
+        if isinstance(row, Cells):
+            row = {key: _parse(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+        yield where, row
+
+
+def _parse(cell: str | None, key: str, where: str) -> Any:
+    text = (cell or "").strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return cell
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        value = ast.literal_eval(text)
+        if not _has_adjacent_strings(text):
+            return value
+    except (ValueError, SyntaxError, tokenize.TokenError):
+        pass
+    raise UserError(
+        f"{where}: '{key}' holds {text:.60}, which is neither a JSON nor a Python list (numpy writes lists without commas, "
+        "which cannot be read back); save the lists with json.dumps, or save the data as JSONL or parquet"
+    )
+
+
+def _has_adjacent_strings(text: str) -> bool:
+    """Whether two strings follow each other without a comma: numpy's ['a' 'b'], which Python reads as ['ab']."""
+    skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
+    kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in skipped]
+    return any(a == b == tokenize.STRING for a, b in itertools.pairwise(kinds))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rlhf_dialog.data.sources import camrest
 from rlhf_dialog.data.sources.messages import (
     ROLE_KEYS,
     TEXT_KEYS,
@@ -25,6 +24,38 @@ from rlhf_dialog.errors import UserError, nearest
 logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
+
+
+CAMREST = "dial"
+REQUESTED = "?"  # the value of a slot that is requested
+
+
+def _read_camrest(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[DialogueRecord]:
+    """Dialogues of CamRest676, one a row, which the user begins and the system ends.
+
+    `meta` has `goal` (`text`, `constraints`, `requests`) and `dialogue_acts`: for each turn its acts as text, such as
+    `inform(food=thai) request(phone)`, empty where none is annotated. Raises UserError for a row without these parts.
+    """
+    for where, row in rows:
+        try:
+            pairs = [(pair["usr"], pair["sys"]) for pair in row[CAMREST]]
+            turns = [text for user, system in pairs for text in (user["transcript"], system["sent"])]
+            acts = [_acts_as_text(side["dialog_act"]) for pair in pairs for side in pair]
+            goal = {"text": row["goal"]["text"], "constraints": row["goal"]["info"], "requests": row["goal"]["reqt"]}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{CAMREST}' with `usr` and "
+                "`sys` in each item, and 'goal'"
+            ) from None
+        yield checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
+
+
+def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
+    found = [(intent, slot, value) for intent, pairs in annotated.items() for slot, value in pairs]
+    return " ".join(
+        f"{intent}({slot})" if value == REQUESTED else f"{intent}({slot}={str(value).lower()})"
+        for intent, slot, value in found
+    )
 
 
 class Cells(Row):
@@ -55,8 +86,8 @@ def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
     turns, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
-    if isinstance(row.get(camrest.KEY), list):
-        return camrest.read_dialogues
+    if isinstance(row.get(CAMREST), list):
+        return _read_camrest
     if turns and isinstance(row[turns], list):
         has_one_act = act is not None and not is_null(row[act]) and not isinstance(row[act], list)
         return _growing if has_one_act else _dialogues

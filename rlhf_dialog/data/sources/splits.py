@@ -5,10 +5,8 @@ from collections import defaultdict
 from typing import Any
 
 from rlhf_dialog.data.sources.columns import RowReader
-from rlhf_dialog.data.sources.files import KINDS, read_rows
-from rlhf_dialog.data.sources.original import read_original
-from rlhf_dialog.data.sources.record import DialogueRecord
-from rlhf_dialog.data.sources.tables import read_saved
+from rlhf_dialog.data.sources.files import KINDS, read_rows, read_saved, text_lines
+from rlhf_dialog.data.sources.record import DialogueRecord, checked_record
 from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
 from rlhf_dialog.errors import MissingSplit, UserError
 
@@ -18,6 +16,37 @@ LAYOUTS = (
     "same for validation and test), a folder of save_to_disk, a folder with train.jsonl, validation.jsonl, test.jsonl "
     f"(or {', '.join(kind for kind in KINDS if kind != '.jsonl')}), or one such file; docs/DATA.md shows them"
 )
+
+
+def read_original(tree: Tree, name: str) -> list[DialogueRecord]:
+    """The dialogues of `name`, a dialogues_<split>.txt. Raises UserError when text and acts do not fit together."""
+    where, lines = tree.place(name), _lines(tree, name)
+    acts_name = "dialogues_act_".join(name.rsplit("dialogues_", 1))
+    acts_where = tree.place(acts_name)
+    act_lines = _lines(tree, acts_name) if acts_name in tree.names else None
+    if act_lines is not None and len(act_lines) != len(lines):
+        raise UserError(
+            f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
+            "(or remove the file of acts to use the data without them)"
+        )
+    return [
+        checked_record(
+            _turns(line),
+            act_lines[i].split() if act_lines else None,
+            f"{where}, line {i + 1}",
+            f"{acts_where}, line {i + 1}",
+        )
+        for i, line in enumerate(lines)
+    ]
+
+
+def _lines(tree: Tree, name: str) -> list[str]:
+    return text_lines(tree.read(name), tree.place(name))
+
+
+def _turns(line: str) -> list[str]:
+    turns = line.split("__eou__")
+    return turns if turns[-1].strip() else turns[:-1]
 
 
 def read_split(tree: Tree, split: str, make: RowReader, inner: bool = False) -> list[DialogueRecord] | list[Any]:

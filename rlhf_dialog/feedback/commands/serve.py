@@ -21,7 +21,7 @@ from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.progress import short_count
+from rlhf_dialog.feedback.store.examples import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ import numpy as np
 
 from rlhf_dialog.evaluation.intervals import Array, Numbers, bootstrap_bounds, half_width
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import Example, HeldOut, heldout_set, read_examples
-from rlhf_dialog.feedback.store.progress import describe_progress
+from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progress, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 

@@ -31,13 +31,13 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.examples import (
     Examples,
+    describe_progress,
     describe_small_group,
     heldout_set,
     newest_prompts,
     read_examples,
     training_set,
 )
-from rlhf_dialog.feedback.store.progress import describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.lock import lock_folder

@@ -24,7 +24,7 @@ from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.store.examples import Example, RatedAnswer
 from rlhf_dialog.json_files import FAULTS, load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.dimensions import num_embeddings
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 

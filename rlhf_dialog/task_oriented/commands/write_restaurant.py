@@ -8,6 +8,7 @@ them to say what the line of the data base holds, and not when. No network is ne
 """
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,39 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.commands.command_line import check_seed, new_folder
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.replies import progress
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
+from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 
 FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
 LESSONS_AFTER = 2**23
 SEEDS_APART = 2**25
+
+
+def replies(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
+    """One row for each reply of the handcrafted policy in these dialogues."""
+    yield from _rows(PolicyInWords(environment, Handcrafted(environment.domain), varied), seeds)
+
+
+def lessons(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
+    """The replies that give values of an entity, in these dialogues of the random policy."""
+    random = RandomPolicy(PolicySpec(0, 0, domain=environment.domain))
+    for row in _rows(PolicyInWords(environment, random, varied), seeds):
+        if any(act.intent == "inform" for act in environment.nlu(str(row["reference"]))):
+            yield row
+
+
+def _rows(system: PolicyInWords, seeds: range) -> Iterator[dict[str, object]]:
+    for seed in progress(seeds, "talking"):
+        turns, ended = [system.begin(seed)], False
+        while not ended:
+            reply = system.reply()
+            yield {"prompt": list(turns), "reference": reply, "dialogue": seed}
+            user_turn, _, terminated, truncated, _ = system.environment.step(reply)
+            turns += [reply, user_turn]
+            ended = terminated or truncated
 
 
 class WriteRestaurantOptions(Options):
@@ -39,7 +69,6 @@ def run(options: WriteRestaurantOptions) -> None:
         raise UserError(f"--dialogues: found {options.dialogues}, wanted 1 or more")
     if options.lessons < 0:
         raise UserError(f"--lessons: found {options.lessons}, wanted 0 or more")
-    from rlhf_dialog.task_oriented.commands.restaurant_rows import lessons, replies
     from rlhf_dialog.task_oriented.world.restaurant import restaurant
 
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}

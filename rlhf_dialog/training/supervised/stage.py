@@ -12,10 +12,13 @@ from transformers import Trainer, TrainingArguments
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
-from rlhf_dialog.data.learned_half import LearnedHalf
+from rlhf_dialog.data.learned_half import Half, LearnedHalf
+from rlhf_dialog.data.sources import NO_COLUMNS, load_records
+from rlhf_dialog.data.sources.columns import Columns
+from rlhf_dialog.data.split_halves import divide
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
-from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     batch_order,
     for_one_gpu,
@@ -26,6 +29,29 @@ from rlhf_dialog.training.supervised.hugging_face_trainer import (
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 Keys = TypeVar("Keys", bound=SupervisedKeys)
+
+
+def of_half(
+    pairs: list[Dialogue],
+    half: Half,
+    data_path: str,
+    report: Callable[[str], None],
+    columns: Columns = NO_COLUMNS,
+) -> tuple[list[Dialogue], LearnedHalf | None]:
+    """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
+
+    All pairs, and None, for `all`. Raises UserError when the half has no pair.
+    """
+    if half == "all":
+        return pairs, None
+    halves = divide(load_records(data_path, "train", columns))
+    chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == half]
+    if not chosen:
+        raise UserError(
+            f"half: no pair of turns of '{data_path}' is in the {half}'s half of the train split; use half: all, or more data"
+        )
+    report(f"train: {len(chosen)} of them are in the {half}'s half of the dialogues")
+    return chosen, LearnedHalf(halves.assignment, half)
 
 
 class SupervisedStage(ABC, Generic[Keys]):

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
-from rlhf_dialog.data.sources.text import decode, text_lines
+from rlhf_dialog.data.sources.files import decode, text_lines
 from rlhf_dialog.errors import MissingSplit, UserError
 from tests.parts.data_files import (
     TALK,

@@ -20,9 +20,8 @@ from rlhf_dialog.data.synthetic.exchanges import (
     write_clerk_line,
     write_exchanges,
 )
-from rlhf_dialog.data.synthetic.judge import attends, derives
 from rlhf_dialog.data.synthetic.notation import alternatives, expand, expression, normal
-from rlhf_dialog.data.synthetic.pairs import pairs_of
+from rlhf_dialog.data.synthetic.pairs import attends, derives, pairs_of
 from rlhf_dialog.errors import UserError
 
 CARELESS = 0.6

@@ -10,8 +10,21 @@ import subprocess
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.curves import build_curves, groups, iterations, number, reward_parts, thin_out
-from rlhf_dialog.evaluation.run_page.page import TEMPLATE, Live, PageSample, RunRecord, build_page, differences, merge
+from rlhf_dialog.evaluation.run_page.page import (
+    TEMPLATE,
+    Live,
+    PageSample,
+    RunRecord,
+    build_curves,
+    build_page,
+    differences,
+    groups,
+    iterations,
+    merge,
+    number,
+    reward_parts,
+    thin_out,
+)
 
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><!--'
 

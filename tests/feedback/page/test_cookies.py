@@ -1,6 +1,6 @@
 """Ids are those that the server has issued."""
 
-from rlhf_dialog.feedback.page.cookies import Sessions, SignedCookie
+from rlhf_dialog.feedback.page.request_filter import Sessions, SignedCookie
 
 PERSON = "ab" * 16
 

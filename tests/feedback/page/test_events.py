@@ -12,8 +12,8 @@ pytest.importorskip("gradio", reason="the page needs gradio")
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.events import read_event
 from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
+from rlhf_dialog.feedback.page.request_filter import read_event
 from tests.parts.bots import bot  # noqa: F401
 
 JOIN, CANCEL = "/gradio_api/queue/join", "/gradio_api/cancel"

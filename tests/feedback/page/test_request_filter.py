@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from rlhf_dialog.feedback.page.cookies import SignedCookie
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
 from rlhf_dialog.feedback.store.limits import PageLimits
 
 BOT = "abcdef0123456789" * 2

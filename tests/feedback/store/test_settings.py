@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.examples import describe_progress, needed_ratings, short_count
 from rlhf_dialog.feedback.store.limits import Bucket, PageLimits, Rates, check_length
-from rlhf_dialog.feedback.store.progress import describe_progress, needed_ratings, short_count
 from rlhf_dialog.feedback.store.settings import BotSettings, PageKeys, default_settings, read_settings
 from rlhf_dialog.feedback.store.store import Rating, Store, is_heldout
 

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised.checkpoints import COMPLETE, Checkpoints, SaveTimer
-from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
+from rlhf_dialog.training.supervised.relevance.model import MembersCheckpoint, RelevanceProgress
 from tests.parts.damage import cut, flip
 
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs
+from rlhf_dialog.training.supervised.preference_model import ranked_pairs
 from rlhf_dialog.training.supervised.settings import RankingKeys
 from tests.parts import tiny
 from tests.parts.scalars import write_pairs

@@ -17,10 +17,9 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.modules import Acts
 from rlhf_dialog.training.supervised import intent_classifier as intent
 from rlhf_dialog.training.supervised import settings
-from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import _LossLines, batch_order, num_steps, prepare
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
-from rlhf_dialog.training.supervised.stage import SupervisedStage
+from rlhf_dialog.training.supervised.stage import SupervisedStage, of_half
 from tests.parts import tiny
 from tests.parts.processes import run_python
 from tests.parts.slow_metrics import slow_macro_f1

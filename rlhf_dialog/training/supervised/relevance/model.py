@@ -4,34 +4,161 @@ B pairs, R candidate replies, C candidate contexts.
 """
 
 import logging
+import zipfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
 
+from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
+from rlhf_dialog.evaluation import intervals
+from rlhf_dialog.evaluation.intervals import Array, Numbers
+from rlhf_dialog.evaluation.measure import dialogue_numbers, recalls
+from rlhf_dialog.evaluation.replies import CONSTANT_REPLY, LONG_CONSTANT_REPLY, generate_replies, pick_prompts
+from rlhf_dialog.json_files import damage_as_user_error
+from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
+from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import SaveTimer, checkpoint_folder, identity_of
+from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, SaveTimer, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
-from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, number_pairs
-from rlhf_dialog.training.supervised.relevance.report import markdown, measure
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 logger = logging.getLogger(__name__)
+NUM_MEASURED = {"bag": 2000, "convolution": 2000, "cross_encoder": 200}  # prompts, drawn by the seed
+CROSS_BANK = 32  # prompts of the bank that a cross-encoder reads with each reply
+
+
+logger = logging.getLogger(__name__)
+FILE = "checkpoint-members.pt"
+
+
+@dataclass
+class RelevanceProgress:
+    """How far a member is: the steps that it has done, and the rows that are left of its epoch; `optimizer` has its state."""
+
+    member: int = 0
+    step: int = 0
+    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    optimizer: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None
+    random: Tensor | None = None
+
+
+class MembersCheckpoint:
+    """Writes the checkpoint when it is time, and reads that of a killed training of the same `identity`.
+
+    It is this program's own file, and is read with `weights_only=True`.
+    """
+
+    def __init__(self, model: nn.Module, folder: Path, identity: str, due: SaveTimer):
+        self.model, self.path, self.identity, self.due = model, folder / FILE, identity, due
+
+    def save(self, progress: RelevanceProgress) -> None:
+        """Write it whole, in place of the one before."""
+        with atomic_file(self.path) as beside:
+            torch.save(
+                {"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside
+            )
+        self.due.done()
+
+    def restore(self) -> RelevanceProgress:
+        """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
+        if not self.path.is_file():
+            return RelevanceProgress()
+        with damage_as_user_error(f"{self.path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
+            with zipfile.ZipFile(self.path) as archive:
+                if changed := archive.testzip():  # torch does not compare the sums
+                    raise ValueError(f"{changed} is not what was written")
+            saved = torch.load(self.path, map_location="cpu", weights_only=True)
+            if saved["identity"] != self.identity:
+                text = "%s: is of a training with other settings, data or versions, and is not gone on from"
+                logger.warning(text, self.path)
+                return RelevanceProgress()
+            self.model.load_state_dict(saved["model"])
+            progress = RelevanceProgress(**saved["progress"])
+        logger.info("goes on in member %d after step %d, from %s", progress.member + 1, progress.step, self.path)
+        return progress
+
+
+def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[str, Any]:
+    """R@1 and R@10 of the true replies among 100 prompts, and the reward of several kinds of replies, with intervals.
+
+    The model is loaded and used exactly as the reward does. Intervals are 95 % over dialogues.
+    """
+    reward = RelevanceReward(folder)
+    model = reward.model.to(device)
+    pairs = pick_prompts(pairs, NUM_MEASURED[model.sizes.architecture], seed)
+    if model.sizes.architecture == "cross_encoder":
+        reward.bank = reward.bank[:CROSS_BANK]
+    numbers = dialogue_numbers(pairs)
+    measures: dict[str, Any] = {
+        "num_pairs": len(pairs),
+        "num_dialogues": len(set(numbers.tolist())),
+        "bank": len(reward.bank),
+    }
+    for name, values in recalls(model, pairs, numbers.tolist(), seed).items():
+        measures[name] = _interval(values, numbers)
+    return measures | {"reward": {name: _paid(reward, said) for name, said in kinds_of_replies(pairs, seed).items()}}
+
+
+def kinds_of_replies(pairs: list[Dialogue], seed: int) -> dict[str, list[Dialogue]]:
+    """The pairs with replies of several kinds; an older turn needs a prompt that has it."""
+    foreign = others(len(pairs), seed)
+    answers: dict[str, Callable[[int, Dialogue], str]] = {
+        "true_reply": lambda _, pair: pair.response,
+        "random_reply": lambda i, _: pairs[foreign[i]].response,
+        "last_turn": lambda _, pair: pair.prompt_turns[-1],
+        "turn_before_last": lambda _, pair: pair.prompt_turns[-2],
+        "third_last_turn": lambda _, pair: pair.prompt_turns[-3],
+        "fourth_last_turn": lambda _, pair: pair.prompt_turns[-4],
+        "constant_reply": lambda *_: CONSTANT_REPLY,
+        "long_constant_reply": lambda *_: LONG_CONSTANT_REPLY,
+        "empty_reply": lambda *_: "",
+    }
+    long_enough = {"turn_before_last": 2, "third_last_turn": 3, "fourth_last_turn": 4}
+    return {
+        name: [
+            replace(pair, response=answer(i, pair))
+            for i, pair in enumerate(pairs)
+            if len(pair.prompt_turns) >= long_enough.get(name, 1)
+        ]
+        for name, answer in answers.items()
+    }
+
+
+def _paid(reward: RelevanceReward, said: list[Dialogue]) -> dict[str, float]:
+    return _interval(np.asarray(reward(said)), dialogue_numbers(said)) if said else {}
+
+
+def _interval(values: Array, numbers: Numbers) -> dict[str, float]:
+    return intervals.interval(replace(intervals.mean_statistic(values), units=numbers))
+
+
+def markdown(split: str, result: dict[str, Any]) -> str:
+    """The measures of one split as a Markdown table."""
+    rows = {"R@1 of 100": result["r1"], "R@10 of 100": result["r10"]}
+    rows |= {f"reward of {name}": found for name, found in result["reward"].items() if found}
+    lines = [
+        f"| {name} | {found['mean']:.3f} | {found['low']:.3f} to {found['high']:.3f} |" for name, found in rows.items()
+    ]
+    head = f"## {split}: {result['num_pairs']} prompts of {result['num_dialogues']} dialogues"
+    return "\n".join([head, "", "| | mean | 95 % interval of this one run |", "|---|---|---|", *lines, ""])
 
 
 class RelevanceTraining(StageOfHalves):

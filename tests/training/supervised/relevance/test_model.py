@@ -9,10 +9,18 @@ import torch
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
-from rlhf_dialog.training.supervised.relevance.checkpoint import MembersCheckpoint, RelevanceProgress
-from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, fit, next_rows
+from rlhf_dialog.training.supervised.relevance.model import (
+    MembersCheckpoint,
+    RelevanceProgress,
+    cross_loss,
+    dual_loss,
+    fit,
+    kinds_of_replies,
+    markdown,
+    measure,
+    next_rows,
+)
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
-from rlhf_dialog.training.supervised.relevance.report import kinds_of_replies, markdown, measure
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from tests.parts.relevance_models import letter_model, save_letters
 
