@@ -14,17 +14,23 @@ OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init_
 @dataclass(frozen=True)
 class AccessDeclaration:
     """What the arguments of a class may reach. files: those that name a file, which must lie in the folder that was found;
-    other: arguments -> which of them lead out, with the reason
+    names: values of these that are no files; other: arguments -> which of them lead out, with the reason
     """
 
     files: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     other: Callable[[dict[str, Any]], dict[str, str]] = lambda args: {}
 
 
 def leads_out(path: str, folder: Path) -> str:
-    """Why a path may not be read for a file in `folder` that was found: links followed, it lies elsewhere. Empty if it may."""
-    target = Path(path).expanduser()
-    is_inside = target.resolve().is_relative_to(folder.resolve())
+    """Why a path may not be read for a file in `folder` that was found: links followed, it or a file in it lies elsewhere.
+
+    Empty if it may. Nothing is opened.
+    """
+    target, inside = Path(path).expanduser(), folder.resolve()
+    is_inside = target.resolve().is_relative_to(inside) and all(
+        each.resolve().is_relative_to(inside) for each in target.rglob("*")
+    )
     return "" if is_inside else f"{path[:100]!r} is not in {folder}"
 
 
@@ -67,7 +73,7 @@ class Registry:
         declaration = self._reach.get(name)
         if declaration is None:
             return {"id": f"{name} does not say what its arguments may reach"}
-        files = {key: args.get(key) for key in declaration.files}
+        files = {key: args.get(key) for key in declaration.files if args.get(key) not in declaration.names}
         outside = {f"args.{key}": leads_out(value, folder) for key, value in files.items() if isinstance(value, str)}
         return {key: why for key, why in (outside | declaration.other(args)).items() if why}
 
@@ -117,14 +123,14 @@ BaselineFactory = Registry("baseline")  # `environments.base.Baseline` has the c
 ModelFactory = Registry("network")  # `models.network` has the contract
 
 
-def refuse(path: Path, key: str, registry: Registry, name: str, args: dict[str, Any]) -> None:
+def refuse(path: Path, key: str, registry: Registry, name: str, args: dict[str, Any], remedy: str = "") -> None:
     """The gate in front of what a file at `path` that was found has built under `key`: an environment, a policy, a network.
 
-    Raises UserError where the arguments of the class lead out of the file's folder.
+    Raises UserError where the arguments of the class lead out of the file's folder; remedy: another way than --trust_config.
     """
     found = {f"{key}.{each}": why for each, why in registry.reaches_out(name, args, path.absolute().parent).items()}
     if found:
-        raise UserError(refusal(path, found))
+        raise UserError(refusal(path, found) + remedy)
 
 
 def refusal(path: Path, found: dict[str, str]) -> str:

@@ -59,12 +59,17 @@ class RunConfig:
             return None
         return build_reward(settings.id, _replace_paths(settings.args, new_paths))
 
-    def environment(self) -> EnvironmentConfig | None:
-        """The environment. Raises UserError where it reaches out and the configuration is not trusted."""
+    def environment(self, named: dict[str, Any]) -> EnvironmentConfig | None:
+        """The environment, with the arguments that the user named in place of its own.
+
+        Raises UserError where its own reach out and the configuration is not trusted.
+        """
         wanted = self.config.environment
         if wanted and not self.trusted:
-            refuse(self.path, "environment", EnvironmentFactory, wanted.id, wanted.args)
-        return wanted
+            args = {key: value for key, value in wanted.args.items() if key not in named}
+            remedy = ", or name your domain with --domain" if "domain" in args else ""
+            refuse(self.path, "environment", EnvironmentFactory, wanted.id, args, remedy)
+        return wanted and wanted.model_copy(update={"args": wanted.args | named})
 
     def _refusal(self, found: dict[str, str]) -> str:
         return f"{refusal(self.path, found)} or --config {self.path}"

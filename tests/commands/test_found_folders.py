@@ -4,6 +4,7 @@ Each case has its control: with --trust_config the same command does what the fo
 """
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,69 @@ def test_the_hub_is_not_asked_for_what_a_stranger_names(tmp_path, capsys, asked,
     assert (code, asked) == (2, [])
     assert f"environment.{key}: 'stranger/" in said
     outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
+
+
+OPENED: list[str] = []  # what Python opens while a test looks
+LOOKING: list[bool] = []
+
+
+def look(event, args):
+    if LOOKING and event in ("open", "sqlite3.connect"):
+        OPENED.append(str(args[0]))
+
+
+sys.addaudithook(look)  # which stays, since none can be removed
+
+
+@pytest.fixture
+def opened():
+    OPENED.clear()
+    LOOKING.append(True)
+    yield OPENED
+    LOOKING.clear()
+
+
+def places(tmp_path, secret):
+    """Agents that name a domain outside of their folder: themselves, through a link, or through a link in a folder."""
+    acts, keys = tmp_path / "acts", {"max_turns": 5, "user": "person"}
+    yield policy_agent(acts / "file", domain=str(secret))
+    yield policy_agent(acts / "folder", domain=str(secret.parent.parent))
+    yield policy_agent(acts / "list", domain={"actions": str(secret)}, **keys)
+    linked = policy_agent(acts / "link", domain="restaurant")
+    (linked / "domain.json").symlink_to(secret)
+    yield linked
+    inside = policy_agent(acts / "inside", domain=str(acts / "inside" / "tea"))
+    (inside / "tea" / "db").mkdir(parents=True)
+    (inside / "tea" / "db" / "CamRestDB.json").symlink_to(secret)
+    yield inside
+    yield policy_agent(acts / "environment", environment={"id": "restaurant", "args": {"domain": str(secret)}})
+    yield language_model(tmp_path / "words", {"id": "restaurant", "args": {"domain": str(secret)}})
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_a_domain_outside_of_the_folder_is_refused_before_anything_of_it_is_opened(tmp_path, capsys, opened, place):
+    secret = tmp_path / "secret" / "db" / "CamRestDB.json"
+    secret.parent.mkdir(parents=True)
+    secret.write_text(SECRET)
+    agent = [*places(tmp_path, secret)][place]
+    opened.clear()
+    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
+    assert (code, SECRET in said) == (2, False)
+    assert "' is not in " in said
+    assert place == 5 or ", or name " in said  # what an option can name
+    assert not [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
+    words = ["--agent", agent, "--dialogues", 1, "--trust_config", *["--answers", "actions.json"] * (place == 2)]
+    outcome(evaluate_policy, capsys, *words)
+    assert [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
+
+
+def test_a_domain_that_the_command_line_names_is_opened(tmp_path, capsys, opened):
+    domain = tmp_path / "mine.json"
+    domain.write_text("{}")
+    for agent in kinds(tmp_path, {"id": "restaurant", "args": {"domain": "/stranger/tea.json"}})[1:]:
+        code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--domain", domain)
+        assert (code, f"{domain}: 'name' is missing" in said) == (2, True)
+    assert "/stranger/tea.json" not in opened
 
 
 def test_a_policys_files_lie_in_its_folder(tmp_path, capsys):

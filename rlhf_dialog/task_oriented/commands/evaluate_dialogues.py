@@ -39,7 +39,7 @@ FILES = ("config.json", "rlhf_dialog.json")
 class EvaluatePolicyOptions(Options):
     agent: Path = option("folder of the agent, runs/NAME/agent")
     dialogues: int = option("number of dialogues per policy; default 1000", 1000)
-    domain: str | None = option("path of the agent's domain, if it has moved")
+    domain: str | None = option("path of the agent's domain, if it has moved or lies outside of the agent's folder")
     data_path: str | None = option("folder of multiwoz, if it has moved")
     error_rate: float | None = option("probability that a user act is misunderstood; default: as in training")
     user: str | None = option("the simulated user: friendly, unfriendly or fixed; default: as in training")
@@ -114,11 +114,10 @@ def choose_environment(options: EvaluatePolicyOptions) -> EnvironmentConfig:
     """The environment of --environment, of the run that the agent comes from, or `restaurant`; --domain and --user change it."""
     beside = options.agent.resolve().parent / "config.yaml"
     run_config = read_run_config(None, beside, options.trust_config) if beside.is_file() else None
-    environment = run_config.environment() if run_config and not options.environment else None
-    environment = environment or EnvironmentConfig(id=options.environment or "restaurant")
     overrides = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
-    args = environment.args | {key: value for key, value in overrides.items() if value is not None}
-    return environment.model_copy(update={"args": args})
+    args = {key: value for key, value in overrides.items() if value is not None}
+    environment = run_config.environment(args) if run_config and not options.environment else None
+    return environment or EnvironmentConfig(id=options.environment or "restaurant", args=args)
 
 
 def _with_temperature(temperature: float | None, settings: "AgentSettings") -> "AgentSettings":

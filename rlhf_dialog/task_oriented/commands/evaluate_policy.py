@@ -12,7 +12,6 @@ python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.j
 import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -20,11 +19,12 @@ from rich.table import Table
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output, check_seed
 from rlhf_dialog.commands.options import register, run_command
-from rlhf_dialog.config.registry import EnvironmentFactory, refuse
+from rlhf_dialog.config.registry import EnvironmentFactory, leads_out, refusal, refuse
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
+from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
@@ -51,7 +51,7 @@ def run(options: EvaluatePolicyOptions) -> None:
         return
     agent = read_policy_agent(options.agent)
     if not options.trust_config:
-        _check_found(options.agent / AGENT, agent)
+        _check_found(options, agent)
     evaluate_dialogues.check_unused(options)
     settings = agent | _read_overrides(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
@@ -72,12 +72,15 @@ def run(options: EvaluatePolicyOptions) -> None:
     logger.info("written: %s", output)
 
 
-def _check_found(path: Path, agent: dict[str, Any]) -> None:
-    """Raises UserError where the agent's file names what leads out of its folder; a domain is read by readers of data."""
-    environment = agent["environment"]
+def _check_found(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> None:
+    """Raises UserError where the agent's file names what leads out of its folder, other than data; nothing is opened."""
+    path, environment, domain = options.agent / AGENT, agent["environment"], agent["domain"]
     if environment:
         refuse(path, "environment", EnvironmentFactory, environment["id"], environment.get("args") or {})
     refuse(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
+    place = domain["actions"] if isinstance(domain, dict) else domain
+    if place not in (*OWN, MULTIWOZ) and options.domain is None and (why := leads_out(place, options.agent)):
+        raise UserError(f"{refusal(path, {'domain': why})}, or name the one that it learned in with --domain")
 
 
 def _read_overrides(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:

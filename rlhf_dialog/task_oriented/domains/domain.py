@@ -56,6 +56,12 @@ class Domain:
         data = [self.type, list(self.constraints.items()), self.requestable, self.names, self.entities]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
+    def as_json(self) -> dict[str, Any]:
+        """The domain as `parse_domain` reads it."""
+        constraints = {slot: list(values) for slot, values in self.constraints.items()}
+        lists = {"requestable": list(self.requestable), "names": list(self.names), "entities": list(self.entities)}
+        return {"name": self.name, "type": self.type, "constraints": constraints, **lists}
+
     def values(self, slot: str) -> tuple[str, ...]:
         """The values that the ontology has for the slot; none for a slot that can only be asked about."""
         return self.names if slot == NAME else self.constraints.get(slot, ())
@@ -155,7 +161,7 @@ def check_slots(slots: Iterable[str], ontology_slots: Iterable[str], where: str)
 
 
 def parse_domain(data: Any, where: str) -> Domain:
-    """The domain of our own JSON format: an object with name, type, constraints, requestable and entities.
+    """The domain of our own JSON format: an object with name, type, constraints, requestable, entities, and names of others.
 
     Raises UserError, with the file, for anything else.
     """
@@ -166,6 +172,7 @@ def parse_domain(data: Any, where: str) -> Domain:
     for slot, values in data["constraints"].items():
         check_texts(values, f"{where}: constraint slot '{slot}'")
     check_texts(data["requestable"], f"{where}: requestable")
+    check_texts(names := data.get("names", []), f"{where}: names")
     slots = dict.fromkeys([NAME, *data["constraints"], *data["requestable"]])
     for number, entity in enumerate(data["entities"], 1):
         place = f"{where}, entity {number}"
@@ -173,7 +180,7 @@ def parse_domain(data: Any, where: str) -> Domain:
             raise UserError(f"{place}: is not an object with a name")
         check_texts(entity.values(), place)
         check_slots(entity, slots, f"{place} ({entity[NAME]})")
-    return Domain(data["name"], data["type"], data["constraints"], data["requestable"], data["entities"])
+    return Domain(data["name"], data["type"], data["constraints"], data["requestable"], data["entities"], names)
 
 
 _KINDS = {str: "a text", dict: "an object", list: "a list"}

@@ -8,12 +8,14 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
 from rlhf_dialog.runs.verification import verify, way_back
+from rlhf_dialog.task_oriented.domains.loading import OWN
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 
 AGENT = "policy_agent.json"
 AGENT_FORMAT = 1
+DOMAIN = "domain.json"
 
 
 def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str, Any], keep: int) -> Path:
@@ -52,15 +54,17 @@ def load_policy_checkpoint(
 
 
 def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, Any], domain: TrainingWorld) -> None:
-    """Write the trained policy with what `read_policy_agent` needs to build it again."""
+    """Write the trained policy with what `read_policy_agent` needs to build it again, its domain or list of actions too."""
     with atomic_folder(folder) as target:
         policy.save(target)
+        if settings["domain"] not in OWN and (content := domain.as_json()) is not None:
+            write_json(target / DOMAIN, content)
         header = {"format_version": AGENT_FORMAT, "domain_name": domain.name, "domain_hash": domain.hash}
         write_json(target / AGENT, header | settings)
 
 
 def read_policy_agent(folder: Path) -> dict[str, Any]:
-    """The settings of an agent. Raises UserError when the folder holds none."""
+    """The settings of an agent; the domain that it keeps is its domain. Raises UserError when the folder holds none."""
     path = folder / AGENT
     if not path.is_file():
         raise UserError(f"{folder}: is not the agent of a dialogue policy ({AGENT} is missing); name RUN/agent")
@@ -77,7 +81,11 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         checked = PolicyConfig(
             **{key: value for key, value in settings.items() if key in PolicyConfig.model_fields}
         ).model_dump()
-        return settings | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+        settings |= {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+        if (kept := folder / DOMAIN).is_file():
+            domain = settings["domain"]
+            settings["domain"] = domain | {"actions": str(kept)} if isinstance(domain, dict) else str(kept)
+        return settings
 
 
 def check_domain(folder: Path, agent: dict[str, Any], domain: TrainingWorld) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
+from rlhf_dialog.task_oriented.domains import AnyDomain, Domain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
 from rlhf_dialog.task_oriented.policies.sampling.user_environments import read_sizes, user_environment
@@ -28,7 +28,7 @@ from rlhf_dialog.terminal import visible
 class TrainingWorld:
     """make: builds an environment, and can be sent to another process; names: of its actions
     name, hash: of the domain, or of the class of the user's own; domain: None where that one has none
-    num_features: of an observation
+    num_features: of an observation; actions: those of a list, as in its file
     """
 
     make: Callable[[], Any]
@@ -37,6 +37,11 @@ class TrainingWorld:
     name: str
     hash: str
     domain: AnyDomain | None
+    actions: list[dict[str, Any]] | None = None
+
+    def as_json(self) -> Any:
+        """The domain or the list of actions, which an agent keeps in its folder; None for several domains or none."""
+        return self.domain.as_json() if isinstance(self.domain, Domain) else self.actions
 
     def transcript(self, episode: Episode) -> str:
         """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
@@ -110,7 +115,8 @@ def _action_list_world(
     actions, state = read_actions(path), StateFunction(action_settings["state"]["id"], action_settings["state"]["args"])
     identity = json.dumps([actions.hash, action_settings["state"], state.size])
     digest = hashlib.sha256(identity.encode()).hexdigest()
-    return TrainingWorld(make_world(actions, state), actions.names, state.size, path.stem, digest, None)
+    content = [action.model_dump() for action in actions.actions]
+    return TrainingWorld(make_world(actions, state), actions.names, state.size, path.stem, digest, None, content)
 
 
 def environment_factory(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:

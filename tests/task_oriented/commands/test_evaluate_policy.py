@@ -7,6 +7,7 @@ import pytest
 from rlhf_dialog.task_oriented.commands import evaluate_policy
 from tests.parts.persons import ASKED, SHOP, talked
 from tests.parts.policy_runs import domain_file, policy_run
+from tests.parts.small_domain import DATA
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,23 @@ def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
     assert found["settings"]["error_rate"] == 0.15
     assert evaluate_policy.main(words) == 0
     assert json.loads(output.read_text(encoding="utf-8")) == found
+
+
+def test_an_agent_keeps_its_domain(folder, tmp_path):
+    """Its run's own file may be gone, or another one."""
+    output = tmp_path / "found.json"
+    words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "4", "--output", str(output)]
+    file = folder / "tea.json"
+    text = file.read_text(encoding="utf-8")
+    file.unlink()
+    try:
+        assert evaluate_policy.main(words) == 0
+    finally:
+        file.write_text(text, encoding="utf-8")
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert found["settings"]["domain"] == str(folder / "run" / "agent" / "domain.json")
+    kept = json.loads((folder / "run" / "agent" / "domain.json").read_text(encoding="utf-8"))
+    assert kept["constraints"] == DATA["constraints"]
 
 
 def test_success_follows_from_the_rewards_that_are_documented(folder, tmp_path):

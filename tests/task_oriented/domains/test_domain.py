@@ -1,4 +1,5 @@
 import copy
+import json
 import pickle
 from itertools import product
 
@@ -79,6 +80,18 @@ def test_the_hash_knows_content_and_nothing_else():
     other = copy.deepcopy(DATA)
     other["constraints"]["tea"].append("red")
     assert parse_domain(other, "f").hash != first.hash
+
+
+def test_a_domain_is_read_again_from_its_json():
+    """With an entity that lacks a slot, and a name of no entity, as PyDial's ontologies have."""
+    domain = Domain("tea", "cafe", DATA["constraints"], DATA["requestable"], DATA["entities"], ["zoe", "ada"])
+    again = parse_domain(json.loads(json.dumps(domain.as_json())), "tea.json")
+    assert (again.hash, again.name, again.values("name")) == (
+        domain.hash,
+        "tea",
+        ("zoe", "ada", "ben", "cid", "dot", "eve"),
+    )
+    assert (again.entities, again.requestable) == (domain.entities, domain.requestable)
 
 
 def test_values_without_entities_are_one_line():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.domains.domain import parse_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.ppo import PPO
@@ -79,8 +80,9 @@ def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path):
 def test_an_agent_says_what_it_is_for(tmp_path):
     save_policy_agent(tmp_path / "agent", policy(), SETTINGS, DOMAIN)
     agent = read_policy_agent(tmp_path / "agent")
-    assert agent == SETTINGS | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
-    check_domain(tmp_path, agent, DOMAIN)
+    kept = {"domain": str(tmp_path / "agent" / "domain.json")}
+    assert agent == SETTINGS | kept | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
+    check_domain(tmp_path, agent, load_domain(kept["domain"]))
     with pytest.raises(UserError, match="use the ontology and the entities that it was trained on"):
         check_domain(tmp_path, agent, edited())
 

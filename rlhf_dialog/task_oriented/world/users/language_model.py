@@ -34,7 +34,7 @@ def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
     return {} if is_here else {"args.model": f"{model[:100]!r} is not on this machine, so the Hub would be asked"}
 
 
-@EnvironmentFactory.register("language_model_user", reach=AccessDeclaration(("goals", "openings"), _reaches_out))
+@EnvironmentFactory.register("language_model_user", reach=AccessDeclaration(("goals", "openings"), other=_reaches_out))
 class LMUser:
     """Any causal LM with swapped roles: its own turns are the assistant's, and the policy's replies are what it hears.
 
