@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,9 @@ class AccessDeclaration:
 
 
 def leads_out(path: str, folder: Path) -> str:
-    """Why a path may not be read for a file in `folder` that was found: links followed, it or a file in it lies elsewhere.
-
-    Empty if it may. Nothing is opened.
-    """
+    """Why a path may not be read for a file in `folder` that was found: it, or a file in it, lies elsewhere, also by a link."""
     target, inside = Path(path).expanduser(), folder.resolve()
-    is_inside = target.resolve().is_relative_to(inside) and all(
-        each.resolve().is_relative_to(inside) for each in target.rglob("*")
-    )
+    is_inside = all(each.resolve().is_relative_to(inside) for each in chain([target], target.rglob("*")))
     return "" if is_inside else f"{path[:100]!r} is not in {folder}"
 
 

@@ -60,16 +60,13 @@ class RunConfig:
         return build_reward(settings.id, _replace_paths(settings.args, new_paths))
 
     def environment(self, named: dict[str, Any]) -> EnvironmentConfig | None:
-        """The environment, with the arguments that the user named in place of its own.
-
-        Raises UserError where its own reach out and the configuration is not trusted.
-        """
-        wanted = self.config.environment
-        if wanted and not self.trusted:
-            args = {key: value for key, value in wanted.args.items() if key not in named}
+        """The environment with the arguments that the user named; UserError where its own reach out and it is not trusted."""
+        choice = self.config.environment
+        if choice and not self.trusted:
+            args = {key: value for key, value in choice.args.items() if key not in named}
             remedy = ", or name your domain with --domain" if "domain" in args else ""
-            refuse(self.path, "environment", EnvironmentFactory, wanted.id, args, remedy)
-        return wanted and wanted.model_copy(update={"args": wanted.args | named})
+            refuse(self.path, "environment", EnvironmentFactory, choice.id, args, remedy)
+        return choice and choice.model_copy(update={"args": choice.args | named})
 
     def _refusal(self, found: dict[str, str]) -> str:
         return f"{refusal(self.path, found)} or --config {self.path}"

@@ -14,10 +14,11 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models import loading
 from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
-from tests.parts import tiny
+from tests.parts import saving, tiny
 from tests.parts.deep import deep_lm
 from tests.parts.faulty import DrawsItself, Drops, Leaks, stopped, trainer_on
 from tests.parts.pretended_gpu import pretended_gpu
@@ -127,6 +128,24 @@ def test_a_fault_in_the_update_stops_a_run_in_float32(kind, fault, monkeypatch):
     broken_update(monkeypatch, **fault)
     with pytest.raises(RunStopped, match=r"ratio of new to old .* times the rounding noise"):
         trainer.step()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", pytest.param("llama", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_resumed_run_in_float32_is_warned_of_a_fault_alone(kind, is_wrong, tmp_path, monkeypatch, caplog):
+    """Two iterations in a new process, far from the reference by which their noise is measured; a temperature too low by 1e-5."""
+    first, resumed = (deep_trainer(kind, use_amp=False, lr=3e-3) for _ in range(2))
+    saving.steps(first, 2)
+    saving.save(first, tmp_path / "saved")
+    models = saving.modules(resumed)
+    resumed.load_state_dict(load_training(tmp_path / "saved", models, resumed.optimizers, World()))
+    if is_wrong:
+        broken_update(monkeypatch, temperature=1 - 1e-5)
+    saving.steps(resumed, 2)
+    assert resumed.iteration == 4
+    warnings = [record for record in caplog.records if record.levelno > logging.INFO]
+    assert len(warnings) == is_wrong
+    assert ("times the rounding noise that this run measured" in caplog.text) == is_wrong
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])

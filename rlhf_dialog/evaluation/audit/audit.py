@@ -1,5 +1,6 @@
 """The whole audit: probes, defects and search, each with what was paid, as one tree of JSON."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,13 +50,12 @@ def audit(
     units = dialogue_numbers(prompts)
     num_texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * plan.budget.prompts
     total = (1 + len(judges)) * num_texts + checks.batch_calls(len(prompts)) + plan.budget.size
-    with AuditProgress(total) as progress:
-        payer = CountingScorer(scorer, judges, progress)
-        defects = checks.batch_defects(payer, prompts, [text or "" for text in probes[number].texts], plan.seed)
-        tables = _score_probes(payer, prompts, probes)
-        true = tables[0].select(np.asarray(chosen))
-        chosen_units = np.unique(units[chosen], return_inverse=True)[1]
-        looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, chosen_units)
+    payer = CountingScorer(scorer, judges, progress := AuditProgress(total))
+    defects = checks.batch_defects(payer, prompts, [text or "" for text in probes[number].texts], plan.seed)
+    tables = _score_probes(payer, prompts, probes)
+    true = tables[0].select(np.asarray(chosen))
+    chosen_units = np.unique(units[chosen], return_inverse=True)[1]
+    looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, chosen_units)
     row = summary_row(tables[number].select(np.asarray(chosen)), true, chosen_units, plan.seed)
     telling = [name for name, one in row["judges"].items() if one["difference"]["high"] < 0]
     rows = {}
@@ -126,7 +126,7 @@ def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) 
         "num_prompts": int(np.isfinite(table.score).sum()),
         **_compare(table.score, true.score, units, seed),
         "more": intervals.interval(_mean(more, units), seed),
-        "parts": {name: _plain_mean(values) for name, values in table.parts.items()},
+        "parts": {name: float(np.nanmean(x)) if np.isfinite(x).any() else math.nan for name, x in table.parts.items()},
         "judges": judges,
     }
 
@@ -140,10 +140,6 @@ def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = 
 
 def _mean(values: Array, units: Numbers) -> intervals.Statistic:
     return replace(intervals.mean_statistic(values), units=units)
-
-
-def _plain_mean(values: Array) -> float:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
 def _both(values: Array, true: Array) -> NDArray[np.bool_]:

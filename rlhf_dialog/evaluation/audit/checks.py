@@ -90,5 +90,5 @@ def calibration(classifier: Intent, prompts: Sequence[Dialogue]) -> dict[str, An
             means = {"confidence": float(confidence[in_bin].mean()), "accuracy": float(right[in_bin].mean())}
             bins.append({"replies": count, **means})
     error = sum(one["replies"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / len(prompts)
-    found = {"accuracy": float(right.mean()), "confidence": float(confidence.mean()), "error": error, "bins": bins}
-    return {"part": classifier.name, **found}
+    means = {"accuracy": float(right.mean()), "confidence": float(confidence.mean())}
+    return {"part": classifier.name, **means, "error": error, "bins": bins}

@@ -65,7 +65,10 @@ def shown(result: dict[str, Any]) -> Rows:
     """The rows of the tables: true replies, the best paid probe of each family, the search."""
     best: dict[str, str] = {}
     for name, row in result["probes"].items():
-        if row["family"] not in best or _is_above(row, result["probes"][best[row["family"]]]):
+        mean, before = (
+            one and one["difference"]["mean"] for one in (row, result["probes"].get(best.get(row["family"])))
+        )
+        if row["family"] not in best or (mean is not None and (before is None or mean > before)):
             best[row["family"]] = name
     return {name: result["probes"][name] for name in best.values()} | result["search"]
 
@@ -125,11 +128,6 @@ def _calibration(rows: list[dict[str, Any]]) -> Table:
     for one in rows:
         table.add_row(one["part"], *(f"{one[key]:.3f}" for key in ("confidence", "accuracy", "error")))
     return table
-
-
-def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    mean, best = row["difference"]["mean"], other["difference"]["mean"]
-    return mean is not None and (best is None or mean > best)
 
 
 def _shorten(line: str) -> str:

@@ -33,21 +33,11 @@ class AuditProgress:
         share = self.done / self.total
         line = f"audit: {self.done:,} of {self.total:,} replies, {share:.0%}, {self.left.text(share)}".rstrip(", ")
         if sys.stderr.isatty():
-            self._show(line)
+            sys.stderr.write(f"\r\x1b[2K{line if share < 1 else ''}")  # in place of the last one
+            sys.stderr.flush()
         elif time.monotonic() - self.said >= LOGGED_EVERY:
             self.said = time.monotonic()
             logger.info("%s", line)
-
-    def __enter__(self) -> "AuditProgress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if sys.stderr.isatty():
-            self._show("")
-
-    def _show(self, line: str) -> None:
-        sys.stderr.write(f"\r\x1b[2K{line}")  # in place of the last one
-        sys.stderr.flush()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
-from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
@@ -43,7 +43,10 @@ NUM_ENVS = 64
 
 def run(options: EvaluatePolicyOptions) -> None:
     """Measure the agent and its baselines, write the file and show the tables."""
-    _check(options)
+    check_seed(options.seed)
+    for name, least in (("dialogues", 1), ("transcripts", 0)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
     if options.register:
         register(options.register)
     if evaluate_dialogues.is_language_model(options.agent):
@@ -65,7 +68,11 @@ def run(options: EvaluatePolicyOptions) -> None:
     episodes = {name: run_dialogues(policy, world.make, seed, numbers, NUM_ENVS) for name, policy in policies.items()}
     for episode in episodes["agent"][: options.transcripts]:
         print(f"{world.transcript(episode)}\n")
-    result = _result(options, settings, episodes)
+    other = "handcrafted" if "handcrafted" in episodes else "random"
+    asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
+    measured = {name: measure_dialogues(played) for name, played in episodes.items()}
+    difference = compare_dialogues(episodes[other], episodes["agent"])
+    result = {"settings": asked | settings, "policies": measured, f"difference_from_{other}": difference}
     replace_json(output, finite(result))
     for table in _tables(result):
         Console().print(table)
@@ -99,25 +106,6 @@ def _read_overrides(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> di
                 )
         overrides["domain"] = agent["domain"] | ({"actions": overrides["domain"]} if "domain" in overrides else {})
     return overrides
-
-
-def _check(options: EvaluatePolicyOptions) -> None:
-    check_seed(options.seed)
-    for name, least in (("dialogues", 1), ("transcripts", 0)):
-        if getattr(options, name) < least:
-            raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
-
-
-def _result(
-    options: EvaluatePolicyOptions, settings: dict[str, Any], episodes: dict[str, list[Episode]]
-) -> dict[str, Any]:
-    other = "handcrafted" if "handcrafted" in episodes else "random"
-    asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
-    return {
-        "settings": asked | settings,
-        "policies": {name: measure_dialogues(played) for name, played in episodes.items()},
-        f"difference_from_{other}": compare_dialogues(episodes[other], episodes["agent"]),
-    }
 
 
 def _tables(result: dict[str, Any]) -> Iterator[Table]:

@@ -64,10 +64,10 @@ def clock(monkeypatch):
 
 def test_the_line_on_a_terminal_has_the_time_left_and_goes_at_the_end(monkeypatch, clock):
     monkeypatch.setattr(sys, "stderr", out := Terminal())
-    with AuditProgress(2000) as progress:
-        clock[0] = 10.0
-        progress.advance(500)  # a quarter took 10 s, so the rest takes 30
-        assert out.getvalue().endswith("audit: 500 of 2,000 replies, 25%, 30 s left")
+    progress, clock[0] = AuditProgress(2000), 10.0
+    progress.advance(500)  # a quarter took 10 s, so the rest takes 30
+    assert out.getvalue().endswith("audit: 500 of 2,000 replies, 25%, 30 s left")
+    progress.advance(1500)
     assert out.getvalue().endswith("\r\x1b[2K")
 
 
