@@ -14,7 +14,7 @@ from typing import Any
 from experiments.dailydialog import calls, measuring, training
 from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
-from experiments.dailydialog.sizes import FEWEST, RLOO, STEP, Agent, Keys, Size
+from experiments.dailydialog.sizes import BIAS_RATES, FEWEST, RLOO, STEP, TEMPERATURES, Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import read_yaml, shipped_folder
 from rlhf_dialog.json_files import read_json
@@ -138,6 +138,7 @@ def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float], slo
     at_once = min(SIDE_BY_SIDE, cores())
     larger = {stage: 2 * slower * drawing * count for stage, count in measuring.draws_of_an_agent(scene).items()}
     counts = measuring.amounts(scene)
+    counts["test"] += round(len(TEMPERATURES) * len(BIAS_RATES) * scene.size.bias_tokens / TOKENS_A_REPLY)
     return seconds | {stage: (count * whole + larger[stage]) / at_once for stage, count in counts.items()}
 
 

@@ -11,14 +11,15 @@ from experiments.dailydialog.scene import ESTIMATE, Scene
 from experiments.dailydialog.sizes import (
     BEST,
     BEST_SFT,
-    BIAS,
     CHOSEN,
     COUNTS,
     DPO,
+    LEARNED,
     MATCHED,
     MINILM,
     RLOO,
     SAID,
+    SHIFT,
     SMOLLM2,
     START,
     TEMPERATURES,
@@ -83,9 +84,10 @@ def untrained_rows(scene: Scene, draws: int, counts: tuple[int, ...]) -> Rows:
         for n in counts
         if n <= draws
     ]
-    biased = [{**_agent_row(scene, agent), "name": f"{BIAS}_{agent.seed}", "kind": "bias"} for agent in agents]
+    shifted = [{**_agent_row(scene, agent), "name": f"{SHIFT}_{agent.seed}", "kind": "shift"} for agent in agents]
+    learned = {"name": LEARNED, "kind": "learned"}
     matched = {"name": MATCHED, "kind": "matched", "like": [f"{agent.folder}_0" for agent in agents]}
-    return [*chosen, *biased, matched, *({"name": name, "kind": "said"} for name in SAID)]
+    return [*chosen, *shifted, learned, matched, *({"name": name, "kind": "said"} for name in SAID)]
 
 
 def _agent_row(scene: Scene, agent: Agent) -> dict[str, Any]:
@@ -107,6 +109,7 @@ def job_of(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str, A
         "start": str(scene.model("sft")),
         "folder": str(folder),
         "bias_prompts": scene.size.bias_prompts,
+        "bias_tokens": scene.size.bias_tokens,
         "rows": rows,
     }
     if "config" not in changes:

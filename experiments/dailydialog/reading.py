@@ -8,12 +8,13 @@ from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import (
     BEST,
     BEST_SFT,
-    BIAS,
     COUNTS,
     DPO,
+    LEARNED,
     MATCHED,
     RLOO,
     SAID,
+    SHIFT,
     SMOLLM2,
     START,
     TEMPERATURES,
@@ -45,8 +46,8 @@ POINTS = {
     "length_hold": "part: length hold",
 }
 UNTRAINED = (*SAID, SMOLLM2)
-TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rloo", BIAS: "SFT, one bias"}
-TITLES[MATCHED] = "SFT, distinct-2 of PPO"
+TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rloo"}
+TITLES |= {SHIFT: "SFT, mean logit shift", LEARNED: "SFT, learned bias", MATCHED: "SFT, distinct-2 of PPO"}
 
 
 def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
@@ -60,9 +61,8 @@ def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
     first = scene.size.agents[0]
     names |= {f"{first.name}_{BEST}_{count}": [[f"{first.folder}_{BEST}_{count}"]] for count in COUNTS}
     names |= {one: [[f"{one}_0"]] for one in (BEST_SFT, DPO)}
-    names[MATCHED] = [[MATCHED]]
-    names[BIAS] = [[f"{BIAS}_{agent.seed}"] for agent in scene.size.agents if agent.name == RLOO]
-    names |= {name: [[name]] for name in SAID}
+    names[SHIFT] = [[f"{SHIFT}_{agent.seed}"] for agent in scene.size.agents if agent.name == RLOO]
+    names |= {name: [[name]] for name in (LEARNED, MATCHED, *SAID)}
     found = {name: _read(name, folder, rows) for name, rows in names.items()}
     return {one.title: one for one in found.values() if one is not None}
 

@@ -17,16 +17,18 @@ from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from experiments.dailydialog.numbers import BLOCK, RowFile
-from experiments.dailydialog.sizes import START
+from experiments.dailydialog.sizes import BIAS_RATES, START
+from experiments.learned_bias import BiasTraining, learn_bias
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.evaluation import logit_bias_baseline, measure, replies
+from rlhf_dialog.evaluation import measure, replies
 from rlhf_dialog.evaluation.compare import Comparison
 from rlhf_dialog.evaluation.divergence import kl_by_reply, log_ratios
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
+from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
@@ -40,9 +42,9 @@ BATCH = 64
 
 class Row(BaseModel):
     """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start, or of the model whose rows
-    begin with the name `of`; the start with the one `bias` of a model; the start at the temperature that gives it the mean
-    distinct-2 of other rows, `matched` to `like`; or replies that were `said` without a model, by their name in
-    `baseline_replies`."""
+    begin with the name `of`; the start with the mean logit `shift` of a model, or with a `learned` bias; the start at the
+    temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; or replies that were `said` without a
+    model, by their name in `baseline_replies`."""
 
     name: str
     kind: str
@@ -67,6 +69,7 @@ class Plan(BaseModel):
     folder: str
     rows: list[Row]
     bias_prompts: int
+    bias_tokens: int
     relevance: list[str] = []
     act_judge: str | None = None
     encoder: str | None = None
@@ -96,8 +99,7 @@ class Table:
     def judges(self) -> Judges:
         """The reward, and the judges that the plan names."""
         plan, config = self.plan, self.config
-        reward = build_reward(config.reward_class.id, config.reward_class.args)
-        judges = measure.default_judges(Scorer(reward, truncation_penalty=config.truncation_penalty))
+        judges = measure.default_judges(scorer_of(config))
         names = ("relevance", *(f"relevance_{number}" for number in range(2, len(plan.relevance) + 1)))
         for name, folder in zip(names, plan.relevance, strict=False):
             judges.relevance[name] = load_relevance(folder, "--relevance_model")
@@ -137,8 +139,10 @@ class Table:
             return self.kept(row.name, lambda: self.best_of(row)), None
         if row.kind == "matched":
             return self.stored(row.name) or self.matched(row), None
-        if row.kind == "bias":
-            return self.kept(row.name, lambda: self.biased(self.agent(row), row.seed)), None
+        if row.kind == "shift":
+            return self.kept(row.name, lambda: self.shifted(self.agent(row), row.seed)), None
+        if row.kind == "learned":
+            return self.kept(row.name, lambda: self.biased(self.learned_bias(row.seed), row.seed)), None
         training = [one for one in self.some_prompts("train") if one.reference]
         every = replies.baseline_replies(self.prompts, training, self.start, self.plan.seed)
         return self.kept(row.name, lambda: every[row.name]), None
@@ -194,21 +198,28 @@ class Table:
         RowFile(self.folder, row.name).keep(match.answers)
         return match.answers
 
-    def biased(self, agent: ChatAgent, seed: int) -> Replies:
-        """The start with the agent's one bias, at the scale with the best score on validation prompts."""
-        size, sampling = self.plan.bias_prompts, self.sampling(self.start)
-        training, held_out = (
-            replies.pick_prompts(self.some_prompts(name), size, seed) for name in ("train", "validation")
-        )
-        bias = logit_bias_baseline.fit_bias(agent, self.start, training, sampling, seed)
+    def shifted(self, agent: ChatAgent, seed: int) -> Replies:
+        """The start with the agent's mean logit shift, at the scale with the best score on validation prompts."""
+        training = replies.pick_prompts(self.some_prompts("train"), self.plan.bias_prompts, seed)
+        shift = fit_bias(agent, self.start, training, self.sampling(self.start), seed)
+        return self.biased(choose_scale(shift, lambda scaled: self.validation_score(scaled, seed)), seed)
 
-        def score(shifted: logit_bias_baseline.LogitBias) -> float:
-            answers = replies.generate_replies(self.start, held_out, shifted.apply_to(sampling), seed, BATCH)
-            return measure.measure(answers, Judges(self.judges.scorer)).points()["score"]
+    def learned_bias(self, seed: int) -> LogitBias:
+        """The bias that is learned from the reward, as PPO samples, with the rate of the best score on validation prompts."""
+        training, learned = self.some_prompts("train"), list[LogitBias]()
+        for rate in BIAS_RATES:
+            how = BiasTraining(rate, tokens=self.plan.bias_tokens, seed=seed)
+            learned.append(learn_bias(self.start, training, scorer_of(self.config), self.start.sampling, how))
+        return max(learned, key=lambda bias: self.validation_score(bias, seed))
 
-        return replies.generate_replies(
-            self.start, self.prompts, logit_bias_baseline.choose_scale(bias, score).apply_to(sampling), seed, BATCH
-        )
+    def validation_score(self, bias: LogitBias, seed: int) -> float:
+        prompts = replies.pick_prompts(self.some_prompts("validation"), self.plan.bias_prompts, seed)
+        return measure.measure(self.biased(bias, seed, prompts), Judges(self.judges.scorer)).points()["score"]
+
+    def biased(self, bias: LogitBias, seed: int, prompts: list[Dialogue] | None = None) -> Replies:
+        """The start with the bias."""
+        sampling = bias.apply_to(self.sampling(self.start))
+        return replies.generate_replies(self.start, prompts or self.prompts, sampling, seed, BATCH)
 
     def kl(self, agent: ChatAgent, answers: Replies, distance: Callable[..., measure.Array]) -> measure.Array:
         """The distance of each reply from the start in nats, at the temperature of the row; NaN where the two have different
@@ -225,6 +236,12 @@ class Table:
         scorer = self.judges.scorer
         assert scorer is not None
         return replace(scorer, reward=WithoutNeeds(scorer.reward))
+
+
+def scorer_of(config: Config) -> Scorer:
+    """The reward of a run, built anew."""
+    reward = build_reward(config.reward_class.id, config.reward_class.args)
+    return Scorer(reward, truncation_penalty=config.truncation_penalty)
 
 
 def settings_of(config: Config) -> AgentSettings:

@@ -20,6 +20,7 @@ STEP, FEWEST = 10_000, 40_000  # tokens of PPO
 SMOLLM2, MINILM = "smollm2", "minilm"  # folders of --fetched
 TEMPERATURES = (1.0, 0.7)
 COUNTS = (2, 4, 8)  # of the best of n
+BIAS_RATES = (0.05, 0.15)  # of a learned bias, which has fewer iterations here than at the quickstart
 SAID = (
     "true_replies",
     "random_reference",
@@ -29,7 +30,8 @@ SAID = (
     "constant_reply",
     "long_constant_reply",
 )
-START, BEST_SFT, DPO, BIAS, BEST, MATCHED = "start", "sft_on_best", "dpo", "one_bias", "best_of", "matched"
+START, BEST_SFT, DPO, BEST, MATCHED = "start", "sft_on_best", "dpo", "best_of", "matched"
+SHIFT, LEARNED = "mean_logit_shift", "learned_bias"
 RLOO = "rloo"  # the estimator with three seeds
 CHOSEN = "chosen.json"
 
@@ -61,6 +63,7 @@ class Size:
     pretrained_prompts: int  # that the pretrained judges read
     draws: int  # of start and agents
     bias_prompts: int
+    bias_tokens: int = 100_000  # that a learned bias generates with each rate
     measured_steps: int = 20  # of the supervised trainings that `estimate` measures
     measured_prompts: int = 64
     audit: tuple[str, ...] = ()
@@ -124,6 +127,7 @@ TINY = Size(
     pretrained_prompts=20,
     draws=2,
     bias_prompts=16,
+    bias_tokens=300,
     measured_steps=3,
     measured_prompts=16,
     audit=("--max_prompts", "20", "--search_prompts", "10", "--search_replies", "100", "--search_rounds", "4"),

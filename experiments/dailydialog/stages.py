@@ -41,7 +41,8 @@ def _validation_settings(scene: Scene) -> dict[str, Any]:
 
 def _test_settings(scene: Scene) -> dict[str, Any]:
     size = scene.size
-    return {"prompts": size.test_prompts, "draws": size.draws, "few": size.pretrained_prompts, **scene.judges()}
+    bias = {"bias_tokens": size.bias_tokens}
+    return bias | {"prompts": size.test_prompts, "draws": size.draws, "few": size.pretrained_prompts, **scene.judges()}
 
 
 REWARD = ("sft", "relevance", "relevance_order")  # the models that it asks

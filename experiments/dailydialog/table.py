@@ -8,7 +8,7 @@ from experiments.dailydialog import choosing, curve, published
 from experiments.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
 from experiments.dailydialog.record import done
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import BEST, BEST_SFT, BIAS, COUNTS, MATCHED, START, TEMPERATURES
+from experiments.dailydialog.sizes import BEST, BEST_SFT, COUNTS, LEARNED, MATCHED, SHIFT, START, TEMPERATURES
 from experiments.dailydialog.systems import System
 from experiments.dailydialog.targets import Target, targets
 from rlhf_dialog.atomic_files import replace_file
@@ -60,11 +60,11 @@ def picture_name(temperature: float) -> str:
 
 def all_targets(rows: dict[str, System], few: dict[str, System]) -> list[Target]:
     """Those of PPO with rloo against the SFT model. few: what a pretrained language model has read."""
-    start, agents, best, on_best, bias = (
-        rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, BIAS)
+    start, agents, best, on_best, *biases = (
+        rows[title_of(name)] for name in (START, RLOO, f"{BEST}_{COUNTS[0]}", BEST_SFT, SHIFT, LEARNED)
     )
     read = (few[start.title], few[agents.title]) if {start.title, agents.title} <= few.keys() else None
-    return list(targets(start, agents, best, on_best, bias, read, rows.get(title_of(MATCHED))))
+    return list(targets(start, agents, best, on_best, biases, read, rows.get(title_of(MATCHED))))
 
 
 def verdict(tables: dict[float, dict[str, System]], few: dict[str, System]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What PPO should reach on DailyDialog, each with its numbers: met or missed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from experiments.dailydialog.systems import System, change
@@ -30,14 +30,14 @@ def targets(
     agents: System,
     best: System,
     on_best: System,
-    bias: System,
+    biases: Sequence[System],
     read: tuple[System, System] | None = None,
     matched: System | None = None,
 ) -> Iterator[Target]:
     """Every target of the agents at one temperature. Intervals in percent are those of the difference, of the start's mean.
 
-    read: start and agents as far as a pretrained language model has read them at this temperature; matched: the start with the
-    agents' distinct-2.
+    biases: the start with a bias of each kind; read: start and agents as far as a pretrained language model has read them at
+    this temperature; matched: the start with the agents' distinct-2.
     """
     from rlhf_dialog.evaluation.logit_bias_baseline import gain_share  # which imports torch
 
@@ -57,11 +57,14 @@ def targets(
     yield above_zero("MiniLM's similarity rises", change(start, agents, ENCODER))
     yield above_zero(f"MiniLM's similarity above that of {best.title}", change(best, agents, ENCODER))
     yield above_zero("SmolLM2's mutual information rises", change(*read, MUTUAL) if read else None)
-    for metric, judge in JUDGES.items():
-        points = [one.point(f"{metric}_r10") for one in (bias, agents, start)]
-        share = None if None in points else gain_share(*(point or 0.0 for point in points))
-        name = f"one bias reaches at most a third of the gain in R@10 by the {judge}"
-        yield Target(name, share is not None and share <= MOST_OF_GAIN, "no gain" if share is None else f"{share:.0%}")
+    for bias in biases:
+        for metric, judge in JUDGES.items():
+            points = [one.point(f"{metric}_r10") for one in (bias, agents, start)]
+            share = None if None in points else gain_share(*(point or 0.0 for point in points))
+            name = f"{bias.title}: at most a third of the gain in R@10 by the {judge}"
+            yield Target(
+                name, share is not None and share <= MOST_OF_GAIN, "no gain" if share is None else f"{share:.0%}"
+            )
     for metric, (name, sign) in NO_WORSE.items():
         moved = change(start, agents, metric)
         met = None if moved is None else (moved["high"] >= 0 if sign > 0 else moved["low"] <= 0)

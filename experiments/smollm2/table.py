@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.rewards import BaseReward
 
-START, PEOPLE, AGENTS = "start", "people's replies", "agents"
+START, PEOPLE, AGENTS, SHIFTED = "start", "people's replies", "agents", "start, mean logit shift"
 BEST_OF = 4
 BIAS_PROMPTS = 64
 PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differences to the agents are shown, if measured
@@ -57,7 +57,7 @@ class TableOptions(Options):
     )
     score: bool = option("also the score of the runs' reward, which takes as long")
     best_of: bool = option(f"also the best of {BEST_OF} replies of the start by the score")
-    bias: bool = option("also the start with one bias, learned from the first agent")
+    bias: bool = option("also the start with the mean logit shift of the first agent")
     split: str = option("read test once, for a table to publish", "validation", choices=("validation", "test"))
     max_prompts: int = option("number of prompts, drawn with --seed (default: 300)", 300)
     temperature: float = option("of all rows (default: 1)", 1.0)
@@ -145,7 +145,7 @@ class Table:
             name = f"{AGENTS} {number}"
             found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
         if self.options.bias:
-            found[f"{START}, one bias"] = self.row(f"{START}, one bias", self.biased)
+            found[SHIFTED] = self.row(SHIFTED, self.biased)
         return found
 
     def row(self, name: str, write: "Callable[[], Replies]") -> list[Dialogue]:
@@ -194,7 +194,7 @@ class Table:
         return measure.choose_best(drawn, measure.default_judges(scorer), scorer)
 
     def biased(self) -> "Replies":
-        """The start with one bias, at the scale with the best score on validation prompts."""
+        """The start with the mean logit shift, at the scale with the best score on validation prompts."""
         from rlhf_dialog.evaluation import logit_bias_baseline, measure
         from rlhf_dialog.evaluation.replies import generate_replies
 

@@ -69,8 +69,8 @@ class EvaluateOptions(AgentOptions):
         "the agent's: what sharper sampling gains without any training"
     )
     baselines: bool = option(
-        "also the best of 2, 4 and 8 replies by those parts of the reward that read no reference, and --baseline with one bias: "
-        "a constant shift of its logits, learned from the agent on training prompts and scaled on validation prompts; the KL a "
+        "also the best of 2, 4 and 8 replies by those parts of the reward that read no reference, and --baseline with the "
+        "agent's mean logit shift: the same for every prompt, from training prompts, and scaled on validation prompts; the KL a "
         "reply of all these, and what each row took. What needs no dialogue to be learned"
     )
     figure: Path | None = option(
@@ -299,7 +299,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
 
 
 def pick_bias_prompts(task: Task, options: EvaluateOptions) -> "BiasPrompts":
-    """Training and validation prompts for the row of one bias."""
+    """Training and validation prompts for the row of the mean logit shift."""
     from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
     from rlhf_dialog.evaluation.replies import pick_prompts
 

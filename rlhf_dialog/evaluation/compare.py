@@ -84,7 +84,7 @@ class Comparison:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
         With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` what needs no
-        training: the start with one bias, `kl_reply`, and the best replies chosen without a look at references; with
+        training: the start with the mean logit shift, `kl_reply`, the best replies chosen without a look at references; with
         `system_prompts` the start (without one, the agent) behind each of these (None: the template's own). `training` are the
         prompts whose references two baselines take. `preferred` says of each judge for which share of the prompts the agent's
         reply has more than that of the start, or of a row of the sweep. Raises RewardError when the reward fails.
@@ -107,7 +107,7 @@ class Comparison:
             swept |= self._sweep(ours) if with_sweep else {}
             swept |= self._best_replies(best_of, measured, bool(bias_prompts))
             if bias_prompts:
-                swept |= self._one_bias(bias_prompts, measured)
+                swept |= self._shifted_start(bias_prompts, measured)
             swept |= self._with_system_prompts(system_prompts)
             result["sweep"] = {name: self._complete(answers, names) for name, answers in swept.items()}
             result["sweep_difference"] = {
@@ -240,15 +240,15 @@ class Comparison:
                         rows[title].per_prompt["kl_reply"] = moved + frontier.best_of_n_kl(count)
         return rows
 
-    def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
-        """The start with one bias, at the scale with the best score on validation prompts; nothing for two tokenizers."""
+    def _shifted_start(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
+        """The start with the mean logit shift, at the scale that is best on validation prompts; nothing for two tokenizers."""
         agent, start = self.systems["after"], self.systems["before"]
         if agent.encoder.tokenizer.get_vocab() != start.encoder.tokenizer.get_vocab():
-            logger.warning("no row for one bias: the two agents have different tokenizers")
+            logger.warning("no row for the mean logit shift: the two agents have different tokenizers")
             return {}
 
         def answers(bias: LogitBias, asked: list[Dialogue]) -> Measured:
-            return measure.measure(self._generate(start, asked, bias.apply_to(self.sampling), "one bias"), self.judges)
+            return measure.measure(self._generate(start, asked, bias.apply_to(self.sampling), "shift"), self.judges)
 
         begun = time.monotonic()
         bias = logit_bias_baseline.fit_bias(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
@@ -257,7 +257,7 @@ class Comparison:
         points = {name: one.points()["score"] for name, one in (measured | {"shifted": shifted}).items()}
         share = logit_bias_baseline.gain_share(points["shifted"], points["after"], points["before"])
         reached = "" if share is None else f", {share:.0%} of the gain"
-        title = f"before, one bias (scale {bias.scale:g}{reached})"
+        title = f"before, mean logit shift (scale {bias.scale:g}{reached})"
         self.seconds[title] = time.monotonic() - begun
         return {title: shifted}
 

@@ -1,4 +1,4 @@
-"""One bias: how much of what training gained a shift of the logits gains that is the same in every dialogue.
+"""Mean logit shift: how much of what training gained a shift of the logits gains that is the same in every dialogue.
 
 b[v] = the mean over training prompts of log agent - log start for each token v, one vector for the first token of a response
 and one for all others, times a scale that is chosen on validation prompts. B prompts, K response tokens, V vocabulary.
@@ -48,8 +48,8 @@ def fit_bias(
     agent: ChatAgent, start: ChatAgent, prompts: list[Dialogue], sampling: Sampling, seed: int = 0, batch_size: int = 64
 ) -> LogitBias:
     """The bias, on the replies of the agent to these prompts. Both agents have the same tokenizer."""
-    answers = replies.generate_replies(agent, prompts, sampling, seed, batch_size, "one bias")
-    parts = [_changes(agent, start, batch) for batch in replies.batches(answers.dialogues, batch_size, "one bias")]
+    answers = replies.generate_replies(agent, prompts, sampling, seed, batch_size, "logit shift")
+    parts = [_changes(agent, start, batch) for batch in replies.batches(answers.dialogues, batch_size, "logit shift")]
     num_first, num_others = (sum(counts[i] for _, _, counts in parts) for i in range(2))
     first, others = sum(part[0] for part in parts), sum(part[1] for part in parts)
     return LogitBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))
@@ -82,7 +82,7 @@ def choose_scale(bias: LogitBias, score: Callable[[LogitBias], float]) -> LogitB
     """The bias at that one of SCALES which has the largest score; ties: the smallest."""
     tried = [replace(bias, scale=scale) for scale in SCALES]
     scores = [score(one) for one in tried]
-    logger.info("one bias: %s", ", ".join(f"scale {s:g}: {x:.3f}" for s, x in zip(SCALES, scores, strict=True)))
+    logger.info("logit shift: %s", ", ".join(f"scale {s:g}: {x:.3f}" for s, x in zip(SCALES, scores, strict=True)))
     return tried[scores.index(max(scores))]
 
 

@@ -89,16 +89,16 @@ def with_copy_price(agent, tmp_path):
 
 
 def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_path):
-    """The start with one bias, and the best of 2, 4 and 8 replies of both."""
+    """The start with the mean logit shift, and the best of 2, 4 and 8 replies of both."""
     argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
     argv += ["--config", with_copy_price(runs[0], tmp_path), "--baselines", "--figure", tmp_path / "frontier.png"]
     found = evaluated(script, tmp_path, *argv)
     rows = list(found["sweep"])
-    assert [row for row in rows if "bias" not in row] == [
+    assert [row for row in rows if "shift" not in row] == [
         f"{name}, best of {count}" for count in (2, 4, 8) for name in ("after", "before")
     ]
-    (shifted,) = (row for row in rows if "bias" in row)
-    assert re.fullmatch(r"before, one bias \(scale (0\.5|1|1\.5|2|3)(, -?\d+% of the gain)?\)", shifted)
+    (shifted,) = (row for row in rows if "shift" in row)
+    assert re.fullmatch(r"before, mean logit shift \(scale (0\.5|1|1\.5|2|3)(, -?\d+% of the gain)?\)", shifted)
     assert found["sweep"][shifted]["score"]["mean"] is not None
     assert found["settings"]["baselines"] is True
     assert set(found["seconds"]) == {"after", "before", *rows}

@@ -1,4 +1,4 @@
-"""One bias: what it is made of, what sampling does with it, and the share of a gain that it reaches."""
+"""The mean logit shift: what it is made of, what sampling does with it, and the share of a gain that it reaches."""
 
 import pytest
 import torch

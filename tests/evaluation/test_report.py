@@ -85,11 +85,11 @@ def scores(**rows):
 def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
     """Neither the agent's own rows nor those of references are baselines."""
     rows = scores(after=1.12, before=0.58)
-    sweep = scores(**{"after, best of 4": 1.3, "before, best of 4": 0.9, "before, one bias": 1.03})
+    sweep = scores(**{"after, best of 4": 1.3, "before, best of 4": 0.9, "before, mean logit shift": 1.03})
     result = {**rows, "difference": {"score": interval(0.54, low, high)}, "sweep": sweep}
     result["baselines"] = scores(true_replies=1.4, random_reference=1.2, constant_reply=None, repeat_last_turn=0.2)
     assert verdict_line(result) == (
-        f"{word}: +0.540 [{low:+.3f}, {high:+.3f}] of score, to 1.120; nearest baseline: before, one bias (1.030)"
+        f"{word}: +0.540 [{low:+.3f}, {high:+.3f}] of score, to 1.120; nearest baseline: before, mean logit shift (1.030)"
     )
 
 

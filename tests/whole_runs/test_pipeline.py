@@ -1,6 +1,7 @@
 """The quickstart in small: its own configurations, one stage after the other, with a few steps each."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -84,11 +85,15 @@ def test_the_result_talks(pipeline):
     assert isinstance(ChatAgent.load(pipeline / "runs/quickstart/agent").chat("Hello .", history=["Hi .", "Hi ."]), str)
 
 
-def test_the_run_can_be_plotted_and_checked(pipeline, capsys):
+def test_the_run_can_be_plotted_and_checked(pipeline, capsys, monkeypatch):
     assert plot_run.main(["--run", str(pipeline / "runs/quickstart")]) == 0
     assert (pipeline / "runs/quickstart/plot.png").stat().st_size > 10_000
-    assert load_script("scripts/check_quickstart.py").main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
-    assert "pass" in capsys.readouterr().out
+    check = load_script("scripts/check_quickstart.py")
+    monkeypatch.setattr(check, "BIAS_ITERATIONS", 2)
+    assert check.main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
+    said = capsys.readouterr().out
+    assert "pass" in said
+    assert re.search(r"SFT, learned bias, 1: at most 40% of the gain in replies that fit: \S+", said)
 
 
 def test_the_sft_model_learns_as_many_references_as_the_reward_has_read(pipeline, tmp_path):

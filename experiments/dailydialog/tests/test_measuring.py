@@ -27,7 +27,7 @@ def test_start_and_agents_have_four_draws_and_others_one(scene):
         **dict.fromkeys(("start", "rloo_0", "rloo_2", "gae_0"), 4),
         **dict.fromkeys(("dpo", "sft_on_best"), 1),
     }
-    assert {"best_of_2", "best_of_8", "one_bias_0", "one_bias_2", "true_replies"} <= set(names)
+    assert {"best_of_2", "best_of_8", "mean_logit_shift_0", "mean_logit_shift_2", "learned_bias"} <= set(names)
 
 
 def test_test_is_not_read_before_something_was_chosen(scene, monkeypatch):

@@ -13,6 +13,7 @@ from experiments.dailydialog.rows import Plan, Table
 from experiments.dailydialog.systems import System
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation import measure
 from rlhf_dialog.evaluation.compare import Match
 from rlhf_dialog.evaluation.divergence import log_ratios
 from tests.parts import tiny
@@ -43,6 +44,7 @@ def plan(world, folder, some, **changes):
         "start": str(world / "start"),
         "folder": str(folder),
         "bias_prompts": 4,
+        "bias_tokens": 300,
         "rows": some,
     }
     return Plan(**given | changes)
@@ -59,7 +61,8 @@ def made(world, tmp_path_factory):
         *(row(world, "start", seed) for seed in (0, 1)),
         row(world, "agent"),
         {"name": "best_of_2", "kind": "best", "count": 2},
-        {**row(world, "agent"), "name": "one_bias_0", "kind": "bias"},
+        {**row(world, "agent"), "name": "mean_logit_shift_0", "kind": "shift"},
+        {"name": "learned_bias", "kind": "learned"},
         {"name": "true_replies", "kind": "said"},
     ]
     path = folder / "plan.json"
@@ -141,6 +144,33 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     monkeypatch.setattr(rows.Comparison, "match_distinct_2", lambda *_: None)
     table.make(rows.Row(**{**like, "name": "nowhere"}))
     assert not RowFile(made, "nowhere").is_there()
+
+
+def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):
+    """Learned as the run samples, from a reward of its own, and chosen at the temperature of the row."""
+    table, learned = Table(plan(world, tmp_path, [])), {}
+    short, long = (torch.zeros(259, dtype=torch.float64) for _ in range(2))
+    short[table.start.encoder.encode_reply("")[-1]], long[table.start.encoder.encode_reply("a")[0]] = 50.0, 50.0
+
+    def learn(start, prompts, scorer, sampling, training):
+        assert (sampling.temperature, training.tokens) == (1.0, 300)
+        assert scorer.reward is not table.judges.scorer.reward
+        assert prompts == table.some_prompts("train")
+        vector = short if training.rate == min(rows.BIAS_RATES) else long
+        learned[training.rate] = rows.LogitBias(vector, vector)
+        return learned[training.rate]
+
+    monkeypatch.setattr(rows, "learn_bias", learn)
+    monkeypatch.setattr(Table, "validation_score", lambda _, bias, seed: float(bias.first is short))
+    table.make(rows.Row(name="learned_bias", kind="learned"))
+    assert list(learned) == list(rows.BIAS_RATES)
+    assert {one["response"] for one in RowFile(tmp_path, "learned_bias").replies()} == {""}
+    table.plan = plan(world, tmp_path, [], temperature=0.0)
+    monkeypatch.undo()
+    score = table.validation_score(learned[max(rows.BIAS_RATES)], 0)  # "aaaaaaa" to each of four validation prompts
+    prompts = rows.replies.pick_prompts(table.some_prompts("validation"), 4, 0)
+    expected = measure.measure(rows.Replies([one.with_reply("a" * 7, True) for one in prompts], [7] * 4), table.judges)
+    assert score == pytest.approx(expected.points()["score"])
 
 
 def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):

@@ -64,7 +64,8 @@ def test_every_stage_ends_and_the_table_has_every_row(whole):
         "SFT, best of 8",
         "SFT on best of 4",
         "DPO",
-        "SFT, one bias",
+        "SFT, mean logit shift",
+        "SFT, learned bias",
         "PPO, rloo, best of 2",
     )
     for row in (*rows, "true replies", "nearest train reply"):

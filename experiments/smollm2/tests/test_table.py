@@ -49,7 +49,7 @@ def table(world, *words):
 def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
     assert table(world, "--system_prompt", "null", "--best_of", "--bias", "--score", "--likelihood") == 0
     result = json.loads((world / "table.json").read_text())
-    rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", f"{START}, best of 4", f"{START}, one bias"]
+    rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", f"{START}, best of 4", "start, mean logit shift"]
     assert list(result["rows"]) == rows
     assert set(result["preferred"]) == set(result["difference"]) == set(rows[1:])
     shown = capsys.readouterr().out
