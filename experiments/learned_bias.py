@@ -50,22 +50,24 @@ def learn_bias(
     lm = start.policy.lm
     bias = at_least_float32(torch.zeros(2, num_embeddings(lm), dtype=lm.dtype, device=lm.device)).requires_grad_()
     optimizer = torch.optim.Adam([bias], lr=training.rate)
-    generator, iteration, tokens = np.random.default_rng(training.seed), 0, 0
+    generator, means, tokens = np.random.default_rng(training.seed), list[float](), 0
     torch.manual_seed(training.seed)
-    while iteration < training.iterations and tokens < training.tokens:
+    while len(means) < training.iterations and tokens < training.tokens:
         picked = generator.choice(len(prompts), min(NUM_PROMPTS, len(prompts)), replace=False)
         asked = [prompts[i] for i in picked.tolist() for _ in range(NUM_RESPONSES)]
         batch, replies = answer(start, asked, LogitBias(*bias.detach()).apply_to(sampling))
-        scores = score_replies(replies, Judges(purpose="rollout", iteration=iteration), scorer)
+        scores = score_replies(replies, Judges(purpose="rollout", iteration=len(means)), scorer)
         metrics_of(scorer.reward)
         advantages = leave_one_out(torch.as_tensor(scores, dtype=bias.dtype, device=bias.device))
         optimizer.zero_grad()
         loss = -(advantages * response_logprobs(start, batch, bias, sampling.temperature)).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        iteration, tokens = iteration + 1, tokens + sum(replies.num_tokens)
-        if iteration % LOG_EVERY == 0:
-            logger.info("learned bias: iteration %d, %d tokens, score %.3f", iteration, tokens, scores.mean())
+        means.append(float(scores.mean()))
+        tokens += sum(replies.num_tokens)
+        if len(means) % LOG_EVERY == 0:
+            score = np.mean(means[-LOG_EVERY:])
+            logger.info("learned bias: iteration %d, %d tokens, score %.3f", len(means), tokens, score)
     return LogitBias(*bias.detach())
 
 

@@ -16,6 +16,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import measure
 from rlhf_dialog.evaluation.compare import Match
 from rlhf_dialog.evaluation.divergence import log_ratios
+from rlhf_dialog.evaluation.replies import generate_replies
 from tests.parts import tiny
 
 REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
@@ -147,30 +148,36 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
 
 
 def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):
-    """Learned as the run samples, from a reward of its own, and chosen at the temperature of the row."""
-    table, learned = Table(plan(world, tmp_path, [])), {}
-    short, long = (torch.zeros(259, dtype=torch.float64) for _ in range(2))
-    short[table.start.encoder.encode_reply("")[-1]], long[table.start.encoder.encode_reply("a")[0]] = 50.0, 50.0
+    """Learned as the run samples, from a reward of its own; chosen on validation prompts at the temperature of the row."""
+    table, rates, asked = Table(plan(world, tmp_path, [], split="test")), [], []
+    letters = dict(zip(rows.BIAS_RATES, "ba", strict=True))
 
     def learn(start, prompts, scorer, sampling, training):
         assert (sampling.temperature, training.tokens) == (1.0, 300)
         assert scorer.reward is not table.judges.scorer.reward
         assert prompts == table.some_prompts("train")
-        vector = short if training.rate == min(rows.BIAS_RATES) else long
-        learned[training.rate] = rows.LogitBias(vector, vector)
-        return learned[training.rate]
+        rates.append(training.rate)
+        vector = torch.zeros(259, dtype=torch.float64)
+        vector[start.encoder.tokenizer(letters[training.rate])["input_ids"][-1]] = 50.0
+        return rows.LogitBias(vector, vector)
+
+    def generate(speaker, prompts, sampling, *words):
+        asked.append((prompts, sampling.temperature))
+        return generate_replies(speaker, prompts, sampling, *words)
+
+    def score(answers, judges):  # the letter a is better
+        return measure.Measured({"score": np.array([float("b" not in one.response) for one in answers.dialogues])})
 
     monkeypatch.setattr(rows, "learn_bias", learn)
-    monkeypatch.setattr(Table, "validation_score", lambda _, bias, seed: float(bias.first is short))
-    table.make(rows.Row(name="learned_bias", kind="learned"))
-    assert list(learned) == list(rows.BIAS_RATES)
-    assert {one["response"] for one in RowFile(tmp_path, "learned_bias").replies()} == {""}
-    table.plan = plan(world, tmp_path, [], temperature=0.0)
-    monkeypatch.undo()
-    score = table.validation_score(learned[max(rows.BIAS_RATES)], 0)  # "aaaaaaa" to each of four validation prompts
-    prompts = rows.replies.pick_prompts(table.some_prompts("validation"), 4, 0)
-    expected = measure.measure(rows.Replies([one.with_reply("a" * 7, True) for one in prompts], [7] * 4), table.judges)
-    assert score == pytest.approx(expected.points()["score"])
+    monkeypatch.setattr(rows.replies, "generate_replies", generate)
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.measure, "measure", score)
+        best = table.learned_bias(0)
+    some = rows.replies.pick_prompts(table.some_prompts("validation"), 4, 0)
+    assert asked == [(some, 0.7)] * 2
+    assert rates == list(rows.BIAS_RATES)
+    assert {one.response for one in table.biased(best, 0).dialogues} == {"aaaaaaa"}
+    assert asked[-1] == (table.prompts, 0.7)
 
 
 def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):
