@@ -31,6 +31,7 @@ from rlhf_dialog.rewards.scoring import Scorer, metrics_of
 logger = logging.getLogger(__name__)
 NUM_PROMPTS, NUM_RESPONSES = 32, 8  # prompts of an iteration, and responses to each
 LOG_EVERY = 10  # iterations
+EPS = 1e-3  # of Adam: with 1e-8 tokens that are never drawn move as far as the others, by noise alone
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def learn_bias(
     """The bias with the highest score that was found; a reward that adapts to rollouts, as LengthHold, does so here."""
     lm = start.policy.lm
     bias = at_least_float32(torch.zeros(2, num_embeddings(lm), dtype=lm.dtype, device=lm.device)).requires_grad_()
-    optimizer = torch.optim.Adam([bias], lr=training.rate)
+    optimizer = torch.optim.Adam([bias], lr=training.rate, eps=EPS)
     generator, means, tokens = np.random.default_rng(training.seed), list[float](), 0
     torch.manual_seed(training.seed)
     while len(means) < training.iterations and tokens < training.tokens:

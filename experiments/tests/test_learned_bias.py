@@ -43,7 +43,7 @@ def ids_of(start, letters=LETTERS):
 
 
 def four_letters():
-    """A start that writes four letters alone, all as likely."""
+    """A start that writes four letters, all as likely, and nothing else."""
     start = agent_of(gpt2(0), packing=False)
     logits = torch.full((259,), -1e4, dtype=torch.float64)
     logits[ids_of(start)] = 0.0
