@@ -102,6 +102,6 @@ def response_logprobs(start: ChatAgent, batch: TokenBatch, bias: Tensor, tempera
 
     with torch.no_grad():
         features, _ = start.policy.features(packed)
-    inputs = features, packed.targets, packed.gather(is_first)
-    logprobs, _ = in_chunks(part, start.policy.positions_at_once, *inputs)
+    size, first = start.policy.positions_at_once, packed.gather(is_first)
+    logprobs, _ = in_chunks(part, size, features, packed.targets, first)
     return packed.scatter(logprobs).sum(dim=1)
