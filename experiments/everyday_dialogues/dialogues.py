@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_dialog.data.synthetic.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, new_folder
-from rlhf_dialog.data.synthetic.notation import alternatives, expand
+from rlhf_dialog.data.synthetic.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, alternatives, expand, new_folder
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each

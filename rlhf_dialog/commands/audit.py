@@ -110,7 +110,7 @@ def run(options: AuditOptions) -> int:
         register(options.register)
     from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
     from rlhf_dialog.evaluation.audit.probes import Training
-    from rlhf_dialog.evaluation.audit.retrieval import RetrievalJudge
+    from rlhf_dialog.evaluation.audit.scoring import RetrievalJudge
     from rlhf_dialog.evaluation.audit.search import Budget
     from rlhf_dialog.evaluation.replies import pick_prompts
 

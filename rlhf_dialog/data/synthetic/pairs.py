@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_dialog.data.synthetic.exchanges import Exchange, Slots, Subject, exchange_splits, load_desk, new_folder
-from rlhf_dialog.data.synthetic.notation import expression, normal
+from rlhf_dialog.data.synthetic.exchanges import (
+    Exchange,
+    Slots,
+    Subject,
+    exchange_splits,
+    expression,
+    load_desk,
+    new_folder,
+    normal,
+)
 from rlhf_dialog.errors import UserError
 
 ATTEMPTS = 20

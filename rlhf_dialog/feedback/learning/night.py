@@ -15,11 +15,10 @@ from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
-from rlhf_dialog.feedback.learning.changed_answers import NUM_LINES, ChangedAnswers, compare_answers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
-from rlhf_dialog.feedback.learning.report import NightReport
+from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
 from rlhf_dialog.feedback.learning.step_back import have_room, step_back
 from rlhf_dialog.feedback.learning.tokenized_examples import (
     ExampleEncoder,

@@ -16,10 +16,15 @@ from rlhf_dialog.task_oriented.policies.sampling.user_environments import read_s
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
-from rlhf_dialog.task_oriented.world.action_list_world import TURNS, ActionListWorld, AnswerTest, read_answers
+from rlhf_dialog.task_oriented.world.action_list_world import (
+    TURNS,
+    ActionListWorld,
+    AnswerTest,
+    StateFunction,
+    read_answers,
+)
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
-from rlhf_dialog.task_oriented.world.states import StateFunction
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from rlhf_dialog.terminal import visible
 

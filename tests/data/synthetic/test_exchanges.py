@@ -13,14 +13,17 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.synthetic.exchanges import (
     DESK,
     Exchange,
+    alternatives,
     draw_exchange,
     draw_topic,
     exchange_splits,
+    expand,
+    expression,
     load_desk,
+    normal,
     write_clerk_line,
     write_exchanges,
 )
-from rlhf_dialog.data.synthetic.notation import alternatives, expand, expression, normal
 from rlhf_dialog.data.synthetic.pairs import attends, derives, pairs_of
 from rlhf_dialog.errors import UserError
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers, compare_answers
 from rlhf_dialog.feedback.learning.learner import Learner
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, compare_answers
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import ChatAgent
 from tests.parts.taught_bots import new_bot

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from rlhf_dialog.feedback.learning import guards as guards_module
-from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.report import NightReport
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
 from rlhf_dialog.feedback.learning.step_back import step_back
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings

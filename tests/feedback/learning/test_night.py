@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
-from rlhf_dialog.feedback.learning.changed_answers import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store

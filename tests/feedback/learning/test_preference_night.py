@@ -12,10 +12,10 @@ import yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning import preference_night
-from rlhf_dialog.feedback.learning.changed_answers import ChangedAnswers
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.preference_night import preference_rows
+from rlhf_dialog.feedback.learning.report import ChangedAnswers
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.training.rollout import Collector

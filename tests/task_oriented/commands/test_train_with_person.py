@@ -12,7 +12,7 @@ from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 from rlhf_dialog.task_oriented.commands.chat_environment import build_environment, converse_about_a_goal
-from rlhf_dialog.task_oriented.world.states import StateFactory
+from rlhf_dialog.task_oriented.world.action_list_world import StateFactory
 from tests.parts.persons import ASKED, GOOD
 from tests.parts.policy_runs import domain_file
 from tests.parts.small_domain import DATA
@@ -66,7 +66,7 @@ def test_ctrl_c_at_a_prompt_is_the_end_of_the_day(config, monkeypatch, capsys):
 
 def test_a_list_of_actions_and_a_state_of_the_users_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "own.py").write_text(
-        "from rlhf_dialog.task_oriented.world.states import StateFactory\n"
+        "from rlhf_dialog.task_oriented.world.action_list_world import StateFactory\n"
         "StateFactory.register('longer', lambda turns, than=1: [float(len(turns) > than), 1.0])\n",
         encoding="utf-8",
     )

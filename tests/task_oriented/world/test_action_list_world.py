@@ -8,8 +8,7 @@ import pytest
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions, split_words
-from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld, AnswerTest, read_answers
-from rlhf_dialog.task_oriented.world.states import StateFunction
+from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld, AnswerTest, StateFunction, read_answers
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 from tests.parts.persons import typing
 from tests.parts.processes import ROOT

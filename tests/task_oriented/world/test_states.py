@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.states import StateFactory, StateFunction, last_turns
+from rlhf_dialog.task_oriented.world.action_list_world import StateFactory, StateFunction, last_turns
 
 TURNS = [("", "Hello there"), ("ask", "Blue, blue and red")]
 
