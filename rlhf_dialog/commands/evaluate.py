@@ -19,18 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
+from rlhf_dialog.commands import evaluate_options as agent_options
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
-from rlhf_dialog.commands.evaluate_options import (
-    AgentOptions,
-    check_beside,
-    folders_beside,
-    judge_folder,
-    load_agent,
-    load_baseline,
-    load_beside,
-    relevance_folders,
-    set_judges,
-)
 from rlhf_dialog.commands.options import check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, parse_arguments
 from rlhf_dialog.data.dialogue import Dialogue
@@ -60,7 +50,7 @@ WIDTH = 100  # columns of a log or a pipe
 BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
-class EvaluateOptions(AgentOptions):
+class EvaluateOptions(agent_options.AgentOptions):
     description = __doc__
     output: Path = option("JSON file to write")
     report: Path | None = option("Markdown file for the table of all systems and metrics")
@@ -114,7 +104,7 @@ def check(options: EvaluateOptions) -> None:
         raise UserError("--baselines: compares an agent with its start; name that with --baseline")
     if options.figure and not options.baselines:
         raise UserError("--figure: shows the rows of --baselines; give that too, or leave --figure out")
-    check_beside(options)
+    agent_options.check_beside(options)
     if "" in options.system_prompt:
         raise UserError("--system_prompt: is empty; give a text, or null for that of the model's template")
     if options.data_path == "":
@@ -123,7 +113,7 @@ def check(options: EvaluateOptions) -> None:
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
     named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
-    named += [("--beside", folder) for folder in folders_beside(options).values()]
+    named += [("--beside", folder) for folder in agent_options.folders_beside(options).values()]
     named += [("--relevance_model", one) for one in options.relevance_model]
     named += [("--judge", one) for one in options.judge if not one.startswith("{")]
     for key, folder in named:
@@ -153,7 +143,7 @@ def run(options: EvaluateOptions) -> None:
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
-    agent = load_agent(options, options.agent)
+    agent = agent_options.load_agent(options, options.agent)
     task = read_task(options, agent)
     task.columns = read_columns(options.columns)
     judges = build_judges(options, task)
@@ -165,9 +155,13 @@ def run(options: EvaluateOptions) -> None:
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
-    systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
+    systems = (
+        {"after": agent, "before": agent_options.load_baseline(options, agent)}
+        if options.baseline
+        else {"metrics": agent}
+    )
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
-    comparison.beside, comparison.draws = load_beside(options, agent), options.draws
+    comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = pick_bias_prompts(task, options) if options.baselines else None
     system_prompts = [None if text == "null" else text for text in options.system_prompt]
@@ -277,7 +271,7 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
         judges.intent = Intent(options.intent_model).move_to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
-    set_judges(judges, options)
+    agent_options.set_judges(judges, options)
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
 
@@ -346,9 +340,9 @@ def record_settings(
         "legacy_eou": options.legacy_eou,
         "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
-        "judge": judge_folder(options),
+        "judge": agent_options.judge_folder(options),
         "judges": list(options.judge),
-        "relevance_models": {name: str(path) for name, path in relevance_folders(options).items()},
+        "relevance_models": {name: str(path) for name, path in agent_options.relevance_folders(options).items()},
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
         **({"baselines": True} if options.baselines else {}),
@@ -360,7 +354,7 @@ def record_settings(
         "distinct_block": measure.BLOCK,
         "distinct_blocks": max(len(prompts) // measure.BLOCK, 1),
         "torch": torch.__version__,
-        "notes": act_judges.notes(prompts, judges, judge_folder(options), paths),
+        "notes": act_judges.notes(prompts, judges, agent_options.judge_folder(options), paths),
     }
 
 

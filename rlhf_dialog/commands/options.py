@@ -25,14 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from rlhf_dialog.commands.command_line import (
-    call_for_exit_code,
-    exit_on_sigterm,
-    home_path,
-    program,
-    set_up_logging,
-    show_help,
-)
+from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import Settings
@@ -110,7 +103,7 @@ class YamlOptions(Options, Generic[S]):
     def file(self) -> Path | None:
         """The file of --config. Raises UserError when it is not there."""
         if self.config is None and self.example:
-            raise UserError(f"--config is missing; for example: {program()} --config {self.example}")
+            raise UserError(f"--config is missing; for example: {command_line.program()} --config {self.example}")
         return find_config(self.config) if self.config else None
 
     def load(self, path: Path | None) -> S:
@@ -157,13 +150,15 @@ def run_command(
     `about` what it says where the class has no description.
     """
     words = sys.argv[1:] if argv is None else argv
-    set_up_logging()
-    exit_on_sigterm()
+    command_line.set_up_logging()
+    command_line.exit_on_sigterm()
     if issubclass(kind, YamlOptions):
         folders: list[Path] = []
-        return call_for_exit_code(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
+        return command_line.call_for_exit_code(
+            lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders
+        )
     options = parse_options(kind, words, name, about)
-    return call_for_exit_code(lambda: run(options), options.debug)
+    return command_line.call_for_exit_code(lambda: run(options), options.debug)
 
 
 def parse_options(
@@ -216,7 +211,7 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
     """What makes a value of a word: `home_path` for a path, and the type itself for numbers and texts."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         annotation = next(one for one in get_args(annotation) if one not in (type(None), Ellipsis))
-    return cast(Callable[[str], Any], home_path if annotation is Path else annotation)
+    return cast(Callable[[str], Any], command_line.home_path if annotation is Path else annotation)
 
 
 class Parser(argparse.ArgumentParser):
@@ -239,7 +234,7 @@ def _run_yaml(
     flags, texts = flags_and_texts(kind)
     config, keys, set_flags = parse_arguments(words, {*flags, "help"}, texts)
     if "help" in set_flags:
-        show_help(kind.schema, "\n".join(_usage_lines(kind)))
+        command_line.show_help(kind.schema, "\n".join(_usage_lines(kind)))
         return 0
     values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
     values |= {"config": config, "keys": keys, "folders": folders}
@@ -258,7 +253,7 @@ def flags_and_texts(kind: type[YamlOptions[Any]]) -> tuple[list[str], list[str]]
 
 
 def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
-    yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=program())}"
+    yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"
     rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
     for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
         head = f"  --{name} {metavar or ''}".ljust(17)

@@ -26,17 +26,9 @@ from rlhf_dialog.data.agent_template import own_template
 from rlhf_dialog.data.chat_template import fix_date
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models import network
+from rlhf_dialog.models import lora, network
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, use_packing
-from rlhf_dialog.models.lora import (
-    add_adapters,
-    check_peft,
-    lora_layers,
-    select_adapter,
-    selection,
-    trainable_parameters,
-)
 from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
@@ -64,9 +56,9 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if adapted := lora_layers(layer):  # recomputed with the adapter that is selected now
-        adapter = selection(adapted[0])
-        options["context_fn"] = lambda: (nullcontext(), select_adapter(layer, adapter))
+    if adapted := lora.lora_layers(layer):  # recomputed with the adapter that is selected now
+        adapter = lora.selection(adapted[0])
+        options["context_fn"] = lambda: (nullcontext(), lora.select_adapter(layer, adapter))
     return checkpoint(forward, *args, **options, **kwargs)
 
 
@@ -286,7 +278,7 @@ def load_models(config: Config, device: torch.device) -> Models:
     set_float32_products(config, device)
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
     if config.use_lora:
-        check_peft()  # before a large model is read
+        lora.check_peft()  # before a large model is read
     if remote:
         tokenizer_path = config.env.args.tokenizer_path
         warn_of_remote_code(
@@ -347,7 +339,7 @@ def build_trained(
     of_both: tuple[str | None, str | None] = (None, None)
     if config.use_lora:
         adapters = ["policy", "critic"] if separate else ["policy"]
-        add_adapters(lm, adapters, config.lora_r, config.lora_alpha, config.lora_target_modules, config.seed)
+        lora.add_adapters(lm, adapters, config.lora_r, config.lora_alpha, config.lora_target_modules, config.seed)
         of_both = ("policy", "critic")
     if config.activation_checkpointing:
         for trunk in {id(one): one.base_model for one in (lm, critic_lm)}.values():
@@ -370,4 +362,4 @@ def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -
 
 def trained_parameters(models: Iterable[nn.Module]) -> int:
     """The number of parameters that an optimizer updates."""
-    return sum(p.numel() for model in models for p in trainable_parameters(model).values())
+    return sum(p.numel() for model in models for p in lora.trainable_parameters(model).values())

@@ -5,16 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from rlhf_dialog import user_code
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.user_code import (
-    TimeLimit,
-    all_stacks,
-    ends_the_process,
-    extract_frames,
-    format_line,
-    frames_in_class_file,
-    run_with_timeout,
-)
 
 
 class RewardError(UserError):
@@ -37,9 +29,9 @@ def as_reward_error(name: str, cls: type) -> Iterator[None]:
 
 def reward_error(name: str, cls: type, error: BaseException) -> RewardError:
     """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
-    frames = extract_frames(error)
-    frame = (frames_in_class_file(cls, frames) or frames)[-1]
-    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {format_line(frame)}")
+    frames = user_code.extract_frames(error)
+    frame = (user_code.frames_in_class_file(cls, frames) or frames)[-1]
+    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {user_code.format_line(frame)}")
 
 
 T = TypeVar("T")
@@ -62,11 +54,11 @@ def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
     """
     if seconds is None:
         return work()
-    with ends_the_process(seconds):
+    with user_code.ends_the_process(seconds):
         try:
-            return run_with_timeout(seconds, work)
-        except TimeLimit:
-            stacks = all_stacks()
+            return user_code.run_with_timeout(seconds, work)
+        except user_code.TimeLimit:
+            stacks = user_code.all_stacks()
             sys.stderr.write(stacks)
             raise RewardTimeout(
                 f"reward '{name}' did not finish within {round(seconds, 1):g} seconds (what was left of reward_timeout_s); "

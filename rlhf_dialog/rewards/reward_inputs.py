@@ -15,15 +15,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.chat_template import (
-    PROBE,
-    PROBE_REPLY,
-    accepts,
-    control_tokens,
-    put_before_user,
-    render,
-    writes_system,
-)
+from rlhf_dialog.data import chat_template
+from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
 from rlhf_dialog.data.prompts import count_shared, longest_first
 
@@ -58,11 +51,11 @@ class RewardInput:
         self._user_must_begin = False
         written: Sequence[int] = ()
         if form == CHAT_TEMPLATE:
-            written = self._encode(render(tokenizer, [PROBE], PROBE_REPLY, thinking))
-            self._user_must_begin = not accepts(tokenizer, [PROBE_REPLY, PROBE])
-            self._takes_system = writes_system(tokenizer)
+            written = self._encode(chat_template.render(tokenizer, [PROBE], PROBE_REPLY, thinking))
+            self._user_must_begin = not chat_template.accepts(tokenizer, [PROBE_REPLY, PROBE])
+            self._takes_system = chat_template.writes_system(tokenizer)
             self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
-        marks = control_tokens(tokenizer, written)
+        marks = chat_template.control_tokens(tokenizer, written)
         self._marks = longest_first({separator, *marks}) if form == DIALOGUE else marks
         self._ids: Callable[[Sequence[str], str, str | None], Ids] = {
             DIALOGUE: self._dialogue,
@@ -99,10 +92,10 @@ class RewardInput:
 
     def _chat_template(self, turns: Sequence[str], reply: str, system: str | None) -> Ids:
         if system is not None and not self._takes_system:
-            turns, system = put_before_user(turns, system), None
+            turns, system = chat_template.put_before_user(turns, system), None
         assistant_begins = len(turns) % 2 == 0
         kept = turns[1:] if turns and assistant_begins and self._user_must_begin else turns
-        text = render(self.tokenizer, kept, reply, self.thinking, system)
+        text = chat_template.render(self.tokenizer, kept, reply, self.thinking, system)
         return {"input_ids": self._encode(self._with_end(text) if self.closed else text)}
 
     def _text(self, turns: Sequence[str], reply: str, _: str | None) -> Ids:

@@ -15,31 +15,15 @@ from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import LOCAL_NAMES, local_names
+from rlhf_dialog.distributed import zero_checkpoint
 from rlhf_dialog.distributed.random_states import random_states, seed_rank
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.distributed.zero_checkpoint import (
-    describe,
-    forget_staging,
-    read_partitions,
-    refuse_another_partitioning,
-    write_partitions,
-)
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.runs import checkpoint, identity
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.checkpoint import (
-    as_user_error,
-    best_iteration,
-    mark_best,
-    newest_checkpoint,
-    read_state,
-    repair_best,
-    restore_best,
-    usable_best,
-)
 from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
@@ -94,9 +78,9 @@ def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
 
     def recorded_before() -> Any:
         with suppress(UserError):
-            source = newest_checkpoint(checkpoints)
+            source = checkpoint.newest_checkpoint(checkpoints)
             if source is not None:
-                state = read_state(checkpoints, source)[1]
+                state = checkpoint.read_state(checkpoints, source)[1]
                 return state.get("settings", {}), state.get("identity", {})
         return {}, {}
 
@@ -132,7 +116,7 @@ class RunCheckpointer:
     def _prepare(self, start: Start) -> Path | None:
         kept = next((service.files for service in self.services if service.files), None)
         source = start.prepare(self.run_folder, kept)
-        forget_staging(self.checkpoints)
+        zero_checkpoint.forget_staging(self.checkpoints)
         if start.resume and source is None:
             cut_ledger(self.run_folder / LEDGER, 0)
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
@@ -149,12 +133,12 @@ class RunCheckpointer:
         """Continue from a checkpoint; changes nothing in the folder before every rank has read it."""
         trainer, world = self.trainer, self.world
         with world.fail_together():
-            _, state = read_state(self.checkpoints, source)
+            _, state = checkpoint.read_state(self.checkpoints, source)
         world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
-        with world.fail_together(), as_user_error(source):
+        with world.fail_together(), checkpoint.as_user_error(source):
             identity.refuse_other_formulas(source, state)
             self._compare(source, state)
-            refuse_another_partitioning(source, state, trainer.engines, world)
+            zero_checkpoint.refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
         world.on_main(partial(self._repair_best, state))
         trainer.starts_from_reference = False
@@ -175,20 +159,20 @@ class RunCheckpointer:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
             load_training(self.checkpoints, self._modules(), trainer.optimizers, world, source)
-            with as_user_error(source):
+            with checkpoint.as_user_error(source):
                 trainer.load_state_dict(state)
                 for service in self._stateful:
                     service.load_state_dict(state.get(service.key))
-        with world.fail_together(), as_user_error(source):
-            read_partitions(source, state, trainer.engines, world)
+        with world.fail_together(), checkpoint.as_user_error(source):
+            zero_checkpoint.read_partitions(source, state, trainer.engines, world)
 
     def _repair_best(self, state: dict[str, Any]) -> None:
         """Write a pointer `best` that is damaged or wrong again, from the checkpoint's record of the best iteration."""
         best = self.checkpoints / "best"
-        if (best.exists() or best.is_symlink()) and usable_best(self.checkpoints) is None:
-            restore_best(self.checkpoints, best_iteration(state))
+        if (best.exists() or best.is_symlink()) and checkpoint.usable_best(self.checkpoints) is None:
+            checkpoint.restore_best(self.checkpoints, checkpoint.best_iteration(state))
         else:
-            repair_best(self.checkpoints, state)
+            checkpoint.repair_best(self.checkpoints, state)
 
     def _align_with_checkpoint(self) -> None:
         """Bring the files next to the checkpoint to its iteration."""
@@ -196,7 +180,7 @@ class RunCheckpointer:
         if any(
             "best" in service.wants(self.run) for service in self._stateful
         ):  # a kill may have come before it was recorded
-            mark_best(self.checkpoints, iteration)
+            checkpoint.mark_best(self.checkpoints, iteration)
             self._save_best()
         cut_ledger(self.run_folder / LEDGER, iteration)
         cut_metrics(self.run_folder / "metrics.jsonl", iteration)
@@ -214,7 +198,7 @@ class RunCheckpointer:
     def _take_weights(self, run: Path) -> None:
         """Start with the weights of another run's newest checkpoint, and save that start, so that it can be resumed."""
         with self.world.fail_together():
-            source, state = read_state(run / "checkpoints")
+            source, state = checkpoint.read_state(run / "checkpoints")
         self.world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
         with self.world.fail_together():
             changes = identity.differences(self.identity, state.get("identity"))
@@ -238,17 +222,17 @@ class RunCheckpointer:
     def save(self, best: bool) -> None:
         """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
         random_of_ranks = self.world.gather(random_states())
-        staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
+        staged = zero_checkpoint.write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.placement.whole_weights():
             self.world.on_main(partial(self._write, CheckpointExtras(best, random_of_ranks, staged)))
 
     def _write(self, extras: CheckpointExtras) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
-        state |= identity.record(self.config, self.identity) | describe(trainer.engines, self.world)
+        state |= identity.record(self.config, self.identity) | zero_checkpoint.describe(trainer.engines, self.world)
         state["reward_files"] = self.reward_files
         state |= {service.key: service.state_dict() for service in self._stateful}
         save_training(self.checkpoints, self.config, state, self._modules(), trainer.optimizers, extras)
-        forget_staging(self.checkpoints)
+        zero_checkpoint.forget_staging(self.checkpoints)
         if extras.best:
             self._save_best()
 

@@ -27,20 +27,13 @@ from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
-from rlhf_dialog.training import ppo
+from rlhf_dialog.training import iteration_metrics, ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
 from rlhf_dialog.training.checks import check_start, watch_kl, watch_support
 from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
 from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
-from rlhf_dialog.training.iteration_metrics import (
-    Metrics,
-    dialogue_metrics,
-    reward_metrics,
-    rollout_metrics,
-    times,
-    vec_info_metrics,
-)
+from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.rollout import Collector, Rollout
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
@@ -230,21 +223,21 @@ class PPOTrainer:
             "episodes": self.episodes,
             **objective,
             **losses,
-            **times(rollout.clock, num_generated),
-            **rollout_metrics(rollout, self.world),
+            **iteration_metrics.times(rollout.clock, num_generated),
+            **iteration_metrics.rollout_metrics(rollout, self.world),
         }
         watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:
             metrics["objective/kl_initial"] = objective["objective/kl"]
         if isinstance(self.prompts, Simulated):
-            metrics |= dialogue_metrics(rollout, self.world)
+            metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
             self.scorer.watch(rollout.reward_scores, rollout.clock.elapsed)
-            metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
+            metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
-        metrics |= vec_info_metrics(self.vec_info, rollout, self.world)
+        metrics |= iteration_metrics.vec_info_metrics(self.vec_info, rollout, self.world)
         return metrics | {"time/vec_info": time.perf_counter() - start}
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,22 +26,8 @@ from rlhf_dialog.distributed.random_states import (
     seed_everything,
 )
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.learning.losses import (
-    balance_weights,
-    dpo_losses,
-    kl_baseline,
-    kto_losses,
-    pair_with_previous,
-)
-from rlhf_dialog.feedback.learning.tokenized_examples import (
-    ExampleEncoder,
-    ReferenceLogprobs,
-    SFTExamples,
-    TokenizedExample,
-    compute_logprobs,
-    compute_logprobs_in_batches,
-    row_names,
-)
+from rlhf_dialog.feedback.learning import losses as formulas
+from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.store.bot import NIGHT, Bot
 from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
@@ -93,10 +79,10 @@ class Learner:
         else:
             self.agent = load_version(bot, self.version, settings)
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
-        self.encoder = ExampleEncoder.from_agent(self.agent)
+        self.encoder = tokenized.ExampleEncoder.from_agent(self.agent)
         size = settings.per_device_microbatch_size
         setting = f"{bot.first()}, {choose_device(settings.device)}, use_amp {settings.use_amp}"
-        self.reference = ReferenceLogprobs(
+        self.reference = tokenized.ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
         self.parameters = list(trainable_parameters(self.policy).values())
@@ -183,7 +169,7 @@ class Learner:
     def train(
         self,
         training: TrainingSet,
-        sft: Sequence[TokenizedExample],
+        sft: Sequence[tokenized.TokenizedExample],
         plan: list[Step],
         watch: Watch,
         save: Save,
@@ -238,14 +224,14 @@ KINDS = {"kto": "answers", "dpo": "pairs", "nll": "sft"}
 class Batches:
     """The losses of the examples of a night. `baseline`: KTO's z_ref in the newest step."""
 
-    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[TokenizedExample]):
+    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[tokenized.TokenizedExample]):
         self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
         self.pad_id, self.sft, self.baseline = learner.encoder.encoder.pad_id, sft, 0.0
-        self.answers = [(row_names(one), learner.encoder.encode_example(one)) for one in training.answers]
-        self.pairs = [(row_names(one), learner.encoder.encode_example(one)) for one in training.pairs]
+        self.answers = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.answers]
+        self.pairs = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
         liked = int(self.liked.sum())
-        self.weights = balance_weights(
+        self.weights = formulas.balance_weights(
             liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
         )
         learner.reference.add(
@@ -260,35 +246,39 @@ class Batches:
             liked = self.liked[part].to(self.policy.lm.device)
             log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
             baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
-            yield "kto", kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable), 1.0
+            yield (
+                "kto",
+                formulas.kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable),
+                1.0,
+            )
         for part in _cut(step["pairs"], max(1, size // 2)):
             chosen, rejected = self._log_ratios([self.pairs[i] for i in part], 0, 1).chunk(2)
-            yield "dpo", dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight
+            yield "dpo", formulas.dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight
         for part in _cut(step["sft"], size):
             rows = [self.sft[i] for i in part]
             lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
-            yield "nll", -compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
+            yield "nll", -tokenized.compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 
-    def _log_ratios(self, some: Sequence[tuple[list[str], list[TokenizedExample]]], *sides: int) -> Tensor:
+    def _log_ratios(self, some: Sequence[tuple[list[str], list[tokenized.TokenizedExample]]], *sides: int) -> Tensor:
         """The log-ratios of these sides of the examples, one side after the other."""
         rows = [rows[side] for side in sides for _, rows in some]
         known = self.reference.get([names[side] for side in sides for names, _ in some])
-        own = compute_logprobs(self.policy, rows, self.pad_id)
+        own = tokenized.compute_logprobs(self.policy, rows, self.pad_id)
         return own - known.to(own)
 
     def _baseline(self, numbers: list[int]) -> float:
         """KTO's z_ref of one step: of each of its prompts with the answer to another one."""
         rows = [self.answers[i][1][0] for i in numbers]
         mixed = [
-            TokenizedExample(row.prompt, rows[other].response)
-            for row, other in zip(rows, pair_with_previous(len(rows)), strict=False)
+            tokenized.TokenizedExample(row.prompt, rows[other].response)
+            for row, other in zip(rows, formulas.pair_with_previous(len(rows)), strict=False)
         ]
         if not mixed:
             return 0.0
         size = self.settings.per_device_microbatch_size
         policies = (self.policy, self.reference.policy)
-        own, first = (compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)
-        return kl_baseline(own - first).item()
+        own, first = (tokenized.compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)
+        return formulas.kl_baseline(own - first).item()
 
 
 def rate_by_size(num_parameters: int, use_lora: bool) -> float:
@@ -370,7 +360,7 @@ class Night:
     settings: BotSettings
     snapshot: Snapshot
     learner: Learner
-    sft: SFTExamples
+    sft: tokenized.SFTExamples
     state: dict[str, Any]
 
     def save(self, progress: dict[str, Any]) -> None:

@@ -15,28 +15,15 @@ from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
+from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
 from rlhf_dialog.feedback.learning.step_back import have_room, step_back
-from rlhf_dialog.feedback.learning.tokenized_examples import (
-    ExampleEncoder,
-    SFTExamples,
-    compute_logprobs_in_batches,
-    row_names,
-    sft_prompts,
-)
+from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder, SFTExamples
+from rlhf_dialog.feedback.store import examples as stored
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
-from rlhf_dialog.feedback.store.examples import (
-    Examples,
-    describe_progress,
-    describe_small_group,
-    heldout_set,
-    newest_prompts,
-    read_examples,
-    training_set,
-)
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.lock import lock_folder
@@ -120,12 +107,12 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     state: dict[str, Any] = read_state(source) if source.is_dir() else {"consumed": [], "num_nights": 0}
     with closing(bot.store()) as store:
         last_event = store.last_event() if last_event is None else last_event
-        examples = read_examples(store, last_event)
+        examples = stored.read_examples(store, last_event)
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
-    training = training_set(examples, settings, state["consumed"], draw)
-    texts = [[one.event, one.person, *row_names(one), *one.prompt_turns, repr(one)] for one in training.all]
+    training = stored.training_set(examples, settings, state["consumed"], draw)
+    texts = [[one.event, one.person, *tokenized.row_names(one), *one.prompt_turns, repr(one)] for one in training.all]
     fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
-    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
+    return Snapshot(champion, last_event, examples, training, stored.heldout_set(examples, settings), fingerprint)
 
 
 def _promote_passed(bot: Bot) -> None:
@@ -179,7 +166,7 @@ def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None
     """Why nothing would change; None when a night can be made."""
     num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
     if num_heldout < settings.min_heldout:
-        return f"nothing changed: {describe_progress(num_ratings, num_heldout, settings)}"
+        return f"nothing changed: {stored.describe_progress(num_ratings, num_heldout, settings)}"
     if not snapshot.training.num_new:
         return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
     if not gate.is_comparable(snapshot.heldout):
@@ -204,7 +191,9 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
     learner = Learner(bot, settings)
     agent = learner.agent.settings
     path, columns = settings.sft_data_path, tuple(settings.sft_columns.items())
-    found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator, columns)
+    found = (
+        [] if path is None else tokenized.sft_prompts(path, "train", agent.context_size, agent.turn_separator, columns)
+    )
     sft = SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found) if settings.sft_share else [])
     if state is None:
         start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))
@@ -216,12 +205,12 @@ def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str,
         learner.load(bot.folder / NIGHT)
     rows = dict(_rows(learner.encoder, snapshot.training), **_rows(learner.encoder, snapshot.heldout))
     learner.reference.add(rows)
-    learner.reference.save({name for one in snapshot.examples.all for name in row_names(one)})
+    learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
     return Night(bot, settings, snapshot, learner, sft, state)
 
 
-def _rows(encoder: ExampleEncoder, examples: Examples) -> dict[str, Any]:
-    rows = ((row_names(example), encoder.encode_example(example)) for example in examples.all)
+def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
+    rows = ((tokenized.row_names(example), encoder.encode_example(example)) for example in examples.all)
     return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
 
 
@@ -265,17 +254,19 @@ def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAns
         policy = load_version(night.bot, champion, night.settings).policy
         before = log_ratios(learner, policy, heldout)
     with closing(night.bot.store()) as store:
-        lines = newest_prompts(store, NUM_LINES, learner.agent.settings.context_size, night.state.get("last_turn"))
+        lines = stored.newest_prompts(
+            store, NUM_LINES, learner.agent.settings.context_size, night.state.get("last_turn")
+        )
     comparison = gate.compare(heldout, before, candidate, night.settings.seed)
     return comparison, measure_guards(learner, heldout), compare_answers(learner, policy, lines)
 
 
-def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str, float]:
+def log_ratios(learner: Learner, policy: Policy, examples: stored.Examples) -> dict[str, float]:
     """The log-ratio of each row of the examples to the first version, by its name."""
     rows = _rows(learner.encoder, examples)
     learner.reference.add(rows)
     size = learner.settings.per_device_microbatch_size
-    own = compute_logprobs_in_batches(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
+    own = tokenized.compute_logprobs_in_batches(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
     return dict(zip(rows, (own - learner.reference.get(list(rows))).tolist(), strict=True))
 
 
@@ -358,5 +349,5 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         power,
         why,
         dry_run,
-        people=describe_small_group(settings.person_cap, training),
+        people=stored.describe_small_group(settings.person_cap, training),
     )

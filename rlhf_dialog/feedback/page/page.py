@@ -16,24 +16,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page import actions
+from rlhf_dialog.feedback.page import actions, rendering
 from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
-from rlhf_dialog.feedback.page.rendering import (
-    CHANGED,
-    CONSENT,
-    describe_versions,
-    find_pair_to_compare,
-    gradio_message,
-    gradio_messages,
-    list_dialogues,
-    list_messages,
-    note_html,
-    problem_html,
-    thumb_label,
-)
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.store.limits import PageLimits, Rates, check_length
 from rlhf_dialog.feedback.store.store import Store
@@ -73,7 +60,7 @@ class FeedbackPage:
             self.demo,
             "/",
             auth=login,
-            auth_message=CONSENT,
+            auth_message=rendering.CONSENT,
             footer_links=[],
             max_file_size=1,
             **closed,
@@ -201,11 +188,11 @@ class FeedbackPage:
         try:
             with self._session(place, request, kind) as talk:
                 try:
-                    return self._view(talk, note_html(act(talk)), closes_editor)
+                    return self._view(talk, rendering.note_html(act(talk)), closes_editor)
                 except SessionChanged:
                     raise
                 except UserError as error:
-                    return self._view(talk, problem_html(error))
+                    return self._view(talk, rendering.problem_html(error))
         except UserError as error:
             return self._show_refusal(place, request, error)
 
@@ -215,20 +202,27 @@ class FeedbackPage:
         """Views of an answer as it grows, below what the person `said`, each with whether there is one; the last is whole."""
         try:
             with self._session(place, request, "messages") as talk:
-                asked = [] if question is None else [gradio_message("user", question)]
-                before = [*gradio_messages(list_messages(talk)), *asked]
+                asked = [] if question is None else [rendering.gradio_message("user", question)]
+                before = [*rendering.gradio_messages(rendering.list_messages(talk)), *asked]
                 with closing(begin(talk)) as growing:  # type: ignore[type-var]  # a generator
-                    yield [before, *SKIPPED[1:-1], note_html("")], True
+                    yield [before, *SKIPPED[1:-1], rendering.note_html("")], True
                     try:
                         for text in growing:
-                            yield [[*before, gradio_message("agent", text)], *SKIPPED[1:-1], note_html("")], True
+                            yield (
+                                [
+                                    [*before, rendering.gradio_message("agent", text)],
+                                    *SKIPPED[1:-1],
+                                    rendering.note_html(""),
+                                ],
+                                True,
+                            )
                     except SessionChanged:
                         raise
                     except (UserError, AnsweringClosed) as error:
                         why = error if isinstance(error, UserError) else UserError(PATIENCE)
-                        yield self._view(talk, problem_html(why)), False
+                        yield self._view(talk, rendering.problem_html(why)), False
                         return
-                text = problem_html(UserError(talk.problem)) if talk.problem else note_html("")
+                text = rendering.problem_html(UserError(talk.problem)) if talk.problem else rendering.note_html("")
                 yield self._view(talk, text, closes_editor=True), True
         except UserError as error:
             yield self._show_refusal(place, request, error), False
@@ -236,19 +230,19 @@ class FeedbackPage:
     def _show_refusal(self, place: str, request: gr.Request, error: UserError) -> View:
         """Why nothing was done; a dialogue that went on elsewhere is shown as it is now."""
         if not isinstance(error, SessionChanged):
-            return [*SKIPPED[:-1], problem_html(error)]
+            return [*SKIPPED[:-1], rendering.problem_html(error)]
         view = self.open(str(place).partition(" ")[0], request)
-        return [*view[:-1], view[-1] or problem_html(UserError(CHANGED))]
+        return [*view[:-1], view[-1] or rendering.problem_html(UserError(rendering.CHANGED))]
 
     def _view(self, talk: ChatSession, note: str, closes_editor: bool = False) -> View:
-        items, pair, ratings = list_messages(talk), find_pair_to_compare(talk), talk.ratings()
+        items, pair, ratings = rendering.list_messages(talk), rendering.find_pair_to_compare(talk), talk.ratings()
         is_one = talk.last is not None and not pair
         rating = ratings.get(talk.last.id, {}) if talk.last else {}
-        choices = list_dialogues(self.store, talk.person)
+        choices = rendering.list_dialogues(self.store, talk.person)
         return [
             gr.Chatbot(
-                value=gradio_messages(items, bool(pair)),
-                feedback_value=[thumb_label(one) for one in items if one.is_answer],
+                value=rendering.gradio_messages(items, bool(pair)),
+                feedback_value=[rendering.thumb_label(one) for one in items if one.is_answer],
             ),
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),
@@ -256,7 +250,7 @@ class FeedbackPage:
             gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
-            describe_versions(talk, items, self.progress()),
+            rendering.describe_versions(talk, items, self.progress()),
             gr.Column(visible=False) if closes_editor else gr.skip(),
             note,
         ]

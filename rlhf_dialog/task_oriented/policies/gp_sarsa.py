@@ -23,16 +23,9 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
+from rlhf_dialog.task_oriented.policies import kernels
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.kernels import (
-    BLOCK_STATE,
-    ActionBlock,
-    BeliefKernel,
-    Matrix,
-    list_parts,
-    relate_actions,
-)
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
 COLUMNS = ("observations", "actions", "rewards", "weights")
@@ -65,7 +58,7 @@ class Turns:
         columns = (np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS)
         return Turns(self.dialogue, self.start, later.ended, *columns)
 
-    def returns(self, gamma: float) -> Matrix:
+    def returns(self, gamma: float) -> kernels.Matrix:
         """The discounted sums (T,) of the rewards from each turn to the end. Raises RunStopped when a number is not finite."""
         sums = list(accumulate(self.rewards[::-1].tolist(), lambda later, reward: reward + gamma * later))
         if not (np.isfinite(sums).all() and np.isfinite(self.observations).all()):
@@ -125,11 +118,11 @@ class GPSarsa:
         prior_variance = self.args.prior_deviation**2
         self.noise, self.novelty = self.args.sigma**2, max(self.args.nu, self.args.relative_nu * prior_variance)
         self.prior: GPSarsa | None = None
-        parts = list_parts(setting, self.args.blocks)
-        self.belief = BeliefKernel(self.args.kernel, parts, self.args.degree, self.args.length_scale)
-        relations = relate_actions(self.args.action_kernel, setting, self.args.similarity)
+        parts = kernels.list_parts(setting, self.args.blocks)
+        self.belief = kernels.BeliefKernel(self.args.kernel, parts, self.args.degree, self.args.length_scale)
+        relations = kernels.relate_actions(self.args.action_kernel, setting, self.args.similarity)
         groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in relations})
-        self.blocks = [ActionBlock(self.belief, relations, group, prior_variance) for group in groups]
+        self.blocks = [kernels.ActionBlock(self.belief, relations, group, prior_variance) for group in groups]
         self.num_dialogues = 0
         self._open: dict[int, Turns] = {}
         self._ended: list[Turns] = []
@@ -154,7 +147,7 @@ class GPSarsa:
         actions = np.where(masks, worth, -np.inf).argmax(axis=1).astype(np.int64)
         return actions, {"values": _taken(mean, actions).astype(np.float32)}
 
-    def posterior(self, observations: Features) -> tuple[Matrix, Matrix]:
+    def posterior(self, observations: Features) -> tuple[kernels.Matrix, kernels.Matrix]:
         """Mean and variance (N, A) of Q for observations (N, D)."""
         similarity = self.belief(
             self.belief.features(observations), np.concatenate([block.points for block in self.blocks])
@@ -206,7 +199,7 @@ class GPSarsa:
         with damage_as_user_error(f"{folder}: does not fit this policy, or is damaged: ", faults=faults):
             self._restore(load_json(folder / STATE, GPState), load_file(folder / TENSORS))
 
-    def _prior_mean(self, observations: Features) -> Matrix:
+    def _prior_mean(self, observations: Features) -> kernels.Matrix:
         """The prior means (N, A)."""
         if self.prior is None and self.args.prior is not None:
             self.prior = load_prior(self.args.prior, self.setting)
@@ -226,7 +219,7 @@ class GPSarsa:
         prior = {} if self.prior is None else self.prior._tensors()
         tensors = {f"prior.{name}": x for name, x in prior.items()}
         for number, block in enumerate(self.blocks):
-            tensors |= {f"blocks.{number}.{name}": getattr(block, name) for name in BLOCK_STATE}
+            tensors |= {f"blocks.{number}.{name}": getattr(block, name) for name in kernels.BLOCK_STATE}
         for number, turns in enumerate([*self._ended, *self._open.values()]):
             tensors |= {f"turns.{number}.{name}": getattr(turns, name) for name in COLUMNS}
         return tensors
@@ -242,7 +235,7 @@ class GPSarsa:
             then, now = ({name: args.get(name) for name in names} for args in (then, now))
             raise ValueError(f"saved with the arguments {then}, but these are {now}")
         for number, block in enumerate(self.blocks):
-            block.restore({name: tensors[f"blocks.{number}.{name}"] for name in BLOCK_STATE})
+            block.restore({name: tensors[f"blocks.{number}.{name}"] for name in kernels.BLOCK_STATE})
         self.num_dialogues = state["num_dialogues"]
         for n in range(len(state["turns"])):  # agents of earlier versions have no weights
             tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))
@@ -267,6 +260,6 @@ def load_prior(folder: str | Path, setting: PolicySpec) -> GPSarsa:
     return policy
 
 
-def _taken(table: Matrix, actions: Actions) -> Matrix:
+def _taken(table: kernels.Matrix, actions: Actions) -> kernels.Matrix:
     """Of a table (T, A) the entries (T,) of the actions (T,)."""
     return table[np.arange(len(actions)), actions]

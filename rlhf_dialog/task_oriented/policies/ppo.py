@@ -18,16 +18,9 @@ from torch.nn import functional
 
 from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.task_oriented.policies import network
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.network import (
-    NetworkPair,
-    draw_actions,
-    load_networks,
-    masked_logprobs,
-    mlp,
-    save_networks,
-)
 from rlhf_dialog.training import ppo
 
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
@@ -82,9 +75,9 @@ class PPO:
         self.setting, self.args = setting, PPOArguments(**args)
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
-        self.learner = NetworkPair(
-            mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
-            mlp([*sizes, 1], generator, last_gain=1.0),
+        self.learner = network.NetworkPair(
+            network.mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
+            network.mlp([*sizes, 1], generator, last_gain=1.0),
             self.args.lr,
         )
         self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=VALUE_MEMORY), 0
@@ -99,13 +92,13 @@ class PPO:
         One number of each stream draws an action; `deterministic` takes the most probable one.
         """
         logprobs = self.logprobs(torch.from_numpy(observations), torch.from_numpy(masks))
-        actions, chosen = draw_actions(logprobs, deterministic, streams)
+        actions, chosen = network.draw_actions(logprobs, deterministic, streams)
         values = self._values(torch.from_numpy(observations))
         return actions.numpy(), {"logprobs": chosen.numpy(), "values": values.numpy()}
 
     def logprobs(self, observations: Tensor, masks: Tensor) -> Tensor:
         """Log-probabilities (N, A) of all actions; those that the mask forbids have the probability 0."""
-        return masked_logprobs(self.learner.policy(observations), masks)
+        return network.masked_logprobs(self.learner.policy(observations), masks)
 
     def observe(self, episode: Episode) -> None:
         """Keep the episode for the next update."""
@@ -130,11 +123,11 @@ class PPO:
     def save(self, folder: str | Path) -> None:
         """Write the networks and the optimizer as safetensors, and counters and the critic's scale as JSON."""
         state = {"num_updates": self.num_updates, "normalizer": self.normalizer.state_dict()}
-        save_networks(self.learner, Path(folder), state)
+        network.save_networks(self.learner, Path(folder), state)
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        state = load_networks(self.learner, Path(folder), PPOState)
+        state = network.load_networks(self.learner, Path(folder), PPOState)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
 

@@ -14,16 +14,10 @@ from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error
+from rlhf_dialog.task_oriented.policies import network
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicySpec
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
-from rlhf_dialog.task_oriented.policies.network import (
-    NetworkPair,
-    draw_actions,
-    load_networks,
-    masked_logprobs,
-    save_networks,
-)
 
 REPLAY = "replay.safetensors"
 IN_MEMORY = 200_000  # turns; older ones lie on disk
@@ -165,7 +159,7 @@ class ReplayLearner:
     A subclass has a `learner` and a `_loss`, and `slow_share`: how far the slow copy follows in each step.
     """
 
-    learner: NetworkPair
+    learner: network.NetworkPair
     args: ReplayArguments
     slow_share = 0.0
 
@@ -180,8 +174,8 @@ class ReplayLearner:
         self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,), and `behaviour` (N, A), all probabilities."""
-        logprobs = masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))
-        actions, chosen = draw_actions(logprobs, deterministic, streams)
+        logprobs = network.masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))
+        actions, chosen = network.draw_actions(logprobs, deterministic, streams)
         return actions.numpy(), {"logprobs": chosen.numpy(), "behaviour": logprobs.exp().numpy()}
 
     def observe(self, episode: Episode) -> None:
@@ -202,12 +196,12 @@ class ReplayLearner:
     def save(self, folder: str | Path) -> None:
         """Write networks, optimizer and replay as safetensors, and counters as JSON."""
         counters = {name: getattr(self, name) for name in ("num_dialogues", "num_steps", "due")}
-        save_networks(self.learner, Path(folder), counters)
+        network.save_networks(self.learner, Path(folder), counters)
         self.replay.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        counters = load_networks(self.learner, Path(folder), ReplayCounters)
+        counters = network.load_networks(self.learner, Path(folder), ReplayCounters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]
         self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))

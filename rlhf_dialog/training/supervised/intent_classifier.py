@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-)
+import transformers
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
@@ -108,7 +100,7 @@ class IntentClassifier(StageOfHalves):
         self.report(f"{split}: {len(pairs)} pairs of turns")
         return pairs
 
-    def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def start(self) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
         """The encoder with a new head, and its tokenizer; without `model_path` both are made from scratch."""
         config = self.config
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
@@ -122,10 +114,12 @@ class IntentClassifier(StageOfHalves):
             key = "tokenizer_path" if config.tokenizer_path else "model_path"
             if config.trust_remote_code:
                 warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
-            tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
+            tokenizer = load_pretrained(
+                transformers.AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code
+            )
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
             model = load_pretrained(
-                AutoModelForSequenceClassification,
+                transformers.AutoModelForSequenceClassification,
                 config.model_path,
                 "model_path",
                 num_labels=len(LABELS),
@@ -145,8 +139,8 @@ class IntentClassifier(StageOfHalves):
             {**encoded, "labels": act_class(pair), "length": len(encoded["input_ids"])}
             for encoded, pair in zip(Intent(str(self.folder)).encode(self.training), self.training, strict=True)
         ]
-        trainer = partial(Trainer, data_collator=DataCollatorWithPadding(self.tokenizer))
-        self.run_trainer(rows, trainer, TrainingArguments)
+        trainer = partial(transformers.Trainer, data_collator=transformers.DataCollatorWithPadding(self.tokenizer))
+        self.run_trainer(rows, trainer, transformers.TrainingArguments)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
         """The model is loaded and used exactly as the reward does."""

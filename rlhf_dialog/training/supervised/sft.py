@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
-from rlhf_dialog.data.chat_template import (
-    CHAT_TEMPLATE,
-    TurnEncoder,
-    fix_date,
-    keep_with_room,
-    prompt_encoder,
-    warn_about_cut,
-    warn_about_marks,
-)
+from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -64,10 +56,14 @@ class SFT(SupervisedStage[SFTConfig]):
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         lm, tokenizer = starting_point(self.config, self.training)
         keys = self.config
-        self.encoder = prompt_encoder(tokenizer, keys.turn_separator, keys.max_prompt_length, keys.system_prompt)
-        self.training, self.held_out = (keep_with_room(self.encoder, some) for some in (self.training, self.held_out))
-        warn_about_marks(self.encoder, [*self.training, *self.held_out])
-        warn_about_cut(self.encoder, [*self.training, *self.held_out])
+        self.encoder = templates.prompt_encoder(
+            tokenizer, keys.turn_separator, keys.max_prompt_length, keys.system_prompt
+        )
+        self.training, self.held_out = (
+            templates.keep_with_room(self.encoder, some) for some in (self.training, self.held_out)
+        )
+        templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
+        templates.warn_about_cut(self.encoder, [*self.training, *self.held_out])
         self.positions = check_length(self.config, lm)
         return lm, tokenizer
 
@@ -116,8 +112,8 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)
-        fix_date(tokenizer, config.date_string)
-    elif config.turn_separator == CHAT_TEMPLATE:
+        templates.fix_date(tokenizer, config.date_string)
+    elif config.turn_separator == templates.CHAT_TEMPLATE:
         raise UserError(
             "turn_separator: chat_template needs a tokenizer with a chat template, and a new tokenizer has none; set "
             "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
@@ -150,7 +146,7 @@ def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
 
 
 def example(
-    encoder: TurnEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
+    encoder: templates.TurnEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
 ) -> dict[str, Any]:
     """Token ids of prompt and target; only the target (reply, separator and, with `learn_eos`, eos) has labels.
 

@@ -18,14 +18,8 @@ from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.training.supervised import hugging_face_trainer as trainers
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
-from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    batch_order,
-    for_one_gpu,
-    prepare,
-    train_quietly,
-    trainer_arguments,
-)
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 Keys = TypeVar("Keys", bound=SupervisedKeys)
@@ -70,7 +64,7 @@ class SupervisedStage(ABC, Generic[Keys]):
 
     def train(self) -> dict[str, Any]:
         """Write the trained model into `folder`; returns its report. Raises UserError when data or model do not fit."""
-        prepare(self.config)
+        trainers.prepare(self.config)
         self.training, self.held_out = self.read()
         self.model, self.tokenizer = self.start()
         self.num_parameters = trained_parameters([self.model])
@@ -108,14 +102,14 @@ class SupervisedStage(ABC, Generic[Keys]):
         A killed training of the same rows goes on from its newest checkpoint, as `resume` says, with what `watch` had then.
         `of_its_own` are those of its `arguments` that other trainers do not have.
         """
-        order = batch_order([row["length"] for row in rows], self.config)
+        order = trainers.batch_order([row["length"] for row in rows], self.config)
         identity = identity_of(self.config, rows)
         with checkpoint_folder(self.config) as folder, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            options = trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
-            args, dataset = for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
+            options = trainers.trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
+            args, dataset = trainers.for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
-            train_quietly(made, Checkpoints(self.config, folder, identity, watch))
+            trainers.train_quietly(made, Checkpoints(self.config, folder, identity, watch))
         self.model.eval()
 
     def save(self) -> None:

@@ -238,7 +238,7 @@ def test_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
 
 
 def test_an_iteration_whose_vec_info_raises_is_in_the_ledger(run, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.training.trainer.vec_info_metrics", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlhf_dialog.training.iteration_metrics.vec_info_metrics", lambda *_: 1 / 0)
     assert run() == 70
     assert [row["iteration"] for row in read()] == [1] * 8
     assert (RUN / "checkpoints/latest").read_text() == "iter_000001"

@@ -4,14 +4,7 @@ import re
 from typing import Any
 
 from rlhf_dialog.data.sources.rows import Row
-from rlhf_dialog.feedback.store.formats.record import (
-    ImportResult,
-    Judgement,
-    Utterance,
-    check_columns,
-    make_record,
-    message_text,
-)
+from rlhf_dialog.feedback.store.formats import record
 
 COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at", "user")
 RATINGS = {1: 1, -1: -1, "1": 1, "-1": -1}
@@ -24,11 +17,11 @@ def is_export(row: Row) -> bool:
     return {"user_id", "type", "data", "meta", "snapshot"} <= set(row)
 
 
-def read(rows: list[tuple[str, Row]]) -> ImportResult:
+def read(rows: list[tuple[str, Row]]) -> record.ImportResult:
     """A thumb on the rated message of each chat, with reason and comment. Raises UserError for an unknown column."""
-    imported = ImportResult("open-webui")
+    imported = record.ImportResult("open-webui")
     for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
-        check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
+        record.check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
         data, meta = _dict(row["data"]), _dict(row["meta"])
         rating = data.get("rating")
         value = RATINGS.get(rating) if isinstance(rating, str | int | float) else None
@@ -43,19 +36,21 @@ def read(rows: list[tuple[str, Row]]) -> ImportResult:
         else:
             words = [str(data[key]).strip() for key in ("reason", "comment") if data.get(key)]
             person = None if row["user_id"] is None else str(row["user_id"])
-            judgement = Judgement("thumb", 0, value, ": ".join(words) or None, person=person, created=_time(row))
+            judgement = record.Judgement("thumb", 0, value, ": ".join(words) or None, person=person, created=_time(row))
             group = str(meta.get("chat_id") or chat.get("id") or row.get("id"))
-            imported.records.append(make_record(turns[:-1], [turns[-1][1]], [judgement], group=group, where=where))
+            imported.records.append(
+                record.make_record(turns[:-1], [turns[-1][1]], [judgement], group=group, where=where)
+            )
     return imported
 
 
-def _path(messages: Row, name: Any) -> list[Utterance]:
+def _path(messages: Row, name: Any) -> list[record.Utterance]:
     """The messages from the first one to `name`, along the parents; empty when a text is missing."""
-    path: list[Utterance] = []
+    path: list[record.Utterance] = []
     seen = set()
     while name is not None:
         message = _dict(messages.get(name))
-        text = THOUGHT.sub("", message_text(message) or "").strip()
+        text = THOUGHT.sub("", record.message_text(message) or "").strip()
         if not text or name in seen:
             return []
         seen.add(name)

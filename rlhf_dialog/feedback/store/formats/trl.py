@@ -8,14 +8,7 @@ from rlhf_dialog.data.preferences import LONG_ENOUGH
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import Examples
-from rlhf_dialog.feedback.store.formats.record import (
-    ImportResult,
-    Judgement,
-    Utterance,
-    check_columns,
-    make_record,
-    read_messages,
-)
+from rlhf_dialog.feedback.store.formats import record
 
 NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
 OPTIONAL = {
@@ -52,29 +45,29 @@ def detect_format(row: Row) -> str | None:
     return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
 
 
-def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
+def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
     """The examples. Raises UserError for an unknown column, and for the first row that cannot be used."""
-    imported = ImportResult(form)
+    imported = record.ImportResult(form)
     for where, row in rows:
-        check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
+        record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
         if missing := [name for name in NEEDED[form] if row.get(name) is None]:
             raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
         person = None if row.get("user_id") is None else str(row["user_id"])
         if form == "kto":
-            prompt, answers = _side(read_messages(row["prompt"], where), row["completion"], where)
-            judgement = Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
+            prompt, answers = _side(record.read_messages(row["prompt"], where), row["completion"], where)
+            judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
             all_answers = [answers]
         else:
             prompt, all_answers = _pair(row, where)
-            judgement = Judgement("choice", 0, other=1, person=person)
+            judgement = record.Judgement("choice", 0, other=1, person=person)
         group = "\n".join(text for _, text in prompt)
-        imported.records.append(make_record(prompt, all_answers, [judgement], group=group, where=where))
+        imported.records.append(record.make_record(prompt, all_answers, [judgement], group=group, where=where))
     return imported
 
 
-def _side(prompt: list[Utterance], value: Any, where: str) -> tuple[list[Utterance], str]:
+def _side(prompt: list[record.Utterance], value: Any, where: str) -> tuple[list[record.Utterance], str]:
     """The turns before the answer, and the answer: the last message, or the text."""
-    turns = read_messages(value, where)
+    turns = record.read_messages(value, where)
     if not turns or (isinstance(value, list) and turns[-1][0] != "agent"):
         raise UserError(
             f"{where}: found {str(value)[:60]!r} as the answer, wanted a text or messages that end with one"
@@ -82,8 +75,8 @@ def _side(prompt: list[Utterance], value: Any, where: str) -> tuple[list[Utteran
     return prompt + turns[:-1], turns[-1][1]
 
 
-def _pair(row: Row, where: str) -> tuple[list[Utterance], list[str]]:
-    prompt = [] if row.get("prompt") is None else read_messages(row["prompt"], where)
+def _pair(row: Row, where: str) -> tuple[list[record.Utterance], list[str]]:
+    prompt = [] if row.get("prompt") is None else record.read_messages(row["prompt"], where)
     (before, chosen), (before_other, rejected) = (_side([], row[name], where) for name in ("chosen", "rejected"))
     if before != before_other:
         raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")

@@ -11,13 +11,8 @@ from pydantic import Field, model_validator
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import (
-    Fetcher,
-    LookupFailed,
-    OfflineFile,
-    WikiPage,
-    normal,
-)
+from rlhf_dialog.task_oriented.policies.multi_domain import encyclopedia
+from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import Fetcher, LookupFailed, OfflineFile, WikiPage
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import AGENT, WIKIPEDIA, MediaWiki
 from rlhf_dialog.terminal import visible
 
@@ -42,14 +37,14 @@ def find_title(turn: str) -> str | None:
     """
     asked = QUESTION.fullmatch(_plain(turn))
     title = re.sub(r"^(?:the|an?)\s+", "", asked[1]).strip("'\"“”‘’") if asked else ""
-    first = normal(title).split()[:1]
+    first = encyclopedia.normal(title).split()[:1]
     return title if first and first[0] not in NOT_A_TITLE else None
 
 
 def find_heading(turn: str) -> tuple[str, bool]:
     """The heading that a question may ask for, and whether it is one of the open page: `What is its history?`."""
     asked = QUESTION.fullmatch(_plain(turn))
-    first, *words = normal(asked[1]).split() or [""] if asked else [""]
+    first, *words = encyclopedia.normal(asked[1]).split() or [""] if asked else [""]
     of_the_page = first in OF_THE_PAGE and bool(words)
     return " ".join(words if of_the_page else [first, *words]), of_the_page
 
@@ -65,15 +60,15 @@ def choose_title(turn: str, offered: list[str]) -> str | None:
     >>> choose_title("the planet, please", ["Mercury (element)", "Mercury (planet)"])
     'Mercury (planet)'
     """
-    words = set(normal(turn).split())
-    if exact := [title for title in offered if normal(title) == normal(turn)]:
+    words = set(encyclopedia.normal(turn).split())
+    if exact := [title for title in offered if encyclopedia.normal(title) == encyclopedia.normal(turn)]:
         return exact[0]
     if find_title(turn) is not None or words & NO:
         return None
     if words & YES and len(offered) == 1:
         return offered[0]
     by_place = [offered[place] for word, place in PLACES.items() if word in words and place < len(offered)]
-    names = [set(normal(title).split()) for title in offered]
+    names = [set(encyclopedia.normal(title).split()) for title in offered]
     shared = set.intersection(*names) if len(names) > 1 else set()
     by_word = [
         title for title, name in zip(offered, names, strict=True) if {w for w in name - shared if len(w) > 3} & words
@@ -128,7 +123,7 @@ class Knowledge:
     def __init__(self, policy: Callable[[str], str], fetcher: Fetcher | None = None, own: Collection[str] = ()):
         self.policy = policy
         self.fetcher = fetcher or OfflineFile()
-        self.own = [normal(each) for each in own]
+        self.own = [encyclopedia.normal(each) for each in own]
         self.begin()
 
     @classmethod
@@ -152,7 +147,7 @@ class Knowledge:
         offered, self.offered = self.offered, []
         if offered and (meant := choose_title(turn, offered)):
             return self._look_up(meant)
-        if any(f" {name} " in f" {normal(turn)} " for name in self.own):
+        if any(f" {name} " in f" {encyclopedia.normal(turn)} " for name in self.own):
             return None
         if self.page and (answer := self._answer_more(self.page, turn)):
             return answer
@@ -162,10 +157,10 @@ class Knowledge:
     def _answer_more(self, page: WikiPage, turn: str) -> str | None:
         """The section that is asked for, or what there is to ask for; None where the turn is about something else."""
         asked, of_the_page = find_heading(turn)
-        names = {asked, normal(turn)} if self.spoke_last else {asked}
+        names = {asked, encyclopedia.normal(turn)} if self.spoke_last else {asked}
         title = shorten(page.title, LONGEST_TITLE)
         for heading, text in page.sections.items():
-            if normal(heading) in names:
+            if encyclopedia.normal(heading) in names:
                 return f"{title}, {shorten(heading, LONGEST_TITLE)}: {shorten(text, LONGEST_TEXT)}"
         headings = [shorten(heading, LONGEST_TITLE) for heading in page.sections][: 2 * MOST]
         there_is = f"You can ask about: {', '.join(headings)}." if headings else "That is all I have on it."
@@ -188,7 +183,7 @@ class Knowledge:
             return f"{shorten(answer.title, LONGEST_TITLE)}: {shorten(answer.summary, LONGEST_TEXT)}"
         self.offered = suggestions if answer is None else answer
         if not isinstance(self.offered, list) or not all(
-            isinstance(each, str) and normal(each) for each in self.offered
+            isinstance(each, str) and encyclopedia.normal(each) for each in self.offered
         ):
             name = type(self.fetcher).__name__
             raise UserError(

@@ -8,14 +8,7 @@ from typing import Any
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import (
-    NOTHING,
-    EnvAnswer,
-    EnvironmentFailed,
-    Make,
-    Order,
-    VectorEnv,
-)
+from rlhf_dialog.task_oriented.policies.sampling import vector_env
 from rlhf_dialog.workers import LOST, Worker, WorkerFailed
 
 
@@ -25,7 +18,9 @@ class Processes:
     They end with `close`, and with this process, however that ends. Signals do not reach them: the run decides when to end.
     """
 
-    def __init__(self, make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None):
+    def __init__(
+        self, make: vector_env.Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None
+    ):
         """`make` may be of the user's script. `timeout_s`: seconds in which all processes must have answered; None: no limit."""
         self.num_envs, self.timeout_s = num_envs, timeout_s
         self.each = -(-num_envs // process_num)
@@ -35,10 +30,10 @@ class Processes:
         for number in range(self.process_num):
             self._answer(number, None)
 
-    def step(self, orders: Sequence[Order]) -> list[EnvAnswer]:
+    def step(self, orders: Sequence[vector_env.Order]) -> list[vector_env.EnvAnswer]:
         """One order for each environment. Raises EnvironmentFailed with the traceback of the process, RunStopped when a process
         has ended or does not answer in time."""
-        padded = [*orders, *[(NOTHING, NOTHING)] * (self.each * self.process_num - len(orders))]
+        padded = [*orders, *[(vector_env.NOTHING, vector_env.NOTHING)] * (self.each * self.process_num - len(orders))]
         for number, worker in enumerate(self.workers):
             try:
                 worker.send(padded[number * self.each : (number + 1) * self.each])
@@ -60,7 +55,9 @@ class Processes:
         except WorkerFailed as failure:
             if failure.kind == RunStopped.__name__:
                 raise RunStopped(failure.text) from None
-            raise EnvironmentFailed(f"in process {number + 1} of {self.process_num}: {failure.report}") from None
+            raise vector_env.EnvironmentFailed(
+                f"in process {number + 1} of {self.process_num}: {failure.report}"
+            ) from None
         except TimeoutError:
             raise _as_run_stopped(
                 f"a process that hosts dialogues has not answered within {self.timeout_s:g} seconds (step_timeout_s)"
@@ -74,8 +71,8 @@ class Processes:
         return _as_run_stopped(f"{which} {worker.how_it_ended()}")
 
 
-def _dialogues(make: Make, seed: int, num_envs: int) -> Any:
-    return VectorEnv(make, seed, num_envs).step
+def _dialogues(make: vector_env.Make, seed: int, num_envs: int) -> Any:
+    return vector_env.VectorEnv(make, seed, num_envs).step
 
 
 def _as_run_stopped(what: str) -> RunStopped:
