@@ -5,8 +5,7 @@ import pytest
 
 from rlhf_dialog.evaluation.audit import page
 from rlhf_dialog.evaluation.audit.audit import CLIMBED, GROWN, RETRIEVED, summary_row
-from rlhf_dialog.evaluation.audit.retrieval import RetrievalJudge
-from rlhf_dialog.evaluation.audit.scoring import ScoreTable
+from rlhf_dialog.evaluation.audit.scoring import RetrievalJudge, ScoreTable
 from rlhf_dialog.rewards import BaseReward, Meteor
 from tests.parts.audits import INFORMS, SMALL, Rule, Summed, audited, holes, overlap, talks
 
