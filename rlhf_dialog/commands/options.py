@@ -220,19 +220,20 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's own."""
         words = sys.argv[1:] if args is None else args
-        return super().parse_known_args([_with_underscores(word) for word in words], namespace)
-
-
-def _with_underscores(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", name) else word
+        spelled = [
+            re.sub(r"^--[a-z][\w-]*(?==|\Z)", lambda name: f"--{name[0][2:].replace('-', '_')}", word) for word in words
+        ]
+        return super().parse_known_args(spelled, namespace)
 
 
 def _run_yaml(
     kind: type[AnyYaml], run: Callable[[AnyYaml], int | None], words: list[str], folders: list[Path]
 ) -> int | None:
-    flags, texts = flags_and_texts(kind)
-    config, keys, set_flags = parse_arguments(words, {*flags, "help"}, texts)
+    types_of = get_type_hints(kind)
+    names = [one.name for one in option_fields(kind) if one.name != "config"]
+    flags = {name for name in names if types_of[name] is bool}  # the others have a text, and what is no option is a key
+    texts = [name for name in names if name not in flags]
+    config, keys, set_flags = parse_arguments(words, flags | {"help"}, texts)
     if "help" in set_flags:
         command_line.show_help(kind.schema, "\n".join(_usage_lines(kind)))
         return 0
@@ -243,13 +244,6 @@ def _run_yaml(
         sys.stdout.write(dump_yaml(options.settings))
         return 0
     return run(options)
-
-
-def flags_and_texts(kind: type[YamlOptions[Any]]) -> tuple[list[str], list[str]]:
-    """The names of the options without a value, and of those whose value is a text; all others are keys of the YAML."""
-    types_of = get_type_hints(kind)
-    names = [one.name for one in option_fields(kind) if one.name != "config"]
-    return [name for name in names if types_of[name] is bool], [name for name in names if types_of[name] is not bool]
 
 
 def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:

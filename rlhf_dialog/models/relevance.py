@@ -130,16 +130,12 @@ class DualEncoder(nn.Module):
         ids = [known[i] for i in distinct.tolist()]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        kept = [self._kept(_pad([ids[i] for i in chunk]).to(self.log_scale.device)) for chunk in chunks]
+        kept = [_pad([ids[i] for i in chunk]).to(self.log_scale.device) for chunk in chunks]
+        if self.training:
+            kept = [x.masked_fill(torch.rand(x.shape, device=x.device) < self.word_dropout, PAD) for x in kept]
         back = torch.tensor(order).argsort().to(self.log_scale.device)
         vectors, sketches = torch.cat([self._turns(x) for x in kept]), torch.cat([_sketches(x) for x in kept])
         return Encoded(vectors.index_select(0, back), sketches[back], places.to(back.device))
-
-    def _kept(self, ids: Tensor) -> Tensor:
-        """The ids (N, L), in training without a share of the words."""
-        return (
-            ids.masked_fill(torch.rand(ids.shape, device=ids.device) < self.word_dropout, PAD) if self.training else ids
-        )
 
     def _turns(self, ids: Tensor) -> Tensor:
         mask = (ids != PAD).unsqueeze(-1)

@@ -24,14 +24,10 @@ def as_reward_error(name: str, cls: type) -> Iterator[None]:
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        raise reward_error(name, cls, error) from error
-
-
-def reward_error(name: str, cls: type, error: BaseException) -> RewardError:
-    """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
-    frames = user_code.extract_frames(error)
-    frame = (user_code.frames_in_class_file(cls, frames) or frames)[-1]
-    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {user_code.format_line(frame)}")
+        frames = user_code.extract_frames(error)
+        frame = (user_code.frames_in_class_file(cls, frames) or frames)[-1]  # the line that its author can fix
+        where = user_code.format_line(frame)
+        raise RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {where}") from error
 
 
 T = TypeVar("T")

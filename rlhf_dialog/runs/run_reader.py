@@ -46,7 +46,9 @@ def read_samples(folder: Path) -> list[PageSample]:
     if not samples.is_file():
         return []
     rows = read_json(samples, end="; remove it, or write it with `evaluate --samples`", shape=list[dict[str, str]])
-    return [_of_sample(row) for row in rows]
+    first = ("before", "after")  # of the columns of a system's replies
+    texts = [{name: row[name] for name in (*first, *row) if name in row} for row in rows]
+    return [PageSample(row.pop("last_turn", ""), row.pop("reference", ""), row) for row in texts]
 
 
 def read_replies(path: Path) -> list[dict[str, Any]]:
@@ -75,12 +77,6 @@ def _of_replies(row: dict[str, Any]) -> PageSample:
     reference = references[0] if isinstance(references, list) and references else ""
     replies = {name: one["response"] for name, one in row["replies"].items()}
     return PageSample("\n".join(row["prompt"][-TURNS:]), str(reference), replies)
-
-
-def _of_sample(row: dict[str, str]) -> PageSample:
-    systems = [name for name in ("before", "after", *row) if name in row and name not in ("last_turn", "reference")]
-    replies = {name: row[name] for name in systems}
-    return PageSample(row.get("last_turn", ""), row.get("reference", ""), replies)
 
 
 def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:

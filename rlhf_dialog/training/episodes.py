@@ -191,7 +191,10 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     rewards: list[tuple[int, int, float]] = []
     live = list(range(len(talks)))
     while live:
-        uniform = None if inputs.streams is None else _draw_uniform([inputs.streams[row] for row in live], speaker)
+        uniform = None  # or random numbers (b, T), one row from each stream
+        if inputs.streams is not None:
+            drawn = [random_numbers(1, speaker.sampling, torch.device("cpu"), inputs.streams[row]) for row in live]
+            uniform = send(torch.cat(drawn), speaker.policy.lm.device)
         responses = respond(speaker.policy, prompts, speaker.sampling, speaker.stop, speaker.limits, uniform)
         rounds.append(_Round(live, [len(talks[row].behind) for row in live], responses))
         live = []
@@ -220,12 +223,6 @@ def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]
     """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
     groups = [dialogue.meta.get("group", i) for i, dialogue in enumerate(dialogues)]
     return group_equal((group, *ids) for group, ids in zip(groups, prompts, strict=True))
-
-
-def _draw_uniform(streams: Sequence[torch.Generator], speaker: Responder) -> Tensor:
-    """The random numbers (b, T) of one reply from each stream."""
-    rows = [random_numbers(1, speaker.sampling, torch.device("cpu"), stream) for stream in streams]
-    return send(torch.cat(rows), speaker.policy.lm.device)
 
 
 def _split_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder, shape: Sequence[int]) -> Segments | None:

@@ -70,10 +70,6 @@ def _choose(talk: ChatSession, rest: str, screen: Screen) -> None:
     screen.note(f"stored: the dialogue goes on with answer {number}")
 
 
-def _why(talk: ChatSession, rest: str, screen: Screen) -> None:
-    screen.note(talk.why())
-
-
 def _forget(talk: ChatSession, rest: str, screen: Screen) -> None:
     if rest.lower() == "me":
         raise UserError("this removes all your dialogues and ratings, and cannot be undone; /forget me yes does it")
@@ -102,7 +98,7 @@ ACTIONS: dict[str, Callable[[ChatSession, str, Screen], None]] = {
     "edit": _edit,
     "again": _again,
     "choose": _choose,
-    "why": _why,
+    "why": lambda talk, _, screen: screen.note(talk.why()),
     "forget": _forget,
     "help": _help,
 }

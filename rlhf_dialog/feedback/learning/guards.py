@@ -48,7 +48,9 @@ class GuardMeasurement:
         learner, settings = self.learner, self.settings
         candidate = make_responder(learner, learner.policy)
         ours = sample_replies(candidate, self.prompts, settings.seed)
-        divergence, distinct = _kl(learner, self.prompts, ours), _distinct_ratio(ours, self._first_replies)
+        divergence = _kl(learner, self.prompts, ours)
+        own, first = (distinct_n([reply.text for reply in replies], 2) for replies in (ours, self._first_replies))
+        distinct = own / first if first else 1.0
         guards = [
             GuardLimit("KL from the first version, nats per token", divergence, settings.max_kl, True),
             GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
@@ -117,12 +119,6 @@ def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply])
     policies, pad_id = (learner.policy, learner.reference_policy), learner.encoder.encoder.pad_id
     own, first = (compute_logprobs_in_batches(policy, rows, pad_id, BATCH_SIZE) for policy in policies)
     return (own - first).sum().item() / sum(len(row.response) for row in rows)
-
-
-def _distinct_ratio(ours: Sequence[Reply], theirs: Sequence[Reply]) -> float:
-    """1 where neither version has a bigram."""
-    own, first = (distinct_n([reply.text for reply in replies], 2) for replies in (ours, theirs))
-    return own / first if first else 1.0
 
 
 def _perplexity(speaker: Responder, prompts: list[Dialogue]) -> float:

@@ -221,9 +221,12 @@ class Bot:
             if version == champion:
                 raise UserError(f"{self.folder}: {version} is the champion already; choose another version")
             if records[version]["status"] not in CHAMPIONS:
+                former = sorted(
+                    name for name, one in records.items() if one["status"] in CHAMPIONS and name != champion
+                )
                 raise UserError(
                     f"{self.folder}: {version} was never the champion (it is a {records[version]['status']} version); "
-                    f"choose one of {', '.join(self._former(records, champion))}"
+                    f"choose one of {', '.join(former) or 'none: there is only the first champion so far'}"
                 )
             line = _ancestors(records, champion)
             left = line[: line.index(version)] if version in line else [champion]
@@ -277,10 +280,6 @@ class Bot:
     def _check(self, version: str) -> None:
         if version not in (left := self.versions()):
             raise UserError(f"{self.folder}: there is no version {version[:20]!r}; choose one of {', '.join(left)}")
-
-    def _former(self, records: dict[str, Any], champion: str) -> list[str]:
-        names = [name for name, one in records.items() if one["status"] in CHAMPIONS and name != champion]
-        return sorted(names) or ["none: there is only the first champion so far"]
 
     def _point(self, tree: dict[str, Any], version: str, statuses: dict[str, str]) -> None:
         """Replace the pointer, and set the statuses that follow from it."""

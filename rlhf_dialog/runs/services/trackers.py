@@ -288,11 +288,6 @@ class Trackers(OptionalOutputs):
             finally:
                 self.use("the console", lambda _: stack.close())
 
-    def show_ledger(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
-        """Log rows of the ledger as a table to wandb and TensorBoard."""
-        for name in ("wandb", "TensorBoard"):
-            self.use(name, lambda tracker: tracker.log_table(step, columns, rows))
-
     def close(self) -> None:
         """Close all trackers; those that fail are reported, but do not raise."""
         super().close()
@@ -353,9 +348,10 @@ class TrackerService(Service):
             yield
 
     def show_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
-        """Show rows of the ledger."""
-        if self.trackers:
-            self.trackers.show_ledger(step, columns, rows)
+        """Log rows of the ledger as a table to wandb and TensorBoard."""
+        for name in ("wandb", "TensorBoard"):
+            if self.trackers:
+                self.trackers.use(name, lambda tracker: tracker.log_table(step, columns, rows))
 
     def end(self, error: BaseException | None) -> None:
         """Closes at the very end, because wandb waits until all metrics are uploaded."""
