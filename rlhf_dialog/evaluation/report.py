@@ -13,21 +13,8 @@ if TYPE_CHECKING:
     from rlhf_dialog.evaluation.replies import Replies
 
 SHOWN = (
-    "score",
-    "rouge1",
-    "rougeLsum",
-    "meteor",
-    "meteor_margin",
-    "sacrebleu",
-    "intent_accuracy",
-    "intent_macro_f1",
-    "judge_accuracy",
-    "judge_macro_f1",
-    "mean_words",
-    "distinct_2",
-    "kl_reply",
-    "copied",
-    "copied_two",
+    *("score", "rouge1", "rougeLsum", "meteor", "meteor_margin", "sacrebleu", "intent_accuracy", "intent_macro_f1"),
+    *("judge_accuracy", "judge_macro_f1", "mean_words", "distinct_2", "kl_reply", "copied", "copied_two"),
 )
 OF_REFERENCES = ("true_replies", "random_reference")
 

@@ -35,12 +35,7 @@ def save_agent(
         if policy.value_head is not None:
             save_model(policy.value_head, str(target / "value_head.safetensors"))
         names = {
-            "turn_separator",
-            "context_size",
-            "max_prompt_length",
-            "max_new_tokens",
-            "temperature",
-            "top_k",
+            *("turn_separator", "context_size", "max_prompt_length", "max_new_tokens", "temperature", "top_k"),
             "top_p",
         }
         # older versions do not know them

@@ -19,16 +19,8 @@ from rlhf_dialog.publishing.privacy import hide_names, hide_private, without_pla
 from rlhf_dialog.publishing.repository import RUN_KEY
 
 NOT_PUBLISHED = (
-    "run_dir",
-    "wandb_entity",
-    "wandb_project",
-    "use_wandb",
-    "use_tensorboard",
-    "ledger",
-    "ledger_texts",
-    "report",
-    "push_to_hub",
-    "local_rank",
+    *("run_dir", "wandb_entity", "wandb_project", "use_wandb", "use_tensorboard", "ledger", "ledger_texts", "report"),
+    *("push_to_hub", "local_rank"),
 )
 PEOPLE = "true_replies"  # a baseline that is allowed to be better
 NEUTRAL = ("mean_words", "copied")  # more is not better

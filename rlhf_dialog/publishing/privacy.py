@@ -17,12 +17,7 @@ from rlhf_dialog.json_files import parse_json
 PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)
 LOCAL_KEYS = (
-    "_name_or_path",
-    "name_or_path",
-    "tokenizer_file",
-    "special_tokens_map_file",
-    "is_local",
-    "local_files_only",
+    *("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file", "is_local", "local_files_only"),
 )
 TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN", "WANDB_API_KEY")

@@ -16,19 +16,8 @@ from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metr
 
 logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
-    "checkpoints",
-    "agent",
-    "best_agent",
-    "evaluation.json",
-    "error.log",
-    "tensorboard",
-    "wandb_run_id",
-    "wandb",
-    "report.html",
-    "ledger.jsonl",
-    "metrics.jsonl",
-    "local_names.json",
-    "config.yaml",
+    *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
+    *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
 )
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 

@@ -6,20 +6,8 @@ from dataclasses import dataclass
 
 NOTATION = re.compile(r"(\w+)\(([^()=]*)(?:=(.*?))?\)(?=\s+\w+\(|\s*$)", re.DOTALL)
 USER_INTENTS = (
-    "hello",
-    "thankyou",
-    "ack",
-    "bye",
-    "inform",
-    "request",
-    "reqalts",
-    "reqmore",
-    "confirm",
-    "affirm",
-    "negate",
-    "deny",
-    "repeat",
-    "null",
+    *("hello", "thankyou", "ack", "bye", "inform", "request", "reqalts", "reqmore", "confirm", "affirm", "negate"),
+    *("deny", "repeat", "null"),
 )
 
 
