@@ -41,12 +41,8 @@ if TYPE_CHECKING:
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
-SEARCH = {  # option -> the field of the budget
-    "search_prompts": "prompts",
-    "search_replies": "replies",
-    "search_rounds": "rounds",
-    "search_candidates": "candidates",
-}
+# option -> the field of the budget
+SEARCH = {f"search_{name}": name for name in ("prompts", "replies", "rounds", "candidates")}
 
 
 class AuditOptions(Options):

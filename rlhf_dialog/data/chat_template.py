@@ -261,13 +261,8 @@ def warn_about_cut(
     lengths = [len(whole.encode_prompt(dialogue.prompt_turns[-1:], dialogue.system)) for dialogue in newest]
     sizes = [size for some in gather(lengths) for size in some]
     if cut := sum(size > encoder.max_prompt_length for size in sizes):
-        logger.warning(
-            "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do",
-            cut,
-            len(sizes),
-            encoder.max_prompt_length,
-            max(sizes),
-        )
+        text = "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do"
+        logger.warning(text, cut, len(sizes), encoder.max_prompt_length, max(sizes))
 
 
 def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:

@@ -200,11 +200,8 @@ def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns) ->
             f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"
         ) from error
     overlap = find_overlap(records, held_out)
-    logger.info(
-        "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test",
-        len(overlap),
-        len(records),
-    )
+    text = "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test"
+    logger.info(text, len(overlap), len(records))
     return overlap
 
 

@@ -91,13 +91,14 @@ def load_causal_lm(
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key)
     else:
+        safe = None if allow_pickle_weights else True
         lm = load_pretrained(
             AutoModelForCausalLM,
             path,
             key,
             dtype=torch.float32,
             trust_remote_code=trust_remote_code,
-            use_safetensors=None if allow_pickle_weights else True,
+            use_safetensors=safe,
         ).eval()
     check_finite(lm, path, key)
     with nullcontext() if spec else readable(path, key, "a causal LM"):

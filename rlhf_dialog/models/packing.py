@@ -206,14 +206,8 @@ def run_packed(module: nn.Module, ids: Tensor, positions: Tensor, packing: Promp
     if isinstance(packing, Prompting) and ids.device.type == "cpu":  # oneDNN keeps a plan of every length it meets
         ids, positions = (pad(x, (0, -len(x) % ROUND_TO)) for x in (ids, positions))
     mask = torch.empty((1, 1, 1, 1), device=ids.device)  # taken for a finished mask, so that the library makes none
-    return module(
-        input_ids=ids.unsqueeze(0),
-        attention_mask=mask,
-        position_ids=positions.unsqueeze(0),
-        use_cache=False,
-        packing=packing,
-        **options,
-    )
+    row, places = ids.unsqueeze(0), positions.unsqueeze(0)
+    return module(input_ids=row, attention_mask=mask, position_ids=places, use_cache=False, packing=packing, **options)
 
 
 def can_pack(lm: PreTrainedModel) -> bool:

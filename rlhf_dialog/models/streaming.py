@@ -50,14 +50,8 @@ def stream(
         at_limit = since == buffer.shape[1]
         for row, reply in enumerate(replies):
             if not reply.ended:
-                replies[row] = _grown(
-                    speaker.encoder,
-                    reply,
-                    ids[row][mask[row]].tolist(),
-                    logprobs[row][mask[row]].tolist(),
-                    bool(alive[row]),
-                    at_limit,
-                )
+                new_ids, new_logprobs = (x[row][mask[row]].tolist() for x in (ids, logprobs))
+                replies[row] = _grown(speaker.encoder, reply, new_ids, new_logprobs, bool(alive[row]), at_limit)
         yield list(replies)
 
 

@@ -69,11 +69,8 @@ def check_before_run(target: Target) -> None:
             f"{target.key}: HF_HUB_OFFLINE forbids to publish '{target.repo}'; unset it, or leave out {target.key}"
         )
     if not hub_reachable():
-        logger.warning(
-            "%s: the Hub cannot be reached now; if that is so at the end too, '%s' gets nothing, and the run is kept",
-            target.key,
-            target.repo,
-        )
+        text = "%s: the Hub cannot be reached now; if that is so at the end too, '%s' gets nothing, and the run is kept"
+        logger.warning(text, target.key, target.repo)
         return
     with _hub_errors(target):
         name = _full_name(api, target)

@@ -57,12 +57,8 @@ class RewardInput:
             self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
         marks = chat_template.control_tokens(tokenizer, written)
         self._marks = longest_first({separator, *marks}) if form == DIALOGUE else marks
-        self._ids: Callable[[Sequence[str], str, str | None], Ids] = {
-            DIALOGUE: self._dialogue,
-            CHAT_TEMPLATE: self._chat_template,
-            TEXT: self._text,
-            PAIR: self._pair,
-        }[form]
+        forms = {DIALOGUE: self._dialogue, CHAT_TEMPLATE: self._chat_template, TEXT: self._text, PAIR: self._pair}
+        self._ids: Callable[[Sequence[str], str, str | None], Ids] = forms[form]
 
     def spoken(self, text: str) -> str:
         """A turn as the model sees it."""

@@ -44,12 +44,8 @@ class OptionalOutputs:
             self._warn(name, error)
 
     def _warn(self, name: str, error: BaseException) -> None:
-        logger.warning(
-            "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration",
-            name,
-            type(error).__name__,
-            error,
-        )
+        text = "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration"
+        logger.warning(text, name, type(error).__name__, error)
 
     def close(self) -> None:
         """Close all of them; those that fail are reported, but do not raise."""

@@ -70,12 +70,8 @@ def estimate_advantages(
 
     If the rewards of every group are all equal, only KL penalties are left, and whitening, which would amplify them, is left out.
     """
-    credit = ppo.Credit(
-        config.gamma,
-        config.gae_lambda if config.use_gae else 1.0,
-        config.num_responses_per_prompt,
-        by_turn=config.credit == "turn",
-    )
+    gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
+    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn=by_turn)
     estimator = ADVANTAGES[config.estimator.name]
     advantages, returns = estimator(rewards.earned, rewards.penalties, values, response_mask, credit)
     statistics: Metrics = {}

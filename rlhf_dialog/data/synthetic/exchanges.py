@@ -241,11 +241,8 @@ def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, 
     drawn = [draw_exchange(rng) for _ in range(number)]
     ordered = [one.with_careless_reply(careless_rng) if careless_rng.random() < careless else one for one in drawn]
     held_out = round(HELD_OUT * number)
-    return {
-        "train": ordered[2 * held_out :],
-        "validation": ordered[:held_out],
-        "test": ordered[held_out : 2 * held_out],
-    }
+    train, validation, test = ordered[2 * held_out :], ordered[:held_out], ordered[held_out : 2 * held_out]
+    return {"train": train, "validation": validation, "test": test}
 
 
 def write_exchanges(output: Path, number: int, seed: int, careless: float = 0.0) -> dict[str, int]:

@@ -133,9 +133,5 @@ def splice_replies(one: Exchange, replies: list[str], rng: random.Random) -> str
     return " ".join(own[: rng.randint(1, len(own) - 1)] + other[rng.randint(1, len(other) - 1) :])
 
 
-FAULTS: tuple[Callable[[Exchange, list[str], random.Random], str], ...] = (
-    careless,
-    careless,
-    beside_the_point,
-    splice_replies,
-)
+Fault = Callable[[Exchange, list[str], random.Random], str]
+FAULTS: tuple[Fault, ...] = (careless, careless, beside_the_point, splice_replies)

@@ -72,10 +72,8 @@ def run_forget(options: ForgetOptions) -> None:
         )
     logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
     if done["tainted"]:
-        logger.warning(
-            "trained on them and still there: %s; roll back to an earlier version, or begin again from the first",
-            ", ".join(done["tainted"]),
-        )
+        text = "trained on them and still there: %s; roll back to an earlier version, or begin again from the first"
+        logger.warning(text, ", ".join(done["tainted"]))
 
 
 def run_status(options: BotOptions) -> None:

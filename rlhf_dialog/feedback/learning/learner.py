@@ -246,11 +246,8 @@ class Batches:
             liked = self.liked[part].to(self.policy.lm.device)
             log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
             baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
-            yield (
-                "kto",
-                formulas.kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable),
-                1.0,
-            )
+            kto = formulas.kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable)
+            yield "kto", kto, 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             chosen, rejected = self._log_ratios([self.pairs[i] for i in part], 0, 1).chunk(2)
             yield "dpo", formulas.dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight

@@ -324,18 +324,8 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
 
 
 def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
-    return StoredTurn(
-        UNSTORED,
-        "",
-        position,
-        "agent",
-        answer.text,
-        list(answer.token_ids),
-        list(answer.logprobs),
-        answer.sampling,
-        answer.version,
-        time.time(),
-    )
+    ids, logprobs, now = list(answer.token_ids), list(answer.logprobs), time.time()
+    return StoredTurn(UNSTORED, "", position, "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now)
 
 
 def _check_score(value: int) -> int:

@@ -52,9 +52,7 @@ class FeedbackPage:
         self.rates = Rates(self.limits)
         self.talks = OpenSessions(store, answering, self.limits)
         self.demo = build(self)
-        closed = dict.fromkeys(
-            ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
-        )
+        off = dict.fromkeys(("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False)
         parent = gr.mount_gradio_app(
             FastAPI(openapi_url=None),
             self.demo,
@@ -63,7 +61,7 @@ class FeedbackPage:
             auth_message=rendering.CONSENT,
             footer_links=[],
             max_file_size=1,
-            **closed,
+            **off,
             **LOOKS,
         )
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
@@ -208,14 +206,8 @@ class FeedbackPage:
                     yield [before, *SKIPPED[1:-1], rendering.note_html("")], True
                     try:
                         for text in growing:
-                            yield (
-                                [
-                                    [*before, rendering.gradio_message("agent", text)],
-                                    *SKIPPED[1:-1],
-                                    rendering.note_html(""),
-                                ],
-                                True,
-                            )
+                            shown = [*before, rendering.gradio_message("agent", text)]
+                            yield [shown, *SKIPPED[1:-1], rendering.note_html("")], True
                     except SessionChanged:
                         raise
                     except (UserError, AnsweringClosed) as error:

@@ -174,16 +174,8 @@ class Store:
         """Store one event; returns its id after it is on disk. Raises ValueError for any other kind, value or turn."""
         check_rating(rating)
         text = None if rating.text is None else storable(rating.text)
-        row = (
-            dialogue,
-            rating.turn,
-            rating.kind,
-            rating.value,
-            text,
-            rating.other,
-            self.hash_person(person),
-            time.time(),
-        )
+        by, now = self.hash_person(person), time.time()
+        row = (dialogue, rating.turn, rating.kind, rating.value, text, rating.other, by, now)
         with self.writing() as connection:
             _check_turns(connection, dialogue, rating)
             return insert_event(connection, row)

@@ -47,12 +47,8 @@ class A2C(ReplayLearner):
         super().__init__(setting, self.arguments(**args))
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
-        self.learner = NetworkPair(
-            mlp([*sizes, setting.num_actions], generator, 0.01),
-            mlp([*sizes, 1], generator, 0.1),
-            self.args.lr,
-            slow=self.has_average,
-        )
+        policy, critic = mlp([*sizes, setting.num_actions], generator, 0.01), mlp([*sizes, 1], generator, 0.1)
+        self.learner = NetworkPair(policy, critic, self.args.lr, slow=self.has_average)
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         replay, num = self.replay, self.args.batch_size

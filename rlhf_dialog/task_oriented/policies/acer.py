@@ -59,14 +59,8 @@ class ACER(ReplayLearner):
             average = masked_logprobs(self.learner.slow(observations), masks).exp()
             ratios = logprobs.exp() / turns["behaviour"].clamp_min(1e-9)
             mean = (logprobs.exp() * values).sum(dim=1)
-            targets = retrace(
-                turns["rewards"],
-                values.gather(1, taken)[:, 0],
-                mean,
-                ratios.gather(1, taken)[:, 0],
-                turns["ended"],
-                self.args.gamma,
-            )
+            own_values, own_ratios = values.gather(1, taken)[:, 0], ratios.gather(1, taken)[:, 0]
+            targets = retrace(turns["rewards"], own_values, mean, own_ratios, turns["ended"], self.args.gamma)
             weights = compute_weights(
                 ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.args.truncation
             )

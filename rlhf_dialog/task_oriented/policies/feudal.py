@@ -44,11 +44,8 @@ class SlotFeatures(nn.Module):
         start = layout.requested.start
         self.asked = torch.tensor([start + requested.index(s) if s in requested else EMPTY for s in layout.slots])
         self.requested = layout.requested
-        ends = [
-            layout.offer_happened,
-            layout.nothing_found,
-            *range(layout.counts.stop - NUM_COUNTS, layout.counts.stop),
-        ]
+        counts = range(layout.counts.stop - NUM_COUNTS, layout.counts.stop)
+        ends = [layout.offer_happened, layout.nothing_found, *counts]
         self.alone = torch.tensor([*range(layout.method.start, layout.discourse_act.stop), *ends])
         self.logs = torch.tensor([math.log(len(part)) for part in parts])
         self.least = torch.tensor([accepted_above(len(values)) for values in domain.constraints.values()])

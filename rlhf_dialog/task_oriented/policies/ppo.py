@@ -75,11 +75,9 @@ class PPO:
         self.setting, self.args = setting, PPOArguments(**args)
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
-        self.learner = network.NetworkPair(
-            network.mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
-            network.mlp([*sizes, 1], generator, last_gain=1.0),
-            self.args.lr,
-        )
+        policy = network.mlp([*sizes, setting.num_actions], generator, last_gain=0.01)
+        critic = network.mlp([*sizes, 1], generator, last_gain=1.0)
+        self.learner = network.NetworkPair(policy, critic, self.args.lr)
         self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=VALUE_MEMORY), 0
         self._episodes: list[Episode] = []
 

@@ -156,11 +156,8 @@ class PersonRun(ActRun):
         """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
-        numbers = {
-            "success": float(bool(episode.success)),
-            "reward": episode.total_reward,
-            "turns": float(len(episode)),
-        }
+        success, turns = float(bool(episode.success)), float(len(episode))
+        numbers = {"success": success, "reward": episode.total_reward, "turns": turns}
         counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
         row = {**counts, "rewarded": int(self._was_rewarded), **numbers, **learned}
         replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))

@@ -221,11 +221,8 @@ class PolicyRun(ActRun):
         seed = IMITATION_SEED + config.seed
         episodes = run_dialogues(self.rules, self.training_world.make, seed, range(config.imitation_dialogues))
         metrics = imitate(self.policy, episodes, config.seed)
-        logger.info(
-            "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
-            len(episodes),
-            100 * metrics["imitation/accuracy"],
-        )
+        text = "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions"
+        logger.info(text, len(episodes), 100 * metrics["imitation/accuracy"])
         return metrics
 
     def _show(self, ended: list[Episode]) -> None:

@@ -159,13 +159,8 @@ class AnswerTest:
         is_last = chosen.ends or len(self.turns) >= self.num_turns
         line = "" if is_last else self._line([*self._taken(), chosen.name])
         self.turns.append((chosen.name, line))
-        return (
-            self.state(self.turns),
-            1.0 if is_right else -1.0,
-            not line,
-            False,
-            self._seen() if line else self._final_info(),
-        )
+        state, reward = self.state(self.turns), 1.0 if is_right else -1.0
+        return state, reward, not line, False, self._seen() if line else self._final_info()
 
     def _taken(self) -> list[str]:
         return [name for name, _ in self.turns[1:]]

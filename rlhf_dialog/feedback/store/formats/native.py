@@ -26,12 +26,8 @@ def export_rows(store: Store) -> list[Row]:
             events.setdefault(event.dialogue, []).append(_without_dialogue(event))
         return [
             {
-                **{
-                    "format": FORMAT,
-                    "format_version": VERSION,
-                    "bot": store.bot,
-                    "dialogue": dataclasses.asdict(dialogue),
-                },
+                **{"format": FORMAT, "format_version": VERSION, "bot": store.bot},
+                "dialogue": dataclasses.asdict(dialogue),
                 "turns": [_without_dialogue(turn) for turn in store.turns(dialogue.id)],
                 "feedback": events.get(dialogue.id, []),
             }

@@ -84,13 +84,8 @@ class Manager:
         extras[UPDATE] = np.full(len(observations), self.num_updates)
         for view, rows in self.views.groups(observations):
             row_streams = [streams[row] for row in rows] if len(streams) else []
-            chosen, own_extras = choose(
-                self.policies[view.name],
-                observations[np.ix_(rows, view.columns)],
-                masks[np.ix_(rows, view.actions)],
-                deterministic,
-                row_streams,
-            )
+            seen, allowed = observations[np.ix_(rows, view.columns)], masks[np.ix_(rows, view.actions)]
+            chosen, own_extras = choose(self.policies[view.name], seen, allowed, deterministic, row_streams)
             actions[rows] = view.actions[chosen]
             for name, column in own_extras.items():
                 extras[_key(view.name, name)][rows] = column
@@ -132,13 +127,8 @@ class Manager:
 
     def _empty_extras(self, view: View) -> Extras:
         """The extras of a domain's policy for one turn, all 0."""
-        _, extras = choose(
-            self.policies[view.name],
-            np.zeros((1, len(view.columns)), np.float32),
-            np.ones((1, len(view.actions)), np.bool_),
-            False,
-            [Random(0)],
-        )
+        nothing, allowed = np.zeros((1, len(view.columns)), np.float32), np.ones((1, len(view.actions)), np.bool_)
+        _, extras = choose(self.policies[view.name], nothing, allowed, False, [Random(0)])
         return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in extras.items()}
 
 

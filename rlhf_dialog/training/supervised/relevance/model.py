@@ -107,11 +107,8 @@ def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[
     if model.sizes.architecture == "cross_encoder":
         reward.bank = reward.bank[:CROSS_BANK]
     numbers = dialogue_numbers(pairs)
-    measures: dict[str, Any] = {
-        "num_pairs": len(pairs),
-        "num_dialogues": len(set(numbers.tolist())),
-        "bank": len(reward.bank),
-    }
+    measures: dict[str, Any] = {"num_pairs": len(pairs), "num_dialogues": len(set(numbers.tolist()))}
+    measures["bank"] = len(reward.bank)
     for name, values in recalls(model, pairs, numbers.tolist(), seed).items():
         measures[name] = _interval(values, numbers)
     return measures | {"reward": {name: _paid(reward, said) for name, said in kinds_of_replies(pairs, seed).items()}}
