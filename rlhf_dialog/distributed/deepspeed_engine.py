@@ -65,26 +65,13 @@ class DeepSpeedEngine(Engine):
 
     optimizer: Any  # DeepSpeed's around ours; at stage 0 ours
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        world: World,
-        settings: EngineSettings,
-        document: dict[str, Any],
-    ):
-        deepspeed = load_deepspeed(world.device)
+    def __init__(self, module: nn.Module, engine: Any, world: World, settings: EngineSettings):
+        """`engine`: DeepSpeed's, as `accelerator.Preparer` prepared it."""
         self.module, self.world, self.settings = module, world, settings
         self.trained, self.scaler = trainable_parameters(module), None  # fp16's losses are scaled by DeepSpeed
-        try:
-            self.model, *_ = deepspeed.initialize(
-                model=module, optimizer=optimizer, config=copy.deepcopy(document), dist_init_required=False
-            )
-        except (ValueError, AssertionError) as error:  # pydantic's are ValueErrors
-            raise UserError(f"{settings.source}: DeepSpeed rejects this configuration: {error}") from error
         module.eval()
-        self.engine: Any = self.model
-        self.optimizer = self.engine.optimizer
+        self.engine: Any = engine
+        self.model, self.optimizer = engine, engine.optimizer
         self.norm: float | None = None  # of the gradient that waits for its step
         self.lowered: str | None = None  # what happened to the scale of fp16 losses at the newest overflow
 

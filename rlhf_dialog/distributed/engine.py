@@ -3,7 +3,6 @@
 DeepSpeed is another class with the methods of `Engine`; the code that uses an engine does not need to know which it has.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,23 +25,22 @@ class Engine:
     three ranks or more another layout rounds differently, so that a resumed run would differ.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World, fp16: bool = False):
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world: World,
+        fp16: bool = False,
+        ddp: DistributedDataParallel | None = None,
+    ):
+        """`ddp`: the module as `accelerator.Preparer` prepared it for several processes."""
         self.module = module  # ours: for generation, evaluation and checkpoints
         self.trained = trainable_parameters(module)  # with LoRA, where the base is shared, only the module's own
         device = next(module.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
         self.lowered: str | None = None  # how the scale was changed in place of the newest step
-        self.optimizer, self.world = optimizer, world
-        self.model: nn.Module = module  # what the update calls in its place
-        self.ddp: DistributedDataParallel | None = None
-        if world.size > 1:
-            if getattr(module, "adapter", None) is not None:  # the rest belongs to nobody or to another engine
-                others = [n for n, _ in module.named_parameters(remove_duplicate=False) if n not in self.trained]
-                DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, others)
-            with warnings.catch_warnings():
-                # its newer name is not in torch 2.6
-                warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-                self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
+        self.optimizer, self.world, self.ddp = optimizer, world, ddp
+        self.model: nn.Module = ddp or module  # what the update calls in its place
 
     @property
     def stage(self) -> int:

@@ -1,5 +1,6 @@
 """Where the models of a run are kept: the engines, the frozen models, and access to whole weights when they are needed."""
 
+import copy
 import logging
 import math
 import time
@@ -15,6 +16,7 @@ from torch import nn
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import deepspeed_engine
+from rlhf_dialog.distributed.accelerator import Preparer
 from rlhf_dialog.distributed.deepspeed_config import (
     FROZEN_KEYS,
     EngineSettings,
@@ -23,11 +25,14 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_document,
     engine_settings,
     frozen_settings,
+    reference_is_policy,
     unused_reference_keys,
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, shard, sharded_parts, unsharded
 from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
+from rlhf_dialog.distributed.strategy import FsdpSettings, fsdp_settings
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
@@ -73,28 +78,58 @@ class Placement:
         self.config, self.models, self.world = config, models, world
         self.precision = precision_of(config, world.device)
         self.settings: EngineSettings | None = None
-        document: dict[str, Any] = {}
+        self.fsdp = fsdp_settings(config)
+        trained = {name: module for name in ("policy", "critic") if (module := getattr(models, name)) is not None}
+        documents: dict[str, dict[str, Any]] = {}
         if config.use_deepspeed:
             self.settings = engine_settings(config)
             document = engine_document(config, self.settings, plan, world.size)
+            documents = {name: copy.deepcopy(document) for name in trained}
+            deepspeed_engine.load_deepspeed(world.device)
             self._prepare(self.settings)
         self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities
         self._report_float32()
         if self.precision == "bf16" and world.is_main:
             report_emulation(world.device)
+        self.roots = [] if self.fsdp is None else self._shard(trained, self.fsdp)
+        several = world.size > 1 and self.fsdp is None
+        self.preparer = Preparer(world, documents) if several or self.settings else None
         self.engines: dict[str, Engine] = {}
-        for name, module, lr in (("policy", models.policy, config.lr), ("critic", models.critic, config.critic_lr)):
-            if module is not None:
-                self.engines[name] = self._engine(module, new_optimizer(module, config, lr), document)
+        for name, module in trained.items():
+            lr = config.lr if name == "policy" else config.critic_lr
+            self.engines[name] = self._engine(name, module, new_optimizer(module, config, lr))
         self.frozen: list[FrozenEngine] = []
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
         self.reported = False
 
-    def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
-        if self.settings is None:
+    def _engine(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Engine:
+        if self.roots:
+            root = self.roots[0] if isinstance(self.roots[0], Together) else module
+            return FSDPEngine(module, optimizer, self.world, root)
+        if self.preparer is None:
             return Engine(module, optimizer, self.world, self.config.uses_fp16)
-        return DeepSpeedEngine(module, optimizer, self.world, self.settings, document)
+        if self.settings is None:
+            ddp = self.preparer.data_parallel(module)
+            return Engine(module, optimizer, self.world, self.config.uses_fp16, ddp)
+        try:
+            engine = self.preparer.deepspeed(name, module, optimizer)
+        except (ValueError, AssertionError) as error:  # pydantic's are ValueErrors
+            raise UserError(f"{self.settings.source}: DeepSpeed rejects this configuration: {error}") from error
+        return DeepSpeedEngine(module, engine, self.world, self.settings)
+
+    def _shard(self, trained: dict[str, nn.Module], settings: FsdpSettings) -> list[nn.Module]:
+        """Share out the trained models, and a reference of its own, after what needs whole weights; returns their roots."""
+        models = self.models
+        for policy in (models.policy, models.ref_policy):
+            _ = policy.has_plain_head
+        roots = [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
+        roots += [] if reference_is_policy(self.config) else [models.ref_policy]
+        for root in roots:
+            shard(root, self.world, settings)
+        layers = sum(len(sharded_parts(root)) for root in roots)
+        logger.info("FSDP2, from %s: %d units, sharded over %d processes", settings.source, layers, self.world.size)
+        return roots
 
     def _prepare(self, settings: EngineSettings) -> None:
         """Read what needs whole weights, and give the reference the engine's precision, so that the first KL is 0."""
@@ -191,19 +226,18 @@ class Placement:
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
         shared = self._shared_out
-        if not shared:
-            yield
-            self._send_back()
-            return
         start = time.perf_counter()
         with ExitStack() as stack:
             for engine, _ in shared:
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
+            if self.fsdp is not None:
+                in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls
+                stack.enter_context(unsharded(self.roots, self.fsdp, in_loss))
             waited = time.perf_counter() - start
             yield
-        if not self.reported:
+        if (shared or self.roots) and not self.reported:
             self.reported = True
-            text = "ZeRO stage 3: the weights are gathered once per rollout: %.2f s of the %.2f s of the first one"
+            text = "the weights are gathered once per rollout: %.2f s of the %.2f s of the first one"
             logger.info(text, waited, time.perf_counter() - start)
         self._send_back()
 
@@ -256,6 +290,15 @@ def deepspeed_setting(config: Config, world: World) -> MemorySetting:
             precision="half" if engine.half else setting.precision if autocasts(config, engine) else "fp32",
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
+        )
+    if fsdp := fsdp_settings(config):
+        stage: Any = 0 if reference_is_policy(config) else 3
+        setting = replace(
+            setting,
+            zero_stage=3,
+            frozen_stage=stage,
+            offload_optimizer=fsdp.cpu_offload,
+            offload_param=fsdp.cpu_offload,
         )
     frozen = frozen_settings(config, "ref_ds_config")
     if frozen:

@@ -1,0 +1,76 @@
+"""FSDP2: what is sharded, what a rollout needs of other ranks (nothing), and how weights and moments become whole."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from rlhf_dialog.distributed.fsdp_engine import sharded_parts, units
+from rlhf_dialog.distributed.strategy import FsdpSettings
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.policy import Policy
+from tests.parts.ranks import in_ranks
+from tests.parts.tiny import gpt2, llama
+from tests.parts.trainers import make_trainer
+
+ASKED = FsdpSettings("use_fsdp: true")
+KINDS = {"gpt2": gpt2, "llama": llama}  # embeddings and head of the first are one weight
+LAYERS = {"gpt2": 2, "llama": 2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_layers_of_a_model_are_its_units(kind):
+    policy = Policy(KINDS[kind](0), with_value_head=True)
+    layers = list(policy.lm.base_model.h if kind == "gpt2" else policy.lm.base_model.layers)
+    assert units(policy, ASKED) == layers
+    assert units(nn.Linear(2, 2), ASKED) == []
+    named = FsdpSettings("accelerate launch", wrap=("GPT2MLP" if kind == "gpt2" else "LlamaMLP",))
+    assert units(policy, named) == [layer.mlp for layer in layers]
+
+
+def test_a_class_that_no_module_has_is_refused():
+    with pytest.raises(
+        UserError, match=r"accelerate launch: fsdp_transformer_layer_cls_to_wrap: no module .* OPTDecoder"
+    ):
+        units(Policy(gpt2(0)), FsdpSettings("accelerate launch", wrap=("OPTDecoderLayer",)))
+
+
+def sharded_rank(world: World, kind: str) -> dict:
+    trainer = make_trainer(new_lm=KINDS[kind], world=world, use_fsdp=True, rollout_batch_size=4)
+    policy, ids = trainer.models.policy, torch.arange(5).unsqueeze(0)
+    weights = dict(policy.named_parameters())
+    with trainer.placement.rollout(), torch.no_grad():
+        for _ in range(40 if world.is_main else 1):  # the other rank has one token to say
+            logits = policy.lm(ids).logits
+    trainer.step()
+    with trainer.placement.whole_weights():
+        whole = {name: tuple(p.shape) for name, p in policy.named_parameters()}
+        moments = {tuple(state["exp_avg"].shape) for state in trainer.engines["policy"].optimizer.state.values()}
+    return {
+        "units": len(sharded_parts(policy)),
+        "held": {name: p.to_local().numel() for name, p in weights.items() if isinstance(p, DTensor)},
+        "names": set(weights),
+        "sum": logits.double().sum().item(),
+        "whole": whole if world.is_main else {},
+        "moments": moments,
+    }
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_rank_has_its_part_and_a_rollout_waits_for_nobody(kind):
+    lm = KINDS[kind](0).eval()
+    shapes = {f"lm.{name}": tuple(p.shape) for name, p in lm.named_parameters()}
+    with torch.no_grad():
+        expected = lm(torch.arange(5).unsqueeze(0)).logits.double().sum().item()
+    ranks = in_ranks(2, sharded_rank, kind)
+    for found in ranks:
+        assert found["units"] == LAYERS[kind] + 1
+        assert found["names"] == {*shapes, "value_head.weight", "value_head.bias"}
+        assert set(found["held"]) == found["names"]
+        assert found["sum"] == pytest.approx(expected, rel=1e-5)
+    for name, shape in shapes.items():
+        assert sum(found["held"][name] for found in ranks) == torch.Size(shape).numel()
+        assert ranks[0]["whole"][name] == shape
+    assert ranks[0]["moments"] == {*shapes.values(), (1,), (1, lm.get_output_embeddings().in_features)}
