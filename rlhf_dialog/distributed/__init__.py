@@ -1,4 +1,4 @@
-"""Processes and devices of a run: ranks, engines, ZeRO, memory.
+"""Processes and devices of a run: ranks, engines, FSDP2, ZeRO, memory.
 
 - **`World` alone speaks to other ranks** (sums, words, errors). With one process it does nothing.
 - **`Engine` hides how a gradient is shared.** Each loss is this rank's sum over the tokens of the whole minibatch;
@@ -15,8 +15,14 @@
   rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
   those of a single process. Every rank reads the checkpoint.
-- **DeepSpeed is one more engine** (`DeepSpeedEngine` has the methods of `Engine`); `placement.Sharing` makes one or
-  the other. accelerate is not between us and DeepSpeed: two trained models are two engines of `deepspeed.initialize`.
+- **Three engines with the same methods** (`Engine` alone and under DDP, `FSDPEngine`, `DeepSpeedEngine`); `Placement` makes
+  them. accelerate prepares (`accelerator.Preparer`: DDP, and DeepSpeed with a plugin for each trained model); the engines go
+  backward and make the steps, because accelerate's `backward` makes DeepSpeed's step too. A single process without
+  DeepSpeed or FSDP makes no Accelerator.
+- **FSDP2 is torch's `fully_shard`** on the layers and on the root. In a rollout and in a validation the weights are gathered
+  and stay so (`fsdp_engine.unsharded`), because ranks with different numbers of tokens would wait for one another for ever.
+  Models on one trunk (LoRA's policy and critic) lie below one root, `Together`. Checkpoints are those of one process:
+  whole weights and moments, so any number of processes goes on with them, in any way.
 - **Nothing is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded. An optimizer or scheduler
   in the JSON is ignored, and the log says so. DeepSpeed's shared-memory operation is off.
 - **Batch sizes are in responses**; accumulation boundaries are set for each microbatch.
