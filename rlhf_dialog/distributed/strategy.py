@@ -45,6 +45,7 @@ NOTICES = {  # variable: values as a pattern, the key and what happens instead
     "FSDP_AUTO_WRAP_POLICY": ("no_wrap", "fsdp_auto_wrap_policy: the layers of the model are wrapped"),
     "FSDP_BACKWARD_PREFETCH": (r"(?!no_prefetch$).+", "fsdp_backward_prefetch: FSDP2 plans its own"),
     "FSDP_FORWARD_PREFETCH": (ON, "fsdp_forward_prefetch: FSDP2 plans its own"),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": (ON, "fsdp_cpu_ram_efficient_loading: every process reads the whole model"),
     "FSDP_USE_ORIG_PARAMS": (OFF, "fsdp_use_orig_params: FSDP2 always keeps the parameters"),
     "FSDP_SYNC_MODULE_STATES": (OFF, "fsdp_sync_module_states: all processes begin with equal weights"),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (r"(?!1$|auto$).+", "gradient_accumulation_steps: the YAML decides"),
@@ -65,7 +66,6 @@ class FsdpSettings:
     wrap: tuple[str, ...] = ()  # classes whose modules are units; empty: the model's _no_split_modules
     reshard_after_forward: bool = True
     cpu_offload: bool = False
-    efficient_loading: bool = False  # fsdp_cpu_ram_efficient_loading
 
 
 def answer(variable: str) -> str | None:
@@ -95,7 +95,6 @@ def fsdp_settings(config: Config) -> FsdpSettings | None:
         tuple(re.findall(r"\w+", os.environ.get("FSDP_TRANSFORMER_CLS_TO_WRAP", ""))),
         is_on("FSDP_RESHARD_AFTER_FORWARD", default=True),
         is_on("FSDP_OFFLOAD_PARAMS"),
-        is_on("FSDP_CPU_RAM_EFFICIENT_LOADING"),
     )
 
 

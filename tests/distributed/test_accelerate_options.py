@@ -33,7 +33,6 @@ HONOURED = {  # variable: a value, what it needs beside it, and what it decides
     "FSDP_AUTO_WRAP_POLICY": ("TRANSFORMER_BASED_WRAP", USE_FSDP, lambda config: fsdp_settings(config).wrap == ()),
     "FSDP_RESHARD_AFTER_FORWARD": ("false", USE_FSDP, lambda config: not fsdp_settings(config).reshard_after_forward),
     "FSDP_OFFLOAD_PARAMS": ("true", USE_FSDP, lambda config: fsdp_settings(config).cpu_offload),
-    "FSDP_CPU_RAM_EFFICIENT_LOADING": ("true", USE_FSDP, lambda config: fsdp_settings(config).efficient_loading),
     "FSDP_ACTIVATION_CHECKPOINTING": ("true", USE_FSDP, lambda config: config.activation_checkpointing),
     "ACCELERATE_DEEPSPEED_ZERO_STAGE": ("3", USE_ZERO, lambda config: engine_settings(config).stage == 3),
     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": (

@@ -25,7 +25,7 @@ FSDP = {
         "fsdp_offload_params": False,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_activation_checkpointing": False,
     },
 }
@@ -120,16 +120,12 @@ def test_what_the_launcher_decides_is_set_and_told_once(launched, caplog, answer
 @pytest.mark.parametrize(
     ("answers", "settings"),
     [
-        ({}, FsdpSettings("accelerate launch", efficient_loading=True)),
+        ({}, FsdpSettings("accelerate launch")),
         ({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block,LlamaDecoderLayer"}, ("GPT2Block", "LlamaDecoderLayer")),
         ({"fsdp_transformer_layer_cls_to_wrap": ["GPT2Block"]}, ("GPT2Block",)),
         (
-            {
-                "fsdp_reshard_after_forward": False,
-                "fsdp_offload_params": True,
-                "fsdp_cpu_ram_efficient_loading": False,
-            },
-            FsdpSettings("accelerate launch", (), False, True, False),
+            {"fsdp_reshard_after_forward": False, "fsdp_offload_params": True},
+            FsdpSettings("accelerate launch", (), False, True),
         ),
     ],
 )
@@ -405,10 +401,8 @@ def test_a_refusal_ends_the_command_with_code_2_and_one_sentence(tmp_path, monke
                 ({"fsdp_backward_prefetch": "BACKWARD_PRE"}, "fsdp_backward_prefetch: FSDP2 plans its own"),
                 ({"fsdp_forward_prefetch": True}, "fsdp_forward_prefetch: FSDP2 plans its own"),
                 ({"fsdp_use_orig_params": False}, "fsdp_use_orig_params: FSDP2 always"),
-                (
-                    {"fsdp_sync_module_states": False, "fsdp_cpu_ram_efficient_loading": False},
-                    "fsdp_sync_module_states: all processes begin",
-                ),
+                ({"fsdp_sync_module_states": False}, "fsdp_sync_module_states: all processes begin"),
+                ({"fsdp_cpu_ram_efficient_loading": True}, "fsdp_cpu_ram_efficient_loading: every process reads"),
             )
         ),
         (ZERO, (), []),
