@@ -47,6 +47,27 @@ class Moody(BaseReward):
         raise ZeroDivisionError("a bad day")
 
 
+DISK = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
+
+
+def kill_at(count: float) -> list[int]:
+    """SIGKILL before the `count`th change of the disk by a function of os in this process; all are counted."""
+    done = [0]
+
+    def counted(change):
+        def step(*args, **options):
+            done[0] += 1
+            if done[0] == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return change(*args, **options)
+
+        return step
+
+    for name in DISK:
+        setattr(os, name, counted(getattr(os, name)))
+    return done
+
+
 @pytest.fixture
 def ppo(world, tmp_path, monkeypatch):
     """A folder with ppo.yaml; `ppo(2, "--key", "value")` runs two ranks there and returns code, stdout and stderr of each."""
@@ -71,13 +92,19 @@ def ppo(world, tmp_path, monkeypatch):
     }
     Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
-    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
-        def work(_: int) -> int:
+    def run(size: int, *words: str, kill: tuple[int, float] | None = None) -> list[tuple[int, str, str]]:
+        """`kill`: a rank and at which of its changes of the disk it dies; their number is in the file `changes`."""
+
+        def work(rank: int) -> int:
             Moody.calls = 0
+            done = kill_at(kill[1]) if kill and kill[0] == rank else None
             try:
                 return main(["--config", "ppo.yaml", *words])
             except SystemExit as end:
                 return end.code
+            finally:
+                if done is not None:
+                    Path("changes").write_text(str(done[0]))
 
         return runs_in_ranks(size, work, tmp_path)
 

@@ -1,0 +1,40 @@
+"""A process of several dies at any change of the disk; the run goes on to the very numbers of a run that was left alone."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.parts.rank_runs import lines, numbers, weights
+from tests.parts.zero_files import ZERO3, write_json
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
+KEYS = {"ddp": [], "fsdp": ["--use_fsdp", "true"], "zero2": {"stage": 2}, "zero3": ZERO3}
+
+
+@pytest.mark.parametrize(("how", "places"), [("ddp", 20), ("fsdp", 8), ("zero2", 3), ("zero3", 3)])
+def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numbers(ppo, tmp_path, how, places):
+    keys = KEYS[how]
+    if how.startswith("zero"):
+        pytest.importorskip("deepspeed")
+        keys = ["--use_deepspeed", "true", "--deepspeed_config", write_json(tmp_path, KEYS[how])]
+    keys = [*keys, "--max_iterations", "3", "--save_interval", "1"]
+    ended = ppo(2, *keys, "--experiment_name", "whole", kill=(0, math.inf))
+    assert [code for code, *_ in ended] == [0, 0], ended[0][2]
+    changes, whole = int(Path("changes").read_text()), Path("run_results/whole")
+    for number in range(places):
+        name = f"killed{number}"
+        # of ZeRO's ranks each writes; under the others rank 1 writes nothing
+        rank = number % 2 if how.startswith("zero") else 0
+        count = 1 + number * changes // places if rank == 0 else 1 + number
+        ended = ppo(2, *keys, "--experiment_name", name, kill=(rank, count))
+        assert ended[rank][0] == "gone", f"{name}: {count} of {changes}"
+        assert ended[1 - rank][0] != 0
+        ended = ppo(2, *keys, "--experiment_name", name, "--resume", "auto")
+        assert [code for code, *_ in ended] == [0, 0], ended[0][2]
+        run = Path("run_results") / name
+        assert numbers(lines(run)) == numbers(lines(whole)), f"{name}: {count} of {changes}"
+        left, right = weights(whole / "agent"), weights(run / "agent")
+        assert left.keys() == right.keys()
+        assert all(torch.equal(x, right[key]) for key, x in left.items())
