@@ -81,5 +81,6 @@ class Preparer:
         self.accelerator.state.select_deepspeed_plugin(name)
         self.accelerator.deepspeed_engine_wrapped = None  # of accelerate's `backward`, which makes steps too
         engine, _ = self.accelerator.prepare(module, optimizer)
+        assert type(engine).__name__ == "DeepSpeedEngine"
         self.unset()  # else a model that is loaded after stage 3 gets empty weights
         return engine

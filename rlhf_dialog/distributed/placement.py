@@ -80,6 +80,8 @@ class Placement:
         self.settings: EngineSettings | None = None
         self.fsdp = fsdp_settings(config)
         trained = {name: module for name in ("policy", "critic") if (module := getattr(models, name)) is not None}
+        for policy in (models.policy, models.ref_policy):
+            _ = policy.has_plain_head  # is tried with whole weights
         documents: dict[str, dict[str, Any]] = {}
         if config.use_deepspeed:
             self.settings = engine_settings(config)
@@ -119,12 +121,9 @@ class Placement:
         return DeepSpeedEngine(module, engine, self.world, self.settings)
 
     def _shard(self, trained: dict[str, nn.Module], settings: FsdpSettings) -> list[nn.Module]:
-        """Share out the trained models, and a reference of its own, after what needs whole weights; returns their roots."""
-        models = self.models
-        for policy in (models.policy, models.ref_policy):
-            _ = policy.has_plain_head
+        """Share out the trained models, and a reference of its own; returns their roots."""
         roots = [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
-        roots += [] if reference_is_policy(self.config) else [models.ref_policy]
+        roots += [] if reference_is_policy(self.config) else [self.models.ref_policy]
         for root in roots:
             shard(root, self.world, settings)
         layers = sum(len(sharded_parts(root)) for root in roots)
@@ -132,7 +131,7 @@ class Placement:
         return roots
 
     def _prepare(self, settings: EngineSettings) -> None:
-        """Read what needs whole weights, and give the reference the engine's precision, so that the first KL is 0."""
+        """Give the reference the engine's precision, so that the first KL is 0."""
         logger.info(
             "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW",
             settings.stage,
@@ -140,8 +139,6 @@ class Placement:
             ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else "",
             settings.source,
         )
-        for policy in (self.models.policy, self.models.ref_policy):
-            _ = policy.has_plain_head
         if settings.half:
             dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
             self.models.ref_policy.to(dtype)
