@@ -117,6 +117,7 @@ def settle(config: Config) -> None:
         log_once(f"from {PLACE}: {', '.join(f'{key}: {str(value).lower()}' for key, value in changed.items())}")
     for text in _texts(NOTICES):
         log_once(f"{PLACE}: without effect: {text}")
+    os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)  # transformers reads it too, and loads less on some ranks
 
 
 def _texts(table: dict[str, tuple[str, str]]) -> list[str]:
