@@ -159,4 +159,5 @@ def main(folder: Path, name: str, more: str = "{}") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]  # of DeepSpeed's launcher
+    main(Path(words[0]), *words[1:])

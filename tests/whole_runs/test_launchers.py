@@ -70,5 +70,7 @@ def test_a_launcher_makes_the_steps_of_one_process_and_resumes(steps_of_one, nam
     words += [word for key, value in keys.items() for word in (f"--{key}", str(value))]
     ended = run_command(*command(name, steps_of_one), *words, cwd=ROOT, env=env)
     assert ended.returncode == 0, ended.stderr[-6000:]
-    expected = {"fsdp": "FSDP2", "zero2": "ZeRO stage 2", "zero3": "ZeRO stage 3"}.get(name, "2 processes")
+    expected = {"fsdp": "FSDP2", "zero2": "ZeRO stage 2", "zero3": "ZeRO stage 3"}.get(name, "")
     assert expected in ended.stdout + ended.stderr
+    (line,) = (steps_of_one / "commands" / name / "metrics.jsonl").read_text().splitlines()
+    assert "time/wait" in json.loads(line)  # for another process
