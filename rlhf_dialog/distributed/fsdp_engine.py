@@ -38,11 +38,12 @@ class Together(nn.Module):
 def shard(module: nn.Module, world: World, settings: FsdpSettings) -> None:
     """Shard the layers and then what is left of a model, over all processes. Raises UserError for a class that it lacks."""
     mesh = init_device_mesh(world.device.type, (world.size,))
-    offload = CPUOffloadPolicy() if settings.cpu_offload else OffloadPolicy()
+    away = settings.cpu_offload and world.device.type != "cpu"
+    offload = CPUOffloadPolicy() if away else OffloadPolicy()
     for layer in units(module, settings):
         fully_shard(layer, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, offload_policy=offload)
     fully_shard(module, mesh=mesh, offload_policy=offload)
-    fully_shard.state(module)._lazy_init()  # type: ignore[attr-defined]  # else the first layer that is called alone becomes a root
+    fully_shard.state(module)._lazy_init()  # type: ignore[attr-defined]  # else a layer that is called first is a root
 
 
 def units(module: nn.Module, settings: FsdpSettings) -> list[nn.Module]:
@@ -128,11 +129,13 @@ class FSDPEngine(Engine):
     @contextmanager
     def _whole_weights(self, device: torch.device, keeps: bool) -> Iterator[list[tuple[Tensor, nn.Parameter]]]:
         """Put whole weights, or empty ones where it `keeps` none, in the place of this rank's parts; yields pairs of both."""
-        for part in sharded_parts(self.root):
-            part.reshard()
-        places = [(part, name, p) for part in self.module.modules() for name, p in part._parameters.items()]
+        for sharded in sharded_parts(self.root):
+            sharded.reshard()
+        places: list[tuple[nn.Module, str, Any]] = [
+            (part, name, p) for part in self.module.modules() for name, p in part._parameters.items()
+        ]
         wholes: dict[Any, nn.Parameter] = {}
-        for p in dict.fromkeys(p for *_, p in places if isinstance(p, DTensor)):
+        for p in {p: None for *_, p in places if isinstance(p, DTensor)}:
             full = whole_tensor(p.detach(), device)
             wholes[p] = nn.Parameter(full if keeps else full.new_empty(0), p.requires_grad)
         hooks = {part: part._load_state_dict_post_hooks for part in self.module.modules()}  # they want parts

@@ -93,7 +93,7 @@ class Placement:
         self._report_float32()
         if self.precision == "bf16" and world.is_main:
             report_emulation(world.device)
-        self.roots = [] if self.fsdp is None else self._shard(trained, self.fsdp)
+        self.roots: list[nn.Module] = [] if self.fsdp is None else self._shard(trained, self.fsdp)
         several = world.size > 1 and self.fsdp is None
         self.preparer = Preparer(world, documents) if several or self.settings else None
         self.engines: dict[str, Engine] = {}
@@ -122,7 +122,9 @@ class Placement:
 
     def _shard(self, trained: dict[str, nn.Module], settings: FsdpSettings) -> list[nn.Module]:
         """Share out the trained models, and a reference of its own; returns their roots."""
-        roots = [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
+        roots: list[nn.Module] = (
+            [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
+        )
         roots += [] if reference_is_policy(self.config) else [self.models.ref_policy]
         for root in roots:
             shard(root, self.world, settings)

@@ -17,6 +17,7 @@ from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
 from tests.parts.evaluations import ACTS, save_run
 from tests.parts.poisoned import MARKER, with_code, write_run
+from tests.parts.processes import load_script
 from tests.parts.servers import serving
 
 pytestmark = [pytest.mark.usefixtures("no_proxy"), pytest.mark.thorough]
@@ -54,7 +55,8 @@ def measured(path: Path) -> dict:
 # evaluate.py
 
 
-@pytest.mark.parametrize(("depth", "mine"), [(0, False), (3, True)])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("mine", [False, True])
 def test_evaluating_an_agent_asks_no_server_of_its_config(script, data, server, tmp_path, capsys, depth, mine):
     agent = save_run(tmp_path / "evil", data, 1, reward_class=asking(server, depth))
     argv = ["--agent", str(agent), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
@@ -300,6 +302,8 @@ def hub(monkeypatch):
 DOORS = {
     "resume": ["--experiment_name", "evil", "--resume", "--max_iterations", "2"],
     "its weights": ["--experiment_name", "new", "--resume_weights_only", "run_results/evil"],
+    "its agent": ["--experiment_name", "new", "--model_path", "run_results/evil/agent"],
+    "its best agent": ["--experiment_name", "new", "--model_path", "run_results/evil/best_agent"],
     "smoke": ["--experiment_name", "new", "--model_path", "run_results/evil/agent", "--smoke"],
 }
 
@@ -307,6 +311,25 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_training_with_a_strangers_run_builds_nothing_of_its_config(stranger, server, hub, door):
     assert main(["--config", "ppo.yaml", *DOORS[door]]) == 0
+    assert server.requests == hub == []
+
+
+@pytest.mark.parametrize(
+    "argv", [["--agent", "run_results/evil/agent"], ["--agent", "run_results/evil/best_agent"], []]
+)
+def test_talking_to_a_strangers_agent_builds_nothing_of_its_config(stranger, server, hub, monkeypatch, argv):
+    said = iter(["Hello", "quit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(said))
+    assert chat.main(argv) == 0
+    assert server.requests == hub == []
+
+
+def test_evaluating_and_plotting_a_strangers_run_builds_nothing_of_its_config(stranger, script, server, hub, tmp_path):
+    plot = load_script("scripts/plot_run.py")
+    for name in ("agent", "best_agent"):
+        argv = ["--agent", str(stranger / name), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
+        assert script.main(argv) == 0
+    assert plot.main(["--run", str(stranger)]) == 0
     assert server.requests == hub == []
 
 
