@@ -20,7 +20,7 @@
   backward and make the steps, because accelerate's `backward` makes DeepSpeed's step too. A single process without
   DeepSpeed or FSDP makes no Accelerator.
 - **FSDP2 is torch's `fully_shard`** on the layers and on the root. In a rollout and in a validation the weights are gathered
-  and stay so (`fsdp_engine.unsharded`), because ranks with different numbers of tokens would wait for one another for ever.
+  and stay so (`fsdp_engine.keep_whole`), because ranks with different numbers of tokens would wait for one another for ever.
   Models on one trunk (LoRA's policy and critic) lie below one root, `Together`. Checkpoints are those of one process:
   whole weights and moments, so any number of processes goes on with them, in any way.
 - **Nothing is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded. An optimizer or scheduler

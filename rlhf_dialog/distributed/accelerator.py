@@ -76,7 +76,7 @@ class Preparer:
         assert isinstance(prepared, DistributedDataParallel)
         return prepared
 
-    def deepspeed(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    def zero_engine(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         """DeepSpeed's engine of the module, by the document of this name. Raises ValueError or AssertionError."""
         self.accelerator.state.select_deepspeed_plugin(name)
         self.accelerator.deepspeed_engine_wrapped = None  # of accelerate's `backward`, which makes steps too

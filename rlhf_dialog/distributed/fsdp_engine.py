@@ -65,7 +65,9 @@ def sharded_parts(root: nn.Module) -> list[FSDPModule]:
 
 
 @contextmanager
-def unsharded(roots: Sequence[nn.Module], settings: FsdpSettings, kept_root: nn.Module | None = None) -> Iterator[None]:
+def keep_whole(
+    roots: Sequence[nn.Module], settings: FsdpSettings, kept_root: nn.Module | None = None
+) -> Iterator[None]:
     """Inside the block every rank has all weights, and calls the modules at its own pace: no forward waits for another rank.
 
     The embeddings and head of `kept_root` stay whole after the block.

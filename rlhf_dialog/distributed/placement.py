@@ -30,7 +30,7 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, shard, sharded_parts, unsharded
+from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, keep_whole, shard, sharded_parts
 from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 from rlhf_dialog.distributed.strategy import FsdpSettings, fsdp_settings
 from rlhf_dialog.distributed.world import World
@@ -115,7 +115,7 @@ class Placement:
             ddp = self.preparer.data_parallel(module)
             return Engine(module, optimizer, self.world, self.config.uses_fp16, ddp)
         try:
-            engine = self.preparer.deepspeed(name, module, optimizer)
+            engine = self.preparer.zero_engine(name, module, optimizer)
         except (ValueError, AssertionError) as error:  # pydantic's are ValueErrors
             raise UserError(f"{self.settings.source}: DeepSpeed rejects this configuration: {error}") from error
         return DeepSpeedEngine(module, engine, self.world, self.settings)
@@ -231,7 +231,7 @@ class Placement:
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
             if self.fsdp is not None:
                 in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls
-                stack.enter_context(unsharded(self.roots, self.fsdp, in_loss))
+                stack.enter_context(keep_whole(self.roots, self.fsdp, in_loss))
             waited = time.perf_counter() - start
             yield
         if (shared or self.roots) and not self.reported:
