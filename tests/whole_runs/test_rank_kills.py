@@ -30,7 +30,6 @@ def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numb
         count = 1 + number * changes // places if rank == 0 else 1 + number
         ended = ppo(2, *keys, "--experiment_name", name, kill=(rank, count))
         assert ended[rank][0] == "gone", f"{name}: {count} of {changes}"
-        assert ended[1 - rank][0] != 0
         ended = ppo(2, *keys, "--experiment_name", name, "--resume", "auto")
         assert [code for code, *_ in ended] == [0, 0], ended[0][2]
         run = Path("run_results") / name
