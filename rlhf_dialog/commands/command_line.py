@@ -58,8 +58,8 @@ def _leave(signum: int, _: object) -> NoReturn:
 def call_for_exit_code(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
     """Call `run`; returns the code that it returns, 0 for None, or that of how it ended, after one message on stderr.
 
-    2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
-    any other exception, whose traceback goes to error.log in the first of `folders` that is there when it happens.
+    2 is a UserError, 3 a RunStopped or a GPU without memory, 130 Ctrl-C, 141 a standard output that nobody reads any more (no
+    message), and 70 any other exception, whose traceback goes to error.log in the first of `folders` that is there then.
     """
     try:
         code = run()
@@ -72,10 +72,29 @@ def call_for_exit_code(run: Callable[[], int | None], debug: bool, folders: Sequ
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return BROKEN_PIPE
+        if text := out_of_memory(error, is_run=bool(folders)):
+            return _end(RunStopped.exit_code, f"error: {text}", debug)
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         path = _leave_traceback(folders)
         return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
     return code or 0
+
+
+def out_of_memory(error: Exception, is_run: bool) -> str:
+    """What a full GPU's exception says, and what helps; empty for any other. Its first note is the phase (`Clock.measure`)."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, torch.OutOfMemoryError):
+        return ""
+    asked, free = (re.search(pattern, str(error)) for pattern in (r"allocate ([\d.]+ \w+)", r"([\d.]+ \w+) is free"))
+    sizes = [f"{size[1]} {what}" for size, what in ((asked, "asked for"), (free, "free")) if size]
+    phase = f", in the phase '{error.__notes__[0]}'" if getattr(error, "__notes__", None) else ""
+    remedy = "close other programs that use it, or choose a smaller model or device: cpu"
+    if is_run:
+        remedy = (
+            "lower per_device_microbatch_size or per_device_rollout_size, or set activation_checkpointing: true (docs/SCALING.md "
+            "has more); checkpoints are kept, and --resume goes on with the new sizes"
+        )
+    return f"the GPU has no memory left{phase} ({', '.join(sizes) or 'no sizes are known'}); {remedy}"
 
 
 def _end(code: int, text: str, debug: bool = False) -> int:

@@ -19,7 +19,16 @@ class Clock:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Count the time of the block as `name`."""
+        """Count the time of the block as `name`, which is also the note of an error for want of memory."""
+        try:
+            with self._time(name):
+                yield
+        except torch.OutOfMemoryError as error:
+            error.add_note(name)
+            raise
+
+    @contextmanager
+    def _time(self, name: str) -> Iterator[None]:
         if self.device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()

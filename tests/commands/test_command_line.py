@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 from pydantic import Field
 
 from rlhf_dialog.commands import command_line
@@ -108,6 +109,18 @@ def test_exit_codes(error, code, capsys):
     assert "Traceback" not in capsys.readouterr().err
     assert command_line.call_for_exit_code(fail, debug=True) == code
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
+
+
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [((), "or choose a smaller model or device: cpu"), ((Path(),), "--resume goes on with the new sizes")],
+)
+def test_a_full_gpu_is_no_bug(folders, words, capsys):
+    def fail() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    assert command_line.call_for_exit_code(fail, debug=False, folders=folders) == 3
+    assert words in capsys.readouterr().err
 
 
 def break_down() -> None:

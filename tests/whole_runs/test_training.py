@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
 from rlhf_dialog.runs.smoke import smoke
+from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
 from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
 
@@ -403,6 +405,33 @@ def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tm
     assert scores[best[0]["iteration"]] == best[0]["value"] == max(scores.values())
     assert (folder / "checkpoints/best").read_text(encoding="utf-8") == f"iter_00000{best[0]['iteration']}"
     assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
+
+
+OUT_OF_MEMORY = (  # as torch writes it
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.68 GiB of which 1.25 GiB is free. "
+    "Including non-PyTorch memory, this process has 22.40 GiB memory in use."
+)
+
+
+def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, capsys):
+    losses, calls = PPOUpdate.losses, []
+
+    def full(self, *args):
+        calls.append(1)
+        if self.iteration == 2:
+            raise torch.OutOfMemoryError(OUT_OF_MEMORY)
+        return losses(self, *args)
+
+    monkeypatch.setattr(PPOUpdate, "losses", full)
+    assert run("--save_interval", "1") == 3
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert (
+        "the GPU has no memory left, in the phase 'forward' (2.50 GiB asked for, 1.25 GiB free); lower per_device_"
+        in line
+    )
+    monkeypatch.setattr(PPOUpdate, "losses", losses)
+    assert run("--save_interval", "1", "--resume", "--per_device_microbatch_size", "1") == 0
+    assert [row["iteration"] for row in rows(tmp_path / "run_results/ppo")] == [1, 2]
 
 
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):

@@ -55,7 +55,7 @@ def test_a_function_of_the_users_own(own):
         (
             "lenght",
             {},
-            "domain.state: unknown state 'lenght'; did you mean 'length'.* your own class in a file of --register",
+            "domain.state: unknown state 'lenght'; did you mean 'length'.* class of your own in a file",
         ),
         ("length", {"units": 1}, "domain.state: wrong arguments for length"),
         ("endless", {}, r"domain.state endless: returned \[inf\] for \[\]; return a list of finite numbers"),
