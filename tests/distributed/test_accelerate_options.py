@@ -202,6 +202,7 @@ def answer_at_random(monkeypatch, seed: int) -> dict:
 
     monkeypatch.setattr(cluster, "_ask_options", choose)
     monkeypatch.setattr(cluster, "_ask_field", fill)
+    monkeypatch.setattr(cluster, "is_deepspeed_available", lambda: True)  # only its questions are asked
     return cluster.get_cluster_input().to_dict() | {"main_process_port": 0}
 
 

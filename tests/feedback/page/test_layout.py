@@ -21,7 +21,7 @@ def test_on_a_phone_the_message_stays_in_sight_and_likes_come_first():
     assert "#message {position: sticky; bottom: 0;" in phone
     orders = [int(re.findall(rf"aria-label\^={name}\] \{{order: (-?\d)\}}", CSS)[0]) for name in ("Like", "Dislike")]
     assert orders == [-2, -1]
-    assert ".message-buttons-left svg {width: 20px; height: 20px}" in CSS
+    assert ".message-buttons-left :is(button > div, svg) {width: 20px; height: 20px}" in CSS
 
 
 def test_braces_of_the_style_are_closed():
