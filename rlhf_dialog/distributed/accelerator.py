@@ -69,9 +69,7 @@ class Preparer:
             others = [name for name, _ in module.named_parameters(remove_duplicate=False) if name not in trained]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, others)
         with self._answers(), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", ".*broadcast_buffers", FutureWarning
-            )  # its newer name is not in torch 2.6
+            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)  # torch 2.6 knows no newer name
             prepared = self.accelerator.prepare_model(module)
         assert isinstance(prepared, DistributedDataParallel)
         return prepared

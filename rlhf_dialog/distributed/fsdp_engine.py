@@ -110,13 +110,16 @@ class FSDPEngine(Engine):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """As `Engine.whole`, with the moments in the optimizer; all on the CPU."""
+        """As `Engine.whole`, with the moments in the optimizer of rank 0; all on the CPU."""
         cpu, moments = torch.device("cpu"), dict(self.optimizer.state)
         for p, state in moments.items():
-            self.optimizer.state[p] = {key: whole_tensor(x, cpu) for key, x in state.items()}
-        with self._whole_weights(cpu, self.world.is_main):
-            yield
-        self.optimizer.state.update(moments)
+            gathered = {key: whole_tensor(x, cpu) for key, x in state.items()}
+            self.optimizer.state[p] = gathered if self.world.is_main else state
+        try:
+            with self._whole_weights(cpu, self.world.is_main):
+                yield
+        finally:
+            self.optimizer.state.update(moments)
 
     @contextmanager
     def writable(self) -> Iterator[None]:

@@ -53,7 +53,7 @@ def sharded_rank(world: World, kind: str) -> dict:
         "names": set(weights),
         "sum": logits.double().sum().item(),
         "whole": whole if world.is_main else {},
-        "moments": moments,
+        "moments": moments if world.is_main else set(),
     }
 
 
