@@ -17,15 +17,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50964,
-    "lines of the pipeline": 33400,
-    "lines of tests": 66317,
+    "lines of the package": 50790,
+    "lines of the pipeline": 33210,
+    "lines of tests": 66100,
     "words of documents": 33527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,
     "functions named by a participle or preposition": 0,
-    "functions with of in their name": 52,
+    "functions with of in their name": 50,
 }
 WINGS = ("task_oriented", "feedback")  # the pipeline is the package without them
 MANY_PARAMETERS = {  # formulas, the signature of transformers, keys of the YAML
