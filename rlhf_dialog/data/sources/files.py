@@ -1,4 +1,4 @@
-"""The bytes of one data file -> rows, by its file extension; parquet is read in `tables`."""
+"""The bytes of one data file -> rows, by its file extension."""
 
 import codecs
 import csv
