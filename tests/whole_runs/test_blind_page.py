@@ -36,7 +36,7 @@ def test_a_reader_judges_all_pairs_by_keyboard(browser, tmp_path, width):
     page.locator("h1").click()
     for key in ("1", "ArrowRight", "Backspace", "0", " ", "2"):
         page.keyboard.press(key)
-    assert page.locator("#place").text_content() == "pair 4 of 4, 4 judged (right)"
+    assert page.locator("#place").text_content() == "pair 4 of 4, 4 judged"
     with page.expect_download() as download:
         page.get_by_role("button", name="save verdicts").click()
     download.value.save_as(tmp_path / "verdicts.json")
