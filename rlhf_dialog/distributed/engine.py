@@ -1,6 +1,6 @@
 """A trained module with its optimizer, on one process or on several that add up its gradient.
 
-DeepSpeed is another class with the methods of `Engine`; the code that uses an engine does not need to know which it has.
+DeepSpeed and FSDP2 are other classes with the methods of `Engine`; the code that uses one need not know which it has.
 """
 
 from collections.abc import Iterator

@@ -71,7 +71,7 @@ def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.O
 class Placement:
     """The engines of the trained models, and the places of the frozen models.
 
-    All ranks call every method at the same point. Without DeepSpeed the contexts do nothing.
+    All ranks call every method at the same point. The contexts do nothing where every rank has all weights.
     """
 
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):

@@ -40,7 +40,7 @@ def start(config: Config) -> World:
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
         if (asks_deepspeed(config) or config.use_fsdp) and not dist.is_initialized():  # they want a group for one too
-            _join(_backend(device), (dist.HashStore(), 0, 1))
+            _join(_backend(device), dist.HashStore(), 0, 1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if dist.is_initialized():
@@ -85,12 +85,11 @@ def _meet(backend: str) -> None:
         what = f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set"
         raise UserError(what, remedy="start them with torchrun or accelerate launch")
     store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
-    _join(backend, (store, number, size))
+    _join(backend, store, number, size)
     MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
 
 
-def _join(backend: str, meeting: tuple[dist.Store, int, int]) -> None:
-    store, number, size = meeting
+def _join(backend: str, store: dist.Store, number: int, size: int) -> None:
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
 
 

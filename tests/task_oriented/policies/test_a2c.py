@@ -43,8 +43,8 @@ def test_targets_and_advantages_are_the_sums_of_their_definition():
         np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-4)
 
 
-def filled(**args):
-    policy = A2C(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=5, **args)
+def filled(kind=A2C, batch_size=5, **args):
+    policy = kind(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=batch_size, **args)
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     noise = generator(9)
@@ -188,14 +188,7 @@ def test_no_other_vector_of_the_trust_region_is_nearer():
 
 def acer_filled(**args):
     """A policy that has moved away from what acted, with a replay of a few dialogues."""
-    policy = ACER(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=6, **args)
-    for one in Sampler(Colours, 0, 2).sample(policy, 30):
-        policy.observe(one)
-    noise = generator(9)
-    with torch.no_grad():
-        for weight in policy.learner.parameters():
-            weight += 0.5 * torch.randn(weight.shape, generator=noise)
-    return policy
+    return filled(ACER, batch_size=6, **args)
 
 
 def test_the_step_follows_the_formulas_of_the_paper():
