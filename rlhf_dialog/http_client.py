@@ -117,9 +117,7 @@ class Client:
     def _first_that_answers(self, connection: HTTPConnection) -> socket.socket:
         assert self.check_address is not None
         host, port = connection.host, connection.port
-        *others, last = dict.fromkeys(
-            str(answer[4][0]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
+        *others, last = dict.fromkeys(str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         for address in others:
             self.check_address(address)
             with suppress(OSError):

@@ -121,9 +121,7 @@ def _ident(record: DialogueRecord) -> str | None:
 
 def _without_separator(records: dict[int, DialogueRecord], separator: str, where: str) -> dict[int, DialogueRecord]:
     """The records with a space in place of the separator. Raises UserError for a turn or a reference that is nothing else."""
-    holders = {
-        number: record for number, record in records.items() if any(separator in text for text in _texts(record))
-    }
+    holders = {i: record for i, record in records.items() if any(separator in text for text in _texts(record))}
     if not holders:
         return records
     logger.warning(
@@ -182,9 +180,7 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     if record.is_prompt:
         complete = len(turns) >= least and not turns[-1].is_reply
         return [prompt(len(turns), [], 0, len(record.turns))] if complete else []
-    replies = [
-        prompt(i, [turn.text], turn.last, turn.first) for i, turn in enumerate(turns) if turn.is_reply and i >= least
-    ]
+    replies = [prompt(i, [x.text], x.last, x.first) for i, x in enumerate(turns) if x.is_reply and i >= least]
     if rules.unanswered and not turns[-1].is_reply and len(turns) >= least:
         replies.append(prompt(len(turns), [], None, len(record.turns)))
         replies[-1].meta["unanswered"] = True

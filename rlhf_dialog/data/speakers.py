@@ -75,9 +75,7 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
 
 def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
     """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
-    unclear = [
-        record for record in records if not record.is_prompt and read_speakers(record.roles, reply_roles) is None
-    ]
+    unclear = [x for x in records if not x.is_prompt and read_speakers(x.roles, reply_roles) is None]
     unknown = {role for record in unclear for role in record.roles or ()} - {*ASSISTANT_ROLES, *USER_ROLES}
     names = ", ".join(sorted(str(role) for role in unknown if role)[:9])
     if not unclear:

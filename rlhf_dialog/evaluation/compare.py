@@ -91,9 +91,7 @@ class Comparison:
         """
         measured = {name: self._measure(agent, name) for name, agent in self.systems.items()}
         positions = self._add_kl(measured) if bias_prompts and "before" in self.systems else None
-        result: dict[str, Any] = {
-            name: measure.with_intervals(answers, self.seed) for name, answers in measured.items()
-        }
+        result: dict[str, Any] = {name: measure.with_intervals(draws, self.seed) for name, draws in measured.items()}
         names = list(next(iter(result.values())))
         if "before" in self.systems:
             result["difference"] = self._difference(measured)

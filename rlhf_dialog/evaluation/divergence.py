@@ -77,6 +77,4 @@ def _both_tokens(agent: ChatAgent, start: ChatAgent, batch: list[Dialogue]) -> t
 def by_position(kl: Array) -> list[dict[str, float]]:
     """For each token from the first one: the mean `kl`, and the number of `replies` that have it."""
     counts = np.isfinite(kl).sum(axis=0)
-    return [
-        {"kl": float(np.nanmean(kl[:, i])), "replies": int(count)} for i, count in enumerate(counts.tolist()) if count
-    ]
+    return [{"kl": float(np.nanmean(kl[:, i])), "replies": int(n)} for i, n in enumerate(counts.tolist()) if n]

@@ -55,9 +55,7 @@ def read_scores(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, flo
     """By the title of each known row, `before` and `after` among them: mean, low, high of its score."""
     every = {**evaluation, **evaluation.get("baselines", {})}
     found = {title: every.get(name, {}).get("score") for name, title in KNOWN.items()}
-    return {
-        title: (one["mean"], one["low"], one["high"]) for title, one in found.items() if one and one["mean"] is not None
-    }
+    return {title: (x["mean"], x["low"], x["high"]) for title, x in found.items() if x and x["mean"] is not None}
 
 
 def _rewards(axis: Any, rows: Rows) -> None:

@@ -91,9 +91,7 @@ def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int =
     positions = num_positions(speaker.policy.lm)
     sums: list[list[float]] = []
     for batch in batches(prompts, batch_size, "reference perplexity"):
-        targets = [
-            speaker.encoder.encode_reply(prompt.reference or "")[: positions and positions - 1] for prompt in batch
-        ]
+        targets = [speaker.encoder.encode_reply(one.reference or "")[: positions and positions - 1] for one in batch]
         room = positions and positions - max(map(len, targets))
         prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
         tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)

@@ -186,9 +186,7 @@ def _evaluation(repo: str, run: CardRun) -> str:
         )
     settings = run.evaluation["settings"]
     evaluation = copy.deepcopy(run.evaluation)
-    evaluation["settings"]["notes"] = [
-        " ".join(without_places(str(note)).split()) for note in settings.get("notes", [])
-    ]
+    evaluation["settings"]["notes"] = [" ".join(without_places(str(x)).split()) for x in settings.get("notes", [])]
     head = (
         f"Split {code(settings['split'])}, {settings['num_prompts']} prompts: mean and 95 % interval of this one run."
     )
@@ -260,9 +258,7 @@ def _round(value: float | None) -> float | None:
 def _command(run: CardRun) -> str:
     if not run.config:
         return ""
-    wanted = {
-        name: value for name, value in run.config.items() if name in Config.model_fields and name not in NOT_PUBLISHED
-    }
+    wanted = {name: x for name, x in run.config.items() if name in Config.model_fields and name not in NOT_PUBLISHED}
     changed = {name: value for name, value in wanted.items() if value != Config.model_fields[name].get_default()}
     text = yaml.safe_dump(hide_private(changed), sort_keys=False, allow_unicode=True).strip()
     return (

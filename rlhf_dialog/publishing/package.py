@@ -114,9 +114,7 @@ def _pairs(report: dict[str, Any]) -> str:
 
 
 def _table(report: dict[str, Any]) -> str:
-    rows = [
-        f"| {split} | `{name}` | {x:.4g} |" for split, found in _numbers(report).items() for name, x in found.items()
-    ]
+    rows = [f"| {split} | `{name}` | {x:.4g} |" for split, part in _numbers(report).items() for name, x in part.items()]
     majority = (report.get("validation") or {}).get("majority")
     note = f"\n\nAlways `{majority['class']}`: accuracy {majority['accuracy']:.3f} (validation)." if majority else ""
     return "\n".join(["| split | metric | value |", "|---|---|---|", *rows]) + note if rows else "Not measured."
@@ -139,9 +137,5 @@ def _results(report: dict[str, Any], data: DataSet) -> list[EvalResult]:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    rows = [
-        f"| {cell(name)} | {cell(hide_private(x))} |"
-        for name, x in settings.items()
-        if x is not None and name != "output"
-    ]
+    rows = [f"| {cell(k)} | {cell(hide_private(x))} |" for k, x in settings.items() if x is not None and k != "output"]
     return "\n".join(["## How it was made", "", "| setting | value |", "|---|---|", *rows])

@@ -40,9 +40,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
     try:
         row = json.loads(line.decode("utf-8"))
-        is_whole = type(row["iteration"]) is int and all(
-            value is None or isinstance(value, int | float) for value in row.values()
-        )
+        is_whole = type(row["iteration"]) is int and all(x is None or isinstance(x, int | float) for x in row.values())
         return row if is_whole else None
     except (ValueError, TypeError, LookupError, AttributeError):
         return None

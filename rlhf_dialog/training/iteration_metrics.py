@@ -87,9 +87,7 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
         return metrics
     responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
     with world.fail_together():
-        return metrics | {
-            name: value for name, value in _call_vec_info(vec_info, pool, responses).items() if name in metrics
-        }
+        return metrics | {k: value for k, value in _call_vec_info(vec_info, pool, responses).items() if k in metrics}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:

@@ -102,9 +102,7 @@ class CountingScorer:
         calls = [self.scorer.score(part) for part in self._calls(dialogues)]
         names = calls[0].parts if calls else {}
         parts = {name: _array((x for one in calls for x in one.parts[name].weighted), is_there) for name in names}
-        judges = {
-            name: _array(self._judge(judge, dialogues), is_there) for name, judge in self.judges.items() if judged
-        }
+        judges = {name: _array(self._judge(one, dialogues), is_there) for name, one in self.judges.items() if judged}
         return ScoreTable(_array((x for one in calls for x in one.total), is_there), parts, judges)
 
     def asked_at_once(self, dialogues: list[Dialogue]) -> Array:

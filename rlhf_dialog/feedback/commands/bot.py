@@ -115,9 +115,7 @@ def counts(examples: Examples, num_people: int) -> list[str]:
     liked = Counter(answer.liked for answer in examples.answers)
     kinds = Counter(pair.kind for pair in examples.pairs)
     of_people = [one.person for one in examples.all if one.person != SAMPLES]
-    shares = ", ".join(
-        f"{person} {number / len(of_people):.0%}" for person, number in Counter(of_people).most_common(5)
-    )
+    shares = ", ".join(f"{person} {count / len(of_people):.0%}" for person, count in Counter(of_people).most_common(5))
     num_samples = len(examples) - len(of_people)
     samples = f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples"
     return [

@@ -148,9 +148,7 @@ def group_by_kind(heldout: HeldOut, champion: Scores, candidate: Scores) -> tupl
         weights = np.asarray([heldout.weights[example.event] for example in answers])
         kinds.append(LabelledKind(scores, liked, weights, _numbers(answers, units, by_person)))
     if pairs := heldout.pairs:
-        margins = [
-            [system[f"{example.event}+"] - system[f"{example.event}-"] for example in pairs] for system in systems
-        ]
+        margins = [[system[f"{one.event}+"] - system[f"{one.event}-"] for one in pairs] for system in systems]
         weights = np.asarray([heldout.weights[example.event] for example in pairs])
         kinds.append(PairedKind(_round_scores(margins), weights, _numbers(pairs, units, by_person)))
     return kinds, len(units)

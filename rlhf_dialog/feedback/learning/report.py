@@ -110,9 +110,7 @@ class NightReport:
         texts += self.people
         texts.append(f"held out: {self.power}")
         if self.metrics:
-            losses = ", ".join(
-                f"{name} {value:.{0 if isinstance(value, int) else 3}f}" for name, value in self.metrics.items()
-            )
+            losses = ", ".join(f"{name} {x:.{0 if isinstance(x, int) else 3}f}" for name, x in self.metrics.items())
             texts.append(f"trained in {self.seconds:.0f} s: {losses}")
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")

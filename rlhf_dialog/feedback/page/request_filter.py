@@ -146,9 +146,7 @@ def read_event(body: bytes) -> dict[str, Any]:
         sent = json.loads(body)
         event = {name: sent[name] for name in FIELDS if name in sent}
         json.dumps(event, ensure_ascii=False, allow_nan=False).encode()  # half characters cannot be stored
-        is_valid = isinstance(sent, dict) and all(
-            isinstance(value, str | int | None) for value in event.get("data", [])
-        )
+        is_valid = isinstance(sent, dict) and all(isinstance(x, str | int | None) for x in event.get("data", []))
         is_valid &= all(
             SESSION.fullmatch(event[name]) is not None for name in ("session_hash", "event_id") if name in event
         )

@@ -221,9 +221,7 @@ class Bot:
             if version == champion:
                 raise UserError(f"{self.folder}: {version} is the champion already; choose another version")
             if records[version]["status"] not in CHAMPIONS:
-                former = sorted(
-                    name for name, one in records.items() if one["status"] in CHAMPIONS and name != champion
-                )
+                former = sorted(name for name, x in records.items() if x["status"] in CHAMPIONS and name != champion)
                 raise UserError(
                     f"{self.folder}: {version} was never the champion (it is a {records[version]['status']} version); "
                     f"choose one of {', '.join(former) or 'none: there is only the first champion so far'}"

@@ -111,9 +111,7 @@ class EpisodeStack:
         """Write all turns, after them those of `more`, and `extra` as they are, as one safetensors file. Raises OSError."""
         count = len(self) + sum(len(column) for columns in more for column in list(columns.values())[:1])
         heads = self._columns or (more or [{}])[0]
-        streams = {
-            name: (head.dtype, (count, *head.shape[1:]), self._stream(name, more)) for name, head in heads.items()
-        }
+        streams = {name: (x.dtype, (count, *x.shape[1:]), self._stream(name, more)) for name, x in heads.items()}
         write_streams(path, streams | {name: (column.dtype, column.shape, [column]) for name, column in extra.items()})
 
     @property

@@ -129,9 +129,7 @@ class Feudal(DQN):
 
     def _worker(self, values: Tensor, masks: Tensor) -> Tensor:
         """(N,): 0 `request`, 1 `give`, among those that have an allowed action."""
-        return best(
-            values[:, -2:], torch.stack([(masks & actions).any(dim=1) for actions in (~self.gives, self.gives)], dim=1)
-        )
+        return best(values[:, -2:], torch.stack([(masks & x).any(dim=1) for x in (~self.gives, self.gives)], dim=1))
 
     def _best(self, values: Tensor, masks: Tensor) -> Tensor:
         """The actions (N,) of the workers that the master prefers."""

@@ -156,9 +156,7 @@ def neighbours(word: str, words: tuple[str, ...]) -> tuple[list[str], list[float
 
     A weight is the inverse of the distance, as a share, plus 0.15.
     """
-    near = sorted((levenshtein(word, other), number) for number, other in enumerate(words) if other != word)[
-        :NEIGHBOURS
-    ]
+    near = sorted((levenshtein(word, other), i) for i, other in enumerate(words) if other != word)[:NEIGHBOURS]
     total = sum(1 / distance for distance, _ in near)
     return [words[n] for _, n in near], list(accumulate(1 / distance / total + SOFTENING for distance, _ in near))
 

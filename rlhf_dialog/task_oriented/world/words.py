@@ -190,10 +190,7 @@ class Words:
         asked = [slot for slot in slots if self._mentions(sentence, slot)]
         if named:
             asks = question and NAME not in dict(named)
-            acts = [
-                Act("confirm" if asks and slot not in self.only_type else "inform", slot, value)
-                for slot, value in named
-            ]
+            acts = [Act("confirm" if asks and slot not in self.only_type else "inform", slot, x) for slot, x in named]
             return [*acts, *(Act("request", slot) for slot in self._facts(asked) if slot not in dict(named))]
         if question and asked:
             return [Act("request", slot) for slot in asked]

@@ -46,9 +46,7 @@ def make_abstraction(domain: MultiDomain) -> Abstraction:
 def _name_slots(service: DomainService) -> dict[str, str]:
     constraints = [slot for slot in service.constraints if slot != service.key]
     asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
-    booking = {
-        f"{BOOK}{slot}": normalised_entropy(chances.shares.values()) for slot, chances in service.booking.items()
-    }
+    booking = {f"{BOOK}{slot}": normalised_entropy(each.shares.values()) for slot, each in service.booking.items()}
     names = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
     names |= _rank("slot", {slot: _entropy(service, slot) for slot in constraints})
     return names | _rank("info", {slot: _entropy(service, slot) for slot in asked}) | _rank("book", booking)

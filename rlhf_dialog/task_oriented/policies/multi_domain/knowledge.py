@@ -70,9 +70,7 @@ def choose_title(turn: str, offered: list[str]) -> str | None:
     by_place = [offered[place] for word, place in PLACES.items() if word in words and place < len(offered)]
     names = [set(encyclopedia.normal(title).split()) for title in offered]
     shared = set.intersection(*names) if len(names) > 1 else set()
-    by_word = [
-        title for title, name in zip(offered, names, strict=True) if {w for w in name - shared if len(w) > 3} & words
-    ]
+    by_word = [x for x, name in zip(offered, names, strict=True) if {w for w in name - shared if len(w) > 3} & words]
     return by_word[0] if len(by_word) == 1 else by_place[0] if by_place else None
 
 

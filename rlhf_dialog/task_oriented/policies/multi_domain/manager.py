@@ -68,9 +68,7 @@ class Manager:
         self.policies = {
             name: _build(name, specs.get(name, fallback), view) for name, view in self.views.by_name.items()
         }
-        self._blank = {
-            key: row for view in self.views.by_name.values() for key, row in self._empty_extras(view).items()
-        }
+        self._blank = {k: row for view in self.views.by_name.values() for k, row in self._empty_extras(view).items()}
         self._pieces = EpisodeBuffer()
         self._taught = set[str]()
         self.num_updates = 0

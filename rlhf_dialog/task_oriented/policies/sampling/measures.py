@@ -21,9 +21,7 @@ def collect_numbers(episodes: Sequence[Episode]) -> dict[str, Any]:
         "turns": [float(episode.start + len(episode)) for episode in episodes],
     }
     if all("inform" in episode.info for episode in episodes):
-        numbers |= {
-            f"inform_{name}": [e.info["inform"][name] for e in episodes] for name in ("precision", "recall", "f1")
-        }
+        numbers |= {f"inform_{key}": [e.info["inform"][key] for e in episodes] for key in ("precision", "recall", "f1")}
     if all("book_rate" in episode.info for episode in episodes):
         numbers["book_rate"] = [episode.info["book_rate"] for episode in episodes]
     return {name: np.array(values, dtype=np.float64) for name, values in numbers.items()}

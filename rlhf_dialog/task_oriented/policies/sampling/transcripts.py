@@ -22,10 +22,7 @@ def _describe_state(state: DialogueState) -> str:
     """For each domain of which the user spoke: what it wants, how many entities fit, what is open, and what is booked."""
     parts = []
     for name, domain_state in state.domains.items():
-        constraints = {
-            **domain_state.constraints,
-            **{f"book {slot}": value for slot, value in domain_state.booking.items()},
-        }
+        constraints = {**domain_state.constraints, **{f"book {s}": x for s, x in domain_state.booking.items()}}
         fit = f"; {len(domain_state.matches)} fit" if domain_state.is_ready and domain_state.service.entities else ""
         asked = f"; asked: {', '.join(domain_state.asked)}" if domain_state.asked else ""
         booked = "; booked" if domain_state.is_booked else ""

@@ -58,9 +58,7 @@ class MultiActLevel(GymnasiumWorld):
         )
 
     def _begin(self, goal: MultiGoal) -> None:
-        refused = {
-            name: dict(domain_goal.fail_book) for name, domain_goal in goal.by_domain.items() if domain_goal.fail_book
-        }
+        refused = {name: dict(part.fail_book) for name, part in goal.by_domain.items() if part.fail_book}
         self.desk = BookingDesk(self._stream("desk"), refused)
         self.state = DialogueState(self.domain)
 

@@ -39,11 +39,7 @@ class MultiActions:
         start = 0
         for name, intents in self.intents.items():
             self.starts[name], start = start, start + len(intents)
-        self.split = {
-            f"{name}_{intent}": (name, intent)
-            for name, domain_intents in self.intents.items()
-            for intent in domain_intents
-        }
+        self.split = {f"{name}_{act}": (name, act) for name, acts in self.intents.items() for act in acts}
 
     def mask(self, state: DialogueState) -> NDArray[np.bool_]:
         """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""
@@ -67,11 +63,7 @@ class MultiActions:
         if intent == "request_booking":
             return [Act("request", f"{domain}-{BOOK}{slot}") for slot in domain_state.missing_booking]
         if intent == "nooffer":
-            return [
-                Act("nooffer", f"{domain}-{s}", value)
-                for s, value in domain_state.constraints.items()
-                if value != DONTCARE
-            ]
+            return [Act("nooffer", f"{domain}-{s}", x) for s, x in domain_state.constraints.items() if x != DONTCARE]
         return _book(domain_state, desk) if intent == "book" else _describe(domain_state, intent)
 
 
@@ -98,9 +90,7 @@ def _describe(domain_state: DomainState, intent: str) -> list[Act]:
     acts = []
     if intent == "recommend" or domain_state.offered is None:
         slots = [slot for slot in service.constraints if slot in domain_state.constraints or not service.is_named]
-        acts = [
-            Act("recommend", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([service.key, *slots])
-        ]
+        acts = [Act("recommend", f"{service.name}-{s}", entity[s]) for s in dict.fromkeys([service.key, *slots])]
     if intent == "inform":
         slots = [slot for slot in domain_state.asked if slot in entity]
         named = [service.key] if not acts else []

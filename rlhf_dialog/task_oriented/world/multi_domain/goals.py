@@ -248,9 +248,7 @@ def parse_goal(domain: MultiDomain, data: Any) -> MultiGoal:
         if name not in domain.services:
             hint = nearest(str(name), domain.services) or "."
             raise UserError(f"goal: there is no domain '{name}'{hint} Use {', '.join(domain.services)}")
-    return MultiGoal(
-        {name: _parse_domain_goal(domain.services[name], domain_data) for name, domain_data in data.items()}
-    )
+    return MultiGoal({name: _parse_domain_goal(domain.services[name], part) for name, part in data.items()})
 
 
 def _parse_domain_goal(service: DomainService, data: Any) -> DomainGoal:

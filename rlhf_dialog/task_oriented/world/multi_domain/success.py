@@ -59,9 +59,7 @@ def evaluate(
             _verdict(domain.services[name], domain_goal, _collect_claims(domain.services[name], system_turns), booking)
         )
     other_services = [service for name, service in domain.services.items() if name not in goal.by_domain]
-    useless = sum(
-        len(_collect_claims(service, system_turns).slots & set(service.requests)) for service in other_services
-    )
+    useless = sum(len(_collect_claims(x, system_turns).slots & set(x.requests)) for x in other_services)
     num_requests = sum(len(domain_goal.requests) for domain_goal in goal.by_domain.values())
     right, useless = sum(verdict.right for verdict in verdicts), useless + sum(verdict.useless for verdict in verdicts)
     booked = [verdict.booked for verdict in verdicts if verdict.booked is not None]
@@ -79,11 +77,7 @@ def _scores(right: int, useless: int, num_requests: int) -> tuple[float | None, 
 def _collect_claims(service: DomainService, system_turns: Sequence[Sequence[Act]]) -> SystemClaims:
     claims, prefix = SystemClaims(), f"{service.name}-"
     for acts in system_turns:
-        turn = {
-            act.slot.removeprefix(prefix): act.value
-            for act in acts
-            if act.intent in OFFERS and act.slot.startswith(prefix)
-        }
+        turn = {x.slot.removeprefix(prefix): x.value for x in acts if x.intent in OFFERS and x.slot.startswith(prefix)}
         if not turn:
             continue
         if service.key in turn and service.entities:
@@ -129,7 +123,5 @@ def _rows(
 def _share(service: DomainService, goal: DomainGoal, number: int) -> float:
     """The share of the constraints that the entity fulfils; the ends of a journey are left out."""
     entity = service.entities[number]
-    checked = [
-        meets(slot, value, entity[slot]) for slot, value in goal.wanted.items() if slot not in (DEPARTURE, DESTINATION)
-    ]
+    checked = [meets(slot, x, entity[slot]) for slot, x in goal.wanted.items() if slot not in (DEPARTURE, DESTINATION)]
     return sum(checked) / len(checked) if checked else 1.0

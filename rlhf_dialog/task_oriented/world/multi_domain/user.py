@@ -122,15 +122,11 @@ class MultiAgendaUser:
         if asked and not any(item.intent == "request" and item.domain == name for item in self.stack):
             self.stack += [AgendaItem("request", name, slot) for slot in asked]
         elif not asked and not self._waiting(name, booking=True):
-            self.stack += [
-                AgendaItem("inform", name, BOOK + slot, value) for slot, value in goal.wanted_booking.items()
-            ]
+            self.stack += [AgendaItem("inform", name, BOOK + slot, x) for slot, x in goal.wanted_booking.items()]
 
     def _waiting(self, name: str, booking: bool) -> bool:
         """Whether something of this domain, or of its booking, is still to be said."""
-        return any(
-            item.intent == "inform" and item.domain == name and item.is_booking == booking for item in self.stack
-        )
+        return any(x.intent == "inform" and x.domain == name and x.is_booking == booking for x in self.stack)
 
     def _push(self, item: AgendaItem) -> None:
         self._drop(item.intent, item.domain, item.slot)

@@ -151,9 +151,7 @@ def markdown(split: str, result: dict[str, Any]) -> str:
     """The measures of one split as a Markdown table."""
     rows = {"R@1 of 100": result["r1"], "R@10 of 100": result["r10"]}
     rows |= {f"reward of {name}": found for name, found in result["reward"].items() if found}
-    lines = [
-        f"| {name} | {found['mean']:.3f} | {found['low']:.3f} to {found['high']:.3f} |" for name, found in rows.items()
-    ]
+    lines = [f"| {name} | {x['mean']:.3f} | {x['low']:.3f} to {x['high']:.3f} |" for name, x in rows.items()]
     head = f"## {split}: {result['num_pairs']} prompts of {result['num_dialogues']} dialogues"
     return "\n".join([head, "", "| | mean | 95 % interval of this one run |", "|---|---|---|", *lines, ""])
 
