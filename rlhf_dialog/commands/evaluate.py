@@ -155,11 +155,9 @@ def run(options: EvaluateOptions) -> None:
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
-    systems = (
-        {"after": agent, "before": agent_options.load_baseline(options, agent)}
-        if options.baseline
-        else {"metrics": agent}
-    )
+    systems = {"metrics": agent}
+    if options.baseline:
+        systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}

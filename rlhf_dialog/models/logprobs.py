@@ -42,10 +42,8 @@ def kl_divergence(logits: Tensor, ref_logits: Tensor, temperature: float, suppor
     """
     if support is None:
         return Divergence.apply(logits, ref_logits, temperature)
-    ours, theirs = (
-        on_support(at_least_float32(x) / temperature, support).log_softmax(dim=-1)
-        for x in (logits, ref_logits.detach())
-    )
+    scaled = (at_least_float32(x) / temperature for x in (logits, ref_logits.detach()))
+    ours, theirs = (on_support(x, support).log_softmax(dim=-1) for x in scaled)
     empty = support < 0
     difference = (ours - theirs).masked_fill(empty, 0.0)
     return (ours.exp().masked_fill(empty, 0.0) * difference).sum(dim=-1)

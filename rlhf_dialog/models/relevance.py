@@ -189,10 +189,7 @@ class DualEncoder(nn.Module):
     def _paid(self, replies: Encoded, contexts: Encoded, chosen: Tensor) -> Tensor:
         """The prices of copying (B, K) for the contexts `chosen` (B, K)."""
         prices, places = self.copy_prices(replies, contexts, contexts.places[chosen, : len(self.copying)])
-        rows, last = (
-            torch.arange(len(chosen), device=chosen.device),
-            torch.arange(len(self.copying), device=chosen.device),
-        )
+        rows, last = (torch.arange(len(x), device=chosen.device) for x in (chosen, self.copying))
         return prices[rows[:, None, None], places, last].sum(dim=-1)
 
 

@@ -185,12 +185,8 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def data_fingerprint(prompts: list[Dialogue]) -> str:
     """The number of prompts, and a hash of their turns, references, acts and system messages."""
-    systems = ([] if p.system is None else [p.system] for p in prompts)
-    rows = (
-        json.dumps([p.prompt_turns, p.reference, p.references, p.act, *system])
-        for p, system in zip(prompts, systems, strict=True)
-    )
-    return f"{len(prompts)} prompts, {_hash(rows)}"
+    rows = [[p.prompt_turns, p.reference, p.references, p.act] + [p.system] * (p.system is not None) for p in prompts]
+    return f"{len(prompts)} prompts, {_hash(map(json.dumps, rows))}"
 
 
 def part_names(reward: BaseReward) -> list[str]:

@@ -77,11 +77,8 @@ def estimate_advantages(
     statistics: Metrics = {}
     all_flat = False
     if config.estimator.needs_groups:
-        counts = (
-            ppo.flat_groups(rewards.earned, response_mask, credit).item(),
-            len(values) / credit.num_responses_per_prompt,
-        )
-        num_flat, num_groups = map(int, world.sum_numbers(counts))
+        flat = ppo.flat_groups(rewards.earned, response_mask, credit).item()
+        num_flat, num_groups = map(int, world.sum_numbers((flat, len(values) / credit.num_responses_per_prompt)))
         statistics, all_flat = {"ppo/flat_groups": num_flat}, num_flat == num_groups
         if all_flat:
             text = "iteration %d: the %d responses to each prompt have equal scores, for all %d prompts; there is nothing to "

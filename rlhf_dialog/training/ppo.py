@@ -142,9 +142,8 @@ def grpo_advantages(
     """
     distance, deviation = _distances(_totals(rewards, response_mask, credit))
     distance = distance / (deviation + 1e-4)
-    return _in_tokens(
-        distance, _distances(_to_go(penalties, response_mask, credit))[0], rewards + penalties, response_mask, credit
-    )
+    penalty, _ = _distances(_to_go(penalties, response_mask, credit))
+    return _in_tokens(distance, penalty, rewards + penalties, response_mask, credit)
 
 
 def rloo_advantages(

@@ -67,12 +67,8 @@ def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[Prompt
         responder = make_responder(learner, policy)
         responder.sampling = chat_sampling(learner.agent.settings)
         texts.append([reply.text for reply in sample_replies(responder, dialogues, learner.settings.seed)])
-    changes = [
-        AnswerChange(turns[-1], before, after)
-        for turns, before, after in zip(prompts, *texts, strict=True)
-        if before != after
-    ]
-    return ChangedAnswers(len(prompts), changes)
+    both = [AnswerChange(turns[-1], before, after) for turns, before, after in zip(prompts, *texts, strict=True)]
+    return ChangedAnswers(len(prompts), [one for one in both if one.before != one.after])
 
 
 def _one_line(text: str) -> str:

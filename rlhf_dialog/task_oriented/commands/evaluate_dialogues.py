@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
-SHOWN = {
-    "success": "{:.1%}",
-    "reward": "{:.2f}",
-    "turns": "{:.2f}",
-    "words": "{:.1f}",
-    "distinct_2": "{:.3f}",
-    "truncated": "{:.1%}",
-}
+SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "words": "{:.1f}"}
+SHOWN |= {"distinct_2": "{:.3f}", "truncated": "{:.1%}"}
 AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 

@@ -60,9 +60,8 @@ class A2C(ReplayLearner):
             (chosen.detach() - turns["logprobs"]).exp() if self.args.importance_weights else torch.ones_like(values)
         )
         weights = ratios.clamp(max=self.args.truncation)
-        targets, advantages = vtrace(
-            turns["rewards"], values.detach(), weights, turns["ended"], self.args.gamma, self.args.td_lambda
-        )
+        gamma, td_lambda = self.args.gamma, self.args.td_lambda
+        targets, advantages = vtrace(turns["rewards"], values.detach(), weights, turns["ended"], gamma, td_lambda)
         entropy = -(logprobs.exp() * logprobs).sum(dim=1).mean()
         objective = (weights * advantages * chosen).mean() + self.args.entropy_coef * entropy
         value_loss = functional.smooth_l1_loss(values, targets)

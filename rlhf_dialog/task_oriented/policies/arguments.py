@@ -45,9 +45,7 @@ def takes(arguments: type[Arguments]) -> Callable[[Initializer], Initializer]:
     """Decorator of `__init__(self, setting, **args)`: its signature lists the arguments, so that a wrong one is named."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     listed = [
-        inspect.Parameter(each.name, kind, default=each.default, annotation=each.type)
-        for each in fields(arguments)
-        if each.init
+        inspect.Parameter(x.name, kind, default=x.default, annotation=x.type) for x in fields(arguments) if x.init
     ]
 
     def with_signature(initializer: Initializer) -> Initializer:

@@ -124,10 +124,8 @@ class Words:
         """The turn in words, a sentence for each act; `rng` chooses among templates. Raises KeyError without a template."""
         acts = list(acts)
         missed = any((act.slot, act.value) == (NAME, NOTHING) for act in acts)
-        return " ".join(
-            rng.choice(self._sentences(act, missed)).format(slot=slot_in_words(act.slot), value=act.value)
-            for act in acts
-        )
+        sentences = ((act, rng.choice(self._sentences(act, missed))) for act in acts)
+        return " ".join(text.format(slot=slot_in_words(act.slot), value=act.value) for act, text in sentences)
 
     def read(self, text: str) -> list[Act]:
         """The acts of a turn, in its order; `null` where nothing is understood."""
@@ -163,12 +161,8 @@ class Words:
                     continue
                 values = "[^.?!;]+?" if invented else _alternatives(self.values.get(template_slot, ()))
                 for sentence in sentences:
-                    parts = (
-                        normalize(sentence)
-                        .rstrip(" .?")
-                        .replace("{slot}", slot_in_words(template_slot))
-                        .split("{value}")
-                    )
+                    words = normalize(sentence).rstrip(" .?").replace("{slot}", slot_in_words(template_slot))
+                    parts = words.split("{value}")
                     if not invented or len(parts) > 1:
                         text = f"(?P<value>{values})".join(map(re.escape, parts))
                         read_intent = "inform" if intent == "missed" else intent

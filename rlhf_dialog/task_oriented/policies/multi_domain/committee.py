@@ -3,6 +3,7 @@
 N observations, T turns, M members, A actions.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -168,11 +169,8 @@ class Committee:
 
     def _connect(self, abstraction: dict[str, dict[str, str]]) -> None:
         self.abstraction, views = abstraction, self.views.by_name
-        self.bridges = {
-            (name, other): SlotMapping(abstraction, views[name], views[other])
-            for name in self.members
-            for other in views
-        }
+        pairs = itertools.product(self.members, views)
+        self.bridges = {(one, other): SlotMapping(abstraction, views[one], views[other]) for one, other in pairs}
 
     def _weights(self, observations: Features, actions: Actions, variances: Q) -> NDArray[np.float32]:
         """The parts (N, M) of the members in the actions; their sum is 1, or 0 where no member knows the action."""

@@ -71,11 +71,8 @@ class Topics:
         named = [name for name in self.names if self._name_patterns[name].search(turn.lower())]
         if named or self.topic:
             return [] if self.topic in named and len(named) > 1 else named
-        return [
-            name
-            for name in self.names
-            if name in self._value_patterns and self._value_patterns[name].search(turn.lower())
-        ]
+        patterns = self._value_patterns
+        return [name for name in self.names if name in patterns and patterns[name].search(turn.lower())]
 
     def _ask(self, topics: Sequence[str], words: str) -> str:
         self.num_missed += 1

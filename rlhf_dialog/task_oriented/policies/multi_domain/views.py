@@ -36,10 +36,8 @@ class View:
         """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""
         numbers = np.zeros(part.masks.shape[1], dtype=np.int64)
         numbers[self.actions] = np.arange(len(self.actions))
-        columns = {
-            "observations": part.observations.take(self.columns, axis=1),
-            "masks": part.masks.take(self.actions, axis=1),
-        }
+        observations, masks = part.observations.take(self.columns, axis=1), part.masks.take(self.actions, axis=1)
+        columns = {"observations": observations, "masks": masks}
         columns |= {"actions": numbers[part.actions], "rewards": part.rewards}
         columns |= {name: getattr(part, name) for name in OF_EPISODE}
         prefix, last = f"{self.name}/", part.last_observation[self.columns]

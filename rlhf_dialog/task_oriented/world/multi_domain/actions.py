@@ -110,11 +110,8 @@ def _book(domain_state: DomainState, desk: BookingDesk) -> list[Act]:
         entity = service.entities[order[0]]
         values = {service.key: entity[service.key]}
         if domain_state.offered is None or not service.is_named:
-            values |= {
-                slot: entity[slot]
-                for slot in service.constraints
-                if slot in domain_state.constraints or not service.is_named
-            }
+            wanted = domain_state.constraints if service.is_named else service.constraints
+            values |= {slot: entity[slot] for slot in service.constraints if slot in wanted}
         values[REFERENCE] = booking.reference
     prefix = "" if service.made_from else BOOK
     values |= {f"{prefix}{slot}": value for slot, value in order[1]}
