@@ -29,12 +29,8 @@ from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.runs.services.validation import (
-    BATCH_SIZE,
-    ValidationService,
-    load_run_prompts,
-    load_validation_prompts,
-)
+from rlhf_dialog.runs.services import validation as run_validation
+from rlhf_dialog.runs.services.validation import BATCH_SIZE, ValidationService
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
@@ -122,14 +118,14 @@ def read_source(config: Config, reward: BaseReward) -> Source:
     check_needs(reward, prompts)
     if not config.eval_interval:
         return prompts, None
-    validating = load_validation_prompts(config)
+    validating = run_validation.load_validation_prompts(config)
     check_needs(reward, validating, " of the validation split (eval_interval)")
     return prompts, ValidationService(config, validating, reward)
 
 
 def training_prompts(config: Config, reward: BaseReward | None = None) -> list[Dialogue]:
     """The prompts of the training split; where the reward needs no reference or act, also those that nobody has answered."""
-    prompts = load_run_prompts(config, "train", unanswered=True)
+    prompts = run_validation.load_run_prompts(config, "train", unanswered=True)
     needs = [] if reward is None else list(reward.needs)
     kept = [prompt for prompt in prompts if not (prompt.meta.get("unanswered") and needs)]
     if len(kept) < len(prompts):

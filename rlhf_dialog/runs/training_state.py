@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.random_states import (
-    RandomStates,
-    merged_states,
-    random_states,
-    restore_random_states,
-    select_rank_states,
-)
+from rlhf_dialog.distributed import random_states as torch_states
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.weights import check_moments, load_module, save_module
@@ -36,7 +30,7 @@ class CheckpointExtras:
     """
 
     best: bool = False
-    random_of_ranks: Sequence[RandomStates] = ()
+    random_of_ranks: Sequence[torch_states.RandomStates] = ()
     staged: Path | None = None
 
 
@@ -60,7 +54,7 @@ def save_training(
         groups = {key: save_optimizer(one, target / f"{key}_optimizer.safetensors") for key, one in optimizers.items()}
         for path in sorted(extras.staged.iterdir()) if extras.staged else ():
             path.rename(target / path.name)
-        generators, python = merged_states(extras.random_of_ranks or [random_states()])
+        generators, python = torch_states.merged_states(extras.random_of_ranks or [torch_states.random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
         return {"optimizers": groups, **python}
@@ -90,7 +84,9 @@ def load_training(
         for key, optimizer in optimizers.items():
             load_optimizer(optimizer, source / f"{key}_optimizer.safetensors", state["optimizers"][key])
         if world_size_of(state) == world.size:
-            restore_random_states(*select_rank_states(world.rank, load_file(source / "random.safetensors"), state))
+            torch_states.restore_random_states(
+                *torch_states.select_rank_states(world.rank, load_file(source / "random.safetensors"), state)
+            )
     return state
 
 

@@ -18,13 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
+from rlhf_dialog.distributed import random_states as torch_states
 from rlhf_dialog.distributed.device import choose_device
-from rlhf_dialog.distributed.random_states import (
-    random_states,
-    random_states_kept,
-    restore_random_states,
-    seed_everything,
-)
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import losses as formulas
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
@@ -93,9 +88,9 @@ class Learner:
         )
         self.num_steps = self.num_nights = 0
         self.consumed: frozenset[int] = frozenset()
-        with random_states_kept():
-            seed_everything(settings.seed)
-            self.random = random_states()
+        with torch_states.random_states_kept():
+            torch_states.seed_everything(settings.seed)
+            self.random = torch_states.random_states()
         source = bot.version_folder(self.version) / "learner"
         if source.is_dir():
             self.load(source)
@@ -160,10 +155,10 @@ class Learner:
         total, num_steps, sft = night_sizes(self.settings, count)
         sizes = {"answers": len(training.answers), "pairs": len(training.pairs), "sft": num_sft}
         wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()} | {"sft": sft}
-        with random_states_kept():
-            restore_random_states(*self.random)
+        with torch_states.random_states_kept():
+            torch_states.restore_random_states(*self.random)
             parts = {kind: _shuffle(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
-            self.random = random_states()
+            self.random = torch_states.random_states()
         return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(num_steps)]
 
     def train(

@@ -19,12 +19,8 @@ from rlhf_dialog.task_oriented.policies.arguments import constant, takes
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
-from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
-    SlotMapping,
-    make_abstraction,
-    read_abstraction,
-    write_abstraction,
-)
+from rlhf_dialog.task_oriented.policies.multi_domain import abstraction as abstractions
+from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import SlotMapping
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Rows, Views, save_parts
 
 ABSTRACTION = "abstraction.json"
@@ -94,7 +90,7 @@ class Committee:
         self.members = {name: GPSarsa(self.views.by_name[name].setting, **member_arguments) for name in names}
         self.prior_variance = float(self.args.prior_deviation) ** 2
         domain, path = self.views.domain, self.args.abstraction
-        self._connect(read_abstraction(path, domain) if path else make_abstraction(domain))
+        self._connect(abstractions.read_abstraction(path, domain) if path else abstractions.make_abstraction(domain))
         self._pieces = EpisodeBuffer()
 
     @property
@@ -157,14 +153,14 @@ class Committee:
     def save(self, folder: str | Path) -> None:
         """Write each member into a folder of its name, the abstraction, and the pieces that wait for their end."""
         save_parts(Path(folder), self.members)
-        write_abstraction(Path(folder) / ABSTRACTION, self.abstraction)
+        abstractions.write_abstraction(Path(folder) / ABSTRACTION, self.abstraction)
         self._pieces.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
         for name, member in self.members.items():
             member.load(Path(folder) / name)
-        self._connect(read_abstraction(Path(folder) / ABSTRACTION, self.views.domain))
+        self._connect(abstractions.read_abstraction(Path(folder) / ABSTRACTION, self.views.domain))
         self._pieces.load(Path(folder))
 
     def _connect(self, abstraction: dict[str, dict[str, str]]) -> None:

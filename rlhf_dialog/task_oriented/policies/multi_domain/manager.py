@@ -13,16 +13,7 @@ from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.policies import base
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    PolicySpec,
-    choose,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, EpisodeBuffer, View, Views, save_parts
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 
@@ -83,7 +74,7 @@ class Manager:
         for view, rows in self.views.groups(observations):
             row_streams = [streams[row] for row in rows] if len(streams) else []
             seen, allowed = observations[np.ix_(rows, view.columns)], masks[np.ix_(rows, view.actions)]
-            chosen, own_extras = choose(self.policies[view.name], seen, allowed, deterministic, row_streams)
+            chosen, own_extras = base.choose(self.policies[view.name], seen, allowed, deterministic, row_streams)
             actions[rows] = view.actions[chosen]
             for name, column in own_extras.items():
                 extras[_key(view.name, name)][rows] = column
@@ -126,7 +117,7 @@ class Manager:
     def _empty_extras(self, view: View) -> Extras:
         """The extras of a domain's policy for one turn, all 0."""
         nothing, allowed = np.zeros((1, len(view.columns)), np.float32), np.ones((1, len(view.actions)), np.bool_)
-        _, extras = choose(self.policies[view.name], nothing, allowed, False, [Random(0)])
+        _, extras = base.choose(self.policies[view.name], nothing, allowed, False, [Random(0)])
         return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in extras.items()}
 
 
