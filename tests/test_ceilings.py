@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 50790,
-    "lines of the pipeline": 33210,
+    "lines of the package": 51690,
+    "lines of the pipeline": 34110,
     "lines of tests": 66100,
     "words of documents": 33527,
     "functions with more than six parameters": 0,
