@@ -47,6 +47,11 @@ class Engine:
         """DeepSpeed's ZeRO stage: from 1 on the optimizer is partitioned over the processes, at 3 the weights too."""
         return 0
 
+    @property
+    def can_start_over(self) -> bool:
+        """Whether a minibatch can begin again after an error in it: it leaves no process waiting and no weight gathered."""
+        return type(self) is Engine and self.ddp is None
+
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
         """Wraps forward and backward of a microbatch: only the last one of a minibatch exchanges gradients."""

@@ -7,7 +7,7 @@ S kept tokens of a filter.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import KeyValues
+from rlhf_dialog.models.part_sizes import GENERATION, PROMPTS, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
@@ -80,13 +81,15 @@ class GenerationLimits:
     """`rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading prompts.
 
     After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, and after 8 on a GPU,
-    which it has to wait for. `tell` hears how far it is. None of them changes the sampled tokens.
+    which it has to wait for. `tell` hears how far it is. `sizes` become smaller than these where memory runs out. None of them
+    changes the sampled tokens.
     """
 
     rows_at_once: int = 128
     prompts_at_once: int = 16
     look_every: int | None = None
     tell: Callable[[str], None] = lambda text: None
+    sizes: PartSizes = field(default_factory=PartSizes)
 
 
 @dataclass
@@ -385,16 +388,20 @@ def respond(
     """
     uniform = random_numbers(len(prompts), sampling, prompts.device) if uniform is None else uniform
     look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
-    parts = []
-    for start in range(0, len(prompts), limits.rows_at_once):
-        limits.tell(f"{start} of {len(prompts)} responses")
-        rows = slice(start, start + limits.rows_at_once)
+
+    def respond_to(numbers: range) -> dict[str, Any]:
+        limits.tell(f"{numbers.start} of {len(prompts)} responses")
+        rows = slice(numbers.start, numbers.stop)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
         with sampling_context(policy, prompts.prompt_ids):
-            decoder = new_decoder(policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
+            read = partial(new_decoder, policy, prompts.rows(rows), sampling.max_new_tokens)
+            at_once = min(limits.prompts_at_once, len(numbers)) if packs(policy.lm) else 1
+            decoder = limits.sizes.fit(PROMPTS, at_once, read)
             for _ in write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every):
                 pass
-        parts.append(buffer.columns())
+        return buffer.columns()
+
+    parts = limits.sizes.in_parts(GENERATION, limits.rows_at_once, range(len(prompts)), respond_to)
     empty = {"ids": prompts.pad_id, "support": -1}
     columns = {name: join_rows([part[name] for part in parts], empty.get(name, 0)) for name in parts[0]}
     tokens = prompts.with_responses(columns.pop("ids"), columns.pop("mask"), columns.pop("support", None))

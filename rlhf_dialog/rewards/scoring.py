@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
 from rlhf_dialog.rewards.meteor import Meteor
@@ -27,6 +29,7 @@ class ScoringRules:
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
     processes: RewardProcesses | None = None  # that share the work of METEOR
+    sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
 
 
 STOPPING = ScoringRules()
@@ -208,7 +211,7 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     with ExitStack() as stack, as_reward_error(name, type(reward)):
         for one in walk(reward):
             stack.enter_context(one.at_work())
-        values = stop_after(rules.timeout_s, name, lambda: _call_reward(reward, dialogues, rules))
+        values = stop_after(rules.timeout_s, name, lambda: _call_in_parts(name, reward, dialogues, rules))
     who = f"reward '{name}'"
     if not isinstance(values, (list, tuple)):
         raise RewardError(f"{who} returned {type(values).__name__}; it must return a list of one number per dialogue")
@@ -223,7 +226,13 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     return [value if isinstance(value, NoScore) else float(value) for value in values]
 
 
-def _call_reward(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
+def _call_in_parts(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
+    call = partial(_call_reward, reward, rules)
+    parts = rules.sizes.in_parts(f"reward '{name}'", max(len(dialogues), 1), dialogues, call)
+    return parts[0] if len(parts) == 1 else [value for values in parts for value in values]
+
+
+def _call_reward(reward: BaseReward, rules: ScoringRules, dialogues: list[Dialogue]) -> Any:
     if rules.processes is not None and (scores := rules.processes.scores(reward, dialogues)) is not None:
         return scores
     values = (reward.score_available if rules.skip_unscored else reward)(dialogues)

@@ -222,6 +222,7 @@ class RunCheckpointer:
     def save(self, best: bool) -> None:
         """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
         random_of_ranks = self.world.gather(random_states())
+        self.trainer.agree_on_sizes()
         staged = zero_checkpoint.write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.placement.whole_weights():
             self.world.on_main(partial(self._write, CheckpointExtras(best, random_of_ranks, staged)))

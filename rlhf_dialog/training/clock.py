@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from rlhf_dialog.models.part_sizes import lacks_memory
+
 
 class Clock:
     """Adds up seconds by name. On a GPU a block is timed by two CUDA events, for which only reading `seconds` waits."""
@@ -23,8 +25,9 @@ class Clock:
         try:
             with self._time(name):
                 yield
-        except torch.OutOfMemoryError as error:
-            error.add_note(name)
+        except Exception as error:
+            if lacks_memory(error):
+                error.add_note(name)
             raise
 
     @contextmanager

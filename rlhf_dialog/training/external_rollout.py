@@ -13,6 +13,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.network import num_embeddings
+from rlhf_dialog.models.part_sizes import REFERENCE
 from rlhf_dialog.models.policy import num_positions
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
@@ -132,7 +133,9 @@ def _predict(models: Models, speaker: Responder, tokens: TokenBatch) -> dict[str
         predictions = models.policy(packed, speaker.sampling.temperature)
         return {name: x for name, x in predictions._asdict().items() if x is not None}
 
-    return tokens.map_microbatches(speaker.limits.prompts_at_once, predict)
+    limits = speaker.limits
+    at_once = min(limits.prompts_at_once, len(tokens))
+    return limits.sizes.fit(REFERENCE, at_once, lambda size: tokens.map_microbatches(size, predict))
 
 
 def _is_turns(x: Any) -> bool:

@@ -17,6 +17,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.part_sizes import REFERENCE
 from rlhf_dialog.models.policy import compare_unfiltered
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
@@ -212,7 +213,9 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
             columns |= {"kl_full": kl_full, "ref_support_mass": mass}
         return columns
 
-    columns = tokens.map_microbatches(speaker.limits.prompts_at_once, predict)
+    limits = speaker.limits
+    at_once = min(limits.prompts_at_once, len(tokens))
+    columns = limits.sizes.fit(REFERENCE, at_once, lambda size: tokens.map_microbatches(size, predict))
     if segments is not None:
         columns = {name: segments.join(x) for name, x in columns.items()}
     if "values" not in columns:

@@ -23,6 +23,7 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import apply_mask, masked_mean
+from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
@@ -63,17 +64,18 @@ class PPOTrainer:
         self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
+        self.sizes = PartSizes()  # of all phases, smaller than asked where memory has run out
         self.speaker = Responder(
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
-            GenerationLimits(config.per_device_rollout_size, config.per_device_microbatch_size),
+            GenerationLimits(config.per_device_rollout_size, config.per_device_microbatch_size, sizes=self.sizes),
             config.context_size,
         )
         on_cpu = models.policy.lm.device.type == "cpu"
         processes = RewardProcesses(free_cores(torch.get_num_threads() if on_cpu else 1, self.world.size_here))
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes, self.sizes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
@@ -87,6 +89,7 @@ class PPOTrainer:
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.diagnosis)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is
         self.collector.tell, self.update.tell = partial(self.tell, "rollout"), partial(self.tell, "update")
+        self.update.sizes = self.sizes
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -160,6 +163,15 @@ class PPOTrainer:
     def tell(self, stage: str, text: str) -> None:
         if self.listener:
             self.listener(self.iteration + 1, f"{stage}, {text}")
+
+    @property
+    def asked_sizes(self) -> list[int]:
+        return [self.config.per_device_rollout_size, self.config.per_device_microbatch_size]
+
+    def agree_on_sizes(self) -> None:
+        """Let every rank take the smallest size that one of them had to take; all ranks call it."""
+        for rows in self.world.gather(dict(self.sizes.rows)):
+            self.sizes.lower(rows)
 
     @property
     def lr_scale(self) -> float:
@@ -247,6 +259,7 @@ class PPOTrainer:
             "time_steps": self.time_steps,
             "episodes": self.episodes,
             "precision": self.placement.precision,
+            "part_sizes": {"asked": self.asked_sizes, "rows": dict(self.sizes.rows)},
             "skipped_in_a_row": self.update.skipped_in_a_row,
             "first_support_mass": self.first_support_mass,
             "sampler": self.sampler.state_dict(),
@@ -265,6 +278,9 @@ class PPOTrainer:
         if (before := state.get("precision", self.placement.precision)) != self.placement.precision:
             text = "the run has computed in %s and goes on in %s: its numbers differ from here on; to keep them, set precision: "
             logger.warning(text + "%s", before, self.placement.precision, before)
+        sizes = state.get("part_sizes", {})
+        if sizes.get("asked") == self.asked_sizes:  # who changes the keys begins anew
+            self.sizes.lower(sizes["rows"])
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)

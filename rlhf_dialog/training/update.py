@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import apply_mask
+from rlhf_dialog.models.part_sizes import UPDATE, PartSizes
 from rlhf_dialog.models.policy import Predictions
 from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
@@ -45,6 +47,7 @@ class PPOUpdate:
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
         self.diagnosis = diagnosis
         self.tell: Callable[[str], None] = lambda text: None  # hears how far it is
+        self.sizes = PartSizes()  # of the run
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
@@ -106,11 +109,10 @@ class PPOUpdate:
         """
         if num_tokens is None:
             num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
-        microbatches = self.split_minibatch(rollout, rows)
-        statistics = [
-            self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
-            for number, microbatch in enumerate(microbatches, 1)
-        ]
+        asked = min(self.config.per_device_microbatch_size, max(len(rows), 1))
+        add_gradient = partial(self.add_gradient, rollout, rows, num_tokens, is_first)
+        waits = not all(engine.can_start_over for engine in self.engines.values())
+        microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
         with rollout.clock.measure("optimizer"):
             norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
             *numbers, norms = read(*statistics, norms_before_clipping)
@@ -135,9 +137,21 @@ class PPOUpdate:
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
-    def split_minibatch(self, rollout: Rollout, rows: Tensor) -> list[Microbatch]:
+    def add_gradient(
+        self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool, size: int
+    ) -> tuple[list[Microbatch], list[dict[str, Tensor]]]:
+        """Add the gradient of the rows (N,) in microbatches of `size`; returns these, and the statistics of each."""
+        for engine in self.engines.values():
+            engine.zero_grad()  # what a larger size has left
+        microbatches = self.split_minibatch(rollout, rows, size)
+        statistics = [
+            self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
+            for number, microbatch in enumerate(microbatches, 1)
+        ]
+        return microbatches, statistics
+
+    def split_minibatch(self, rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
         """The microbatches of the rows (N,), on the host, filled up with blank ones to the number of the rank with the most."""
-        size = self.config.per_device_microbatch_size
         microbatches = [Microbatch(rollout, at, tokens) for at, tokens in rollout.tokens.microbatches(size, rows)]
         missing = max(self.world.gather(len(microbatches))) - len(microbatches)
         return microbatches + [blank_microbatch(rollout) for _ in range(missing)]

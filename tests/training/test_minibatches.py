@@ -77,8 +77,7 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
 def split(trainer, rollout, rows, world):
     """The microbatches of two rows at most beside the other rank."""
     trainer.update.world = world
-    trainer.config.per_device_microbatch_size = 2
-    return trainer.update.split_minibatch(rollout, rows)
+    return trainer.update.split_minibatch(rollout, rows, size=2)
 
 
 def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():

@@ -1,0 +1,148 @@
+"""How many rows a phase computes together: as many as were asked for, and fewer once a GPU has no memory for them.
+
+It loads no torch: a process that has not loaded it fills no GPU.
+"""
+
+import gc
+import logging
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+GENERATION, PROMPTS, REFERENCE, UPDATE = "generation", "reading prompts", "reference", "update"
+EVALUATION = "evaluation"
+KEYS = {  # that set the size of a phase
+    GENERATION: "per_device_rollout_size",
+    PROMPTS: "per_device_microbatch_size",
+    REFERENCE: "per_device_microbatch_size",
+    UPDATE: "per_device_microbatch_size",
+}
+OTHER_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")  # of errors that are not OutOfMemoryError
+
+
+class PartSizes:
+    """The sizes of parts that had to become smaller, by phase; one object for all phases of a run.
+
+    >>> sizes = PartSizes()
+    >>> sizes.fit("reference", 16, lambda rows: tokens.map_microbatches(rows, predict))  # 16 rows, or 8, or 4 ...
+    >>> sizes.rows
+    {'reference': 8}
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+
+    def limit(self, phase: str, asked: int) -> int:
+        """`asked`, or the smaller size that the phase has had to take."""
+        return min(asked, self.rows.get(phase, asked))
+
+    def lower(self, others: Mapping[str, int]) -> None:
+        """Take over those sizes that are smaller, as of a checkpoint or of another rank."""
+        self.rows |= {phase: self.limit(phase, rows) for phase, rows in others.items()}
+
+    def fit(self, phase: str, asked: int, compute: Callable[[int], R], fixed: bool = False) -> R:
+        """What `compute(rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits into memory.
+
+        Each try begins with the same random states and without the tensors of the one before; the size that fits stays the limit
+        of the phase. Out of memory at one row, or where the size is `fixed`, is raised.
+        """
+        first = rows = self.limit(phase, asked)
+        states = _random_states()
+        while True:
+            try:
+                result = compute(rows)
+                break
+            except Exception as error:
+                if fixed or rows == 1 or not lacks_memory(error):
+                    raise
+                lack = describe_lack(error)
+                _drop_frames(error)
+            _free_memory()
+            _restore(states)
+            rows //= 2
+        if rows < first:
+            self.rows[phase] = rows
+            key = f"; to begin with it, set {KEYS[phase]}: {rows}" if phase in KEYS else ""
+            text = "%s: no GPU memory for %d rows at a time (%s); from here on it computes %d%s"
+            logger.warning(text, phase, first, lack, rows, key)
+        return result
+
+    def in_parts(self, phase: str, asked: int, items: Sequence[Any], compute: Callable[[Any], R]) -> list[R]:
+        """What `compute` returns for each part of the items (one, if there are none); a part that does not fit is divided."""
+        results: list[R] = []
+        while items or not results:
+            size, compute_first = min(asked, max(len(items), 1)), partial(_on_first, compute, items)
+            results.append(self.fit(phase, size, compute_first))
+            items = items[self.limit(phase, size) :]
+        return results
+
+
+def _on_first(compute: Callable[[Any], R], items: Sequence[Any], rows: int) -> R:
+    return compute(items[:rows])
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether the error, or one that it was raised for (as by a reward that catches all), is a full GPU's."""
+    torch = sys.modules.get("torch")
+    return torch is not None and any(
+        isinstance(one, torch.OutOfMemoryError)
+        or (isinstance(one, RuntimeError) and any(text in str(one) for text in OTHER_TEXTS))
+        for one in _chain(error)
+    )
+
+
+def describe_lack(error: BaseException) -> str:
+    """How many bytes were asked for and free, as torch says it."""
+    text = "\n".join(map(str, _chain(error)))
+    asked, free = (re.search(pattern, text) for pattern in (r"allocate ([\d.]+ \w+)", r"([\d.]+ \w+) is free"))
+    sizes = [f"{size[1]} {what}" for size, what in ((asked, "asked for"), (free, "free")) if size]
+    return ", ".join(sizes) or "no sizes are known"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those for which it was raised, the newest first."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Let go of the tensors in the frames of the error, which would stay until it has been collected."""
+    for one in _chain(error):
+        traceback.clear_frames(one.__traceback__)
+
+
+def _free_memory() -> None:
+    """Return what the last try held to the GPU, for tensors of any size; called when its error is gone."""
+    gc.collect()
+    torch = sys.modules["torch"]
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _random_states() -> tuple[Any, ...]:
+    """The states of the generators of python, numpy, torch and the GPU, for `_restore` in this process."""
+    torch = sys.modules.get("torch")
+    on_host = torch.get_rng_state() if torch else None
+    on_gpu = torch.cuda.get_rng_state() if torch and torch.cuda.is_available() else None
+    return random.getstate(), np.random.get_state(), on_host, on_gpu
+
+
+def _restore(states: tuple[Any, ...]) -> None:
+    python, arrays, on_host, on_gpu = states
+    random.setstate(python)
+    np.random.set_state(arrays)
+    torch = sys.modules["torch"]
+    if on_host is not None:
+        torch.set_rng_state(on_host)
+    if on_gpu is not None:
+        torch.cuda.set_rng_state(on_gpu)
