@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again, json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 COMPLETE, BEST = "complete.json", "best.safetensors"
 BEGIN_AGAIN = "begin again with --resume never"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test"}
-NEWER = {"reply_roles", "date_string"}  # left out where they are empty, as in the checkpoints of older versions
+# left out at their defaults
+NEWER = {"reply_roles", "date_string", "per_device_microbatch_size", *MemoryKeys.model_fields}
 Clock = Callable[[], float]
 
 
@@ -58,7 +60,8 @@ def clear(folder: Path, but: Path | None = None) -> None:
 def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     """A hash of what decides a training: settings, what it learns from, the libraries and the number of their threads."""
     decides = {name: value for name, value in config.model_dump(mode="json").items() if name not in NOT_DECISIVE}
-    decides = {name: value for name, value in decides.items() if value or name not in NEWER}
+    fields = type(config).model_fields  # as in the checkpoints of older versions
+    decides = {name: value for name, value in decides.items() if name not in NEWER or value != fields[name].default}
     libraries = [torch.__version__, transformers.__version__, torch.get_num_threads()]
     digest = hashlib.sha256()
     for part in chain([decides, libraries], rows):

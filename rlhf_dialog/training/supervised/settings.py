@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.config.settings import ColumnsKey, DataKeys, ReplyKeys, Settings
 from rlhf_dialog.data.learned_half import Half
 
@@ -37,7 +38,7 @@ class SupervisedKeys(Settings):
     use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 
-class SFTConfig(SupervisedKeys, DataKeys):
+class SFTConfig(SupervisedKeys, DataKeys, MemoryKeys):
     """Supervised fine-tuning"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
@@ -80,6 +81,22 @@ class SFTConfig(SupervisedKeys, DataKeys):
         ge=1,
         description="number of validations without a lower loss after which to stop, keeping the best weights",
     )
+    per_device_microbatch_size: int | None = Field(
+        None,
+        ge=1,
+        description="examples per forward pass; changes memory and speed, not the result; default: batch_size",
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> "SFTConfig":
+        if self.batch_size % (self.per_device_microbatch_size or self.batch_size):
+            raise ValueError(
+                f"per_device_microbatch_size: {self.per_device_microbatch_size} does not divide batch_size "
+                f"{self.batch_size}; use one that does"
+            )
+        if self.use_lora and self.model_path is None:
+            raise ValueError("use_lora: a model from scratch has nothing to adapt; set model_path, or use_lora: false")
+        return self
 
 
 class IntentConfig(SupervisedKeys, ReplyKeys):

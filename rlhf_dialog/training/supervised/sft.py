@@ -14,15 +14,20 @@ from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
-from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models import lora
+from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, recompute_layers
+from rlhf_dialog.models.network import num_embeddings
+from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.pretrained import warn_of_remote_code
+from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
+ADAPTER = "policy"
+LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, of a validation where logits cannot be computed apart from the trunk
 
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
@@ -65,6 +70,10 @@ class SFT(SupervisedStage[SFTConfig]):
         templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
         templates.warn_about_cut(self.encoder, [*self.training, *self.held_out])
         self.positions = check_length(self.config, lm)
+        if keys.use_lora:
+            lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
+        if keys.activation_checkpointing:
+            recompute_layers(lm.base_model)
         return lm, tokenizer
 
     def learn(self) -> None:
@@ -74,7 +83,10 @@ class SFT(SupervisedStage[SFTConfig]):
         self.fine_tune(rows)
 
     def fine_tune(self, rows: list[dict[str, Any]]) -> None:
-        """With `patience`, the model ends with the weights of the lowest validation loss."""
+        """With `patience`, the model ends with the weights of the lowest validation loss.
+
+        The library's trainer computes logits of 4,096 tokens and 32,768 words at a time, from the last hidden states.
+        """
         from trl import SFTConfig as TrainerArguments
         from trl import SFTTrainer
 
@@ -83,11 +95,26 @@ class SFT(SupervisedStage[SFTConfig]):
             self.watch.measure(self.model, step=0)
             return made
 
+        batch = self.config.batch_size
+        microbatch = self.config.per_device_microbatch_size or batch
         self.run_trainer(
-            rows, trainer, TrainerArguments, self.watch, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}
+            rows,
+            trainer,
+            TrainerArguments,
+            self.watch,
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            per_device_train_batch_size=microbatch,
+            gradient_accumulation_steps=batch // microbatch,
         )
         if self.watch.best_weights is not None:
-            self.model.load_state_dict(self.watch.best_weights)
+            self.model.load_state_dict(self.watch.best_weights, strict=not self.config.use_lora)
+
+    def save(self) -> None:
+        """As every stage; adapters are merged into the weights."""
+        state = lora.merged_state(self.model, ADAPTER) if self.config.use_lora else None
+        self.model.save_pretrained(self.folder, state_dict=state)
+        self.tokenizer.save_pretrained(self.folder)
 
     def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
         return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]
@@ -209,7 +236,9 @@ class HeldOutLoss(TrainerCallback):
             return False
         if loss < best:
             self.best_step = step
-            self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in lm.state_dict().items()}
+            frozen = {name for name, p in lm.named_parameters(remove_duplicate=False) if not p.requires_grad}
+            changed = {name: tensor for name, tensor in lm.state_dict().items() if name not in frozen}
+            self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in changed.items()}
         return sum(point["step"] > (self.best_step or 0) for point in self.points) >= self.config.patience
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -229,16 +258,15 @@ class HeldOutLoss(TrainerCallback):
 def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int) -> float:
     """Mean negative log-likelihood in nats over all labelled tokens of `rows`; dropout is off while it measures."""
     was_training, total, count = lm.training, 0.0, 0
-    lm.eval()
-    ordered = sorted(rows, key=lambda row: row["length"])
+    policy, ordered = Policy(lm.eval()), sorted(rows, key=lambda row: row["length"])
+    if not policy.has_plain_head:
+        batch_size = max(1, min(batch_size, LOGITS_AT_ONCE // (num_embeddings(lm) * ordered[-1]["length"])))
     for start in range(0, len(ordered), batch_size):
         batch = pad_right(ordered[start : start + batch_size])
-        labels = batch.pop("labels")[:, 1:].to(lm.device)
-        logits = lm(**{name: tensor.to(lm.device) for name, tensor in batch.items()}).logits[:, :-1]
-        total += torch.nn.functional.cross_entropy(
-            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="sum"
-        ).item()
-        count += int((labels != IGNORED).sum())
+        ids, labelled = batch["input_ids"].to(lm.device), batch["labels"][:, 1:] != IGNORED
+        packed = TokenBatch(ids[:, :1], batch["attention_mask"][:, :1].bool(), ids[:, 1:], labelled).pack()
+        total -= policy.predict(policy.features(packed)[0], packed, temperature=1.0).logprobs.sum().item()
+        count += int(labelled.sum())
     lm.train(was_training)
     return total / count
 

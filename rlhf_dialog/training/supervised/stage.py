@@ -17,7 +17,6 @@ from rlhf_dialog.data.sources import NO_COLUMNS, load_records
 from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.training.supervised import hugging_face_trainer as trainers
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
@@ -67,7 +66,7 @@ class SupervisedStage(ABC, Generic[Keys]):
         trainers.prepare(self.config)
         self.training, self.held_out = self.read()
         self.model, self.tokenizer = self.start()
-        self.num_parameters = trained_parameters([self.model])
+        self.num_parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.report(f"{self.num_parameters / 1e6:.2f} million parameters{self.size()}")
         self.learn()
         self.save()

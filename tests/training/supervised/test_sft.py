@@ -1,13 +1,19 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
 from trl import SFTTrainer
 
+from rlhf_dialog.commands.supervised import sft as command
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from tests.parts import tiny
+from tests.parts.saved_models import save
 
 
 def test_labels_cover_exactly_reply_and_separator_and_eos_where_it_is_learnt():
@@ -135,3 +141,98 @@ def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp
     stage.start()
     (line,) = [line for line in caplog.messages if "newest turn" in line]
     assert line.startswith("1 of 2 prompts lose the beginning of their newest turn: max_prompt_length is 8, and ")
+
+
+def tiny_rows(count=8):
+    encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
+    return [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(count)]
+
+
+def test_microbatches_change_rounding_alone(tmp_path, monkeypatch):
+    """Also where they hold different numbers of labelled tokens: the loss is the mean over those of the whole batch."""
+    trained, before = {}, tiny.llama().double().state_dict()
+    monkeypatch.setattr(tiny, "gpt2", tiny.llama)  # no dropout
+    for size in (None, 8, 2):
+        keys = {"max_steps": 3, "batch_size": 8, "learning_rate": 1e-3, "device": "cpu"}
+        config = sft.SFTConfig(
+            data_path="unused", output=str(tmp_path / str(size)), per_device_microbatch_size=size, **keys
+        )
+        trained[size] = fine_tuned(config, tiny.byte_tokenizer(), tiny_rows(), []).model.double().state_dict()
+    for name, weight in trained[None].items():
+        assert torch.equal(trained[8][name], weight)
+        assert (weight - before[name]).abs().max() > 1e-4
+        assert (trained[2][name] - weight).norm() < 1e-2 * (weight - before[name]).norm()
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_no_tensor_has_the_logits_of_a_batch(tmp_path, packs, monkeypatch):
+    """With the vocabulary of Llama 3; the limits of a chunk are so small that three rows are above them."""
+    lm = tiny.llama(vocab_size=128_256, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
+    encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
+    rows = [sft.example(encoder, Dialogue(["Hi ."], reference="No . " * count)) for count in (3, 4, 5)]
+    longest = max(row["length"] for row in rows)
+    limit = longest * 128_256
+    monkeypatch.setattr(policy, "LOGITS_AT_ONCE", limit // 2)
+    if not packs:
+        lm.set_attn_implementation("sdpa")
+        monkeypatch.setattr(sft, "LOGITS_AT_ONCE", limit)
+    losses = []
+    with torch.no_grad():
+        for row in rows:
+            logprobs = lm.eval()(torch.tensor([row["input_ids"]])).logits[0, :-1].log_softmax(-1)
+            labels = torch.tensor(row["labels"][1:])
+            losses += logprobs[labels != -100].gather(1, labels[labels != -100, None]).neg().flatten().tolist()
+    with Largest() as largest:
+        loss = sft.token_loss(lm, rows, 64)
+    assert loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
+    assert largest.numbers <= limit < 0.8 * len(losses) * 128_256
+    if packs:
+        monkeypatch.setattr(tiny, "gpt2", lambda: lm)
+        config = sft.SFTConfig(
+            data_path="unused", output=str(tmp_path / "sft"), max_steps=1, batch_size=3, device="cpu"
+        )
+        with Largest() as largest:
+            fine_tuned(config, tiny.byte_tokenizer(), rows, [])
+        assert largest.numbers <= 3 * longest * 32_768  # of at most 4,096 positions
+
+
+def test_lora_trains_adapters_and_saves_a_whole_model(tmp_path):
+    base, data, output = save(tmp_path / "base", tiny.llama()), tiny.write_data(tmp_path / "data"), tmp_path / "out"
+    keys = ["--max_steps", "8", "--batch_size", "8", "--learning_rate", "1e-2", "--patience", "8", "--device", "cpu"]
+    keys += ["--use_lora", "true", "--lora_r", "2", "--activation_checkpointing", "true"]
+    assert command.main(["--data_path", str(data), "--output", str(output), "--model_path", base, *keys]) == 0
+    report = json.loads((output / "training.json").read_text(encoding="utf-8"))
+    widths = [(32, 32)] * 4 + [(32, 64)] * 3
+    assert report["num_parameters"] == 2 * sum(2 * (a + b) for a, b in widths)
+    losses = [point["loss"] for point in report["validation"]]
+    assert min(losses) < losses[0] - 0.1
+    before, after = (AutoModelForCausalLM.from_pretrained(folder).eval() for folder in (base, output))
+    ids = torch.tensor([tiny_rows(1)[0]["input_ids"]])
+    assert torch.equal(before.get_input_embeddings().weight, after.get_input_embeddings().weight)
+    assert not torch.allclose(before(ids).logits, after(ids).logits, atol=1e-3)
+    assert {name for name, _ in after.named_parameters()} == {name for name, _ in before.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["--per_device_microbatch_size", "3"], "per_device_microbatch_size: 3 does not divide batch_size 32"),
+        (["--use_lora", "true"], "use_lora: a model from scratch has nothing to adapt"),
+    ],
+)
+def test_keys_that_contradict_each_other(tmp_path, keys, message, capsys):
+    assert command.main(["--data_path", "unused", "--output", str(tmp_path / "out"), *keys]) == 2
+    assert message in capsys.readouterr().err
