@@ -35,6 +35,11 @@ class RunKeys(Settings):
     verify_checkpoint: Literal["full", "sizes"] = Field(
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
+    agent_dtype: Literal["auto", "float32", "checkpoint"] = Field(
+        "auto",
+        description="weights of the agent. checkpoint: in the type of model_path; auto: trained ones in float32 where rounding "
+        "leaves less than 95 % of their change; it may change replies",
+    )
     grace_seconds: Amount = Field(20.0, description="seconds to finish and save the iteration after SIGTERM or Ctrl-C")
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every iteration"

@@ -151,14 +151,21 @@ def _plain(name: str) -> str:
 
 
 @torch.no_grad()
-def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
-    """The weights of the model with W + B A * alpha / r in place of each W that has an adapter; the model is not changed.
+def merged_weights(lm: nn.Module, adapter: str | None) -> Iterator[tuple[str, Tensor]]:
+    """Names and weights of the model with W + B A * alpha / r in place of each W that has this adapter, one after the other.
 
-    Those that the base holds in 16 bits are float32 here.
+    Those that the base holds in 16 bits are float32 here; the model is not changed.
     """
-    base = {_plain(name): x for name, x in lm.state_dict().items() if not OF_ADAPTER.search(name)}
-    state = {name: at_least_float32(x) if x.is_floating_point() else x for name, x in base.items()}
-    for name, layer in lm.named_modules():
-        if hasattr(layer, "lora_A"):
-            state[f"{name}.weight"] = (layer.base_layer.weight + layer.get_delta_weight(adapter)).cpu()
-    return state
+    layers = {f"{name}.weight": layer for name, layer in lm.named_modules() if adapter and hasattr(layer, "lora_A")}
+    for name, x in lm.state_dict().items():
+        if OF_ADAPTER.search(name):
+            continue
+        if layer := layers.get(_plain(name)):
+            x = layer.base_layer.weight + layer.get_delta_weight(adapter)
+        yield _plain(name), at_least_float32(x) if x.is_floating_point() else x
+
+
+def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
+    """All `merged_weights`; those that are merged lie on the host."""
+    changed = {f"{name}.weight" for name, layer in lm.named_modules() if hasattr(layer, "lora_A")}
+    return {name: x.cpu() if name in changed else x for name, x in merged_weights(lm, adapter)}

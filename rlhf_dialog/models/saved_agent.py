@@ -1,22 +1,32 @@
 """The folder of a trained agent: what `from_pretrained` of transformers loads, with our settings beside it."""
 
+import logging
+import math
+from collections.abc import Iterable
 from copy import copy
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_model
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.models.lora import merged_state
+from rlhf_dialog.models.lora import merged_state, merged_weights
 from rlhf_dialog.models.network import save_policy, spec_of
+from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.pretrained import stored_weights
 
+logger = logging.getLogger(__name__)
+SURVIVES = 0.95
 GENERATION = "generation_config.json"
 NEWER = ("system_prompt", "chat_temperature", "chat_top_p", "introduction")
 
@@ -30,8 +40,12 @@ def save_agent(
         if spec is not None:
             save_policy(policy.lm, target)
         else:
-            merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
-            policy.lm.save_pretrained(target, state_dict=merged)
+            state = state_to_save(policy, config)
+            policy.lm.save_pretrained(target, state_dict=state)
+            types = {x.dtype for x in (state or {}).values() if x.is_floating_point()}
+            if len(types) == 1:  # the model itself is of another
+                dtype = str(types.pop()).removeprefix("torch.")
+                write_json(target / "config.json", load_json(target / "config.json") | {"dtype": dtype})
         if policy.value_head is not None:
             save_model(policy.value_head, str(target / "value_head.safetensors"))
         names = {
@@ -52,6 +66,60 @@ def save_agent(
         if (target / GENERATION).is_file():
             stop = StopRule(policy, tokenizer, config.turn_separator, config.stop_token_ids)
             _write_generation(target / GENERATION, config, stop.end_ids)
+
+
+def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, Tensor] | None:
+    """The weights of an agent in the types that `agent_dtype` asks for, adapters merged; None: those of the model as it is.
+
+    Under `auto`, those that training has changed get the checkpoint's type where the change, of all of them together, has a
+    cosine of SURVIVES with what is left of it after the rounding; the others lose nothing.
+    """
+    lm, adapter = policy.lm, policy.adapter
+    stored: dict[str, Tensor] = {}
+    if isinstance(config, Config) and config.agent_dtype != "float32":
+        try:
+            stored = stored_weights(
+                config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights
+            )
+        except UserError as error:
+            logger.warning("the agent is saved in float32, because what it started from cannot be compared: %s", error)
+    stored = {name: x for name, x in stored.items() if x.dtype in HALF}
+    if not stored:
+        return None if adapter is None else merged_state(lm, adapter)
+    survives, changed = surviving_change(merged_weights(lm, adapter), stored)
+    rounds = config.agent_dtype == "checkpoint" or survives >= SURVIVES  # type: ignore[union-attr]
+    if not rounds:
+        text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
+        logger.info(text, len(changed), 100 * survives)
+    state: dict[str, Tensor] = {}
+    copies: dict[int | str, Tensor] = {}  # a weight that two layers share is stored once
+    for name, x in merged_weights(lm, adapter):
+        if name in stored and name not in changed:
+            state[name] = stored[name]
+        else:
+            place = x.data_ptr() if adapter is None else name
+            if place not in copies:
+                copies[place] = x.to("cpu", stored[name].dtype if rounds and name in stored else x.dtype)
+            state[name] = copies[place]
+    return state
+
+
+@torch.no_grad()
+def surviving_change(weights: Iterable[tuple[str, Tensor]], stored: dict[str, Tensor]) -> tuple[float, set[str]]:
+    """The cosine of the change of the weights since they were `stored` and of that after rounding, and which have changed."""
+    products, changed = torch.zeros(3, dtype=torch.float64), set()
+    for name, x in weights:
+        if name not in stored:
+            continue
+        before = stored[name].to(x.device)
+        change = x - before
+        if change.any():
+            rounded = x.to(before.dtype).to(x.dtype) - before
+            pairs = ((change, rounded), (change, change), (rounded, rounded))
+            products += torch.stack([(a * b).sum(dtype=torch.float64) for a, b in pairs]).cpu()
+            changed.add(name)
+    both, true, rounded_squares = products.tolist()
+    return (both / math.sqrt(true * rounded_squares) if rounded_squares else float(not changed)), changed
 
 
 def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int]) -> None:
