@@ -65,36 +65,33 @@ def call_for_exit_code(run: Callable[[], int | None], debug: bool, folders: Sequ
         code = run()
         if sys.stdout:
             sys.stdout.flush()
-    except (UserError, RunStopped) as error:
+    except RunStopped as error:
         return _end(error.exit_code, f"error: {error}", debug)
     except KeyboardInterrupt:
         return _end(INTERRUPTED, "interrupted")
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return BROKEN_PIPE
-        if text := out_of_memory(error, is_run=bool(folders)):
+        if text := out_of_memory(error):
             return _end(RunStopped.exit_code, f"error: {text}", debug)
+        if isinstance(error, UserError):
+            return _end(error.exit_code, f"error: {error}", debug)
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         path = _leave_traceback(folders)
         return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
     return code or 0
 
 
-def out_of_memory(error: Exception, is_run: bool) -> str:
-    """What a full GPU's exception says, and what helps; empty for any other. Its first note is the phase (`Clock.measure`)."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(error, torch.OutOfMemoryError):
+def out_of_memory(error: Exception) -> str:
+    """What a full GPU's exception says, and what helps; empty for any other."""
+    if "torch" not in sys.modules:
         return ""
-    asked, free = (re.search(pattern, str(error)) for pattern in (r"allocate ([\d.]+ \w+)", r"([\d.]+ \w+) is free"))
-    sizes = [f"{size[1]} {what}" for size, what in ((asked, "asked for"), (free, "free")) if size]
-    phase = f", in the phase '{error.__notes__[0]}'" if getattr(error, "__notes__", None) else ""
-    remedy = "close other programs that use it, or choose a smaller model or device: cpu"
-    if is_run:
-        remedy = (
-            "lower per_device_microbatch_size or per_device_rollout_size, or set activation_checkpointing: true (docs/SCALING.md "
-            "has more); checkpoints are kept, and --resume goes on with the new sizes"
-        )
-    return f"the GPU has no memory left{phase} ({', '.join(sizes) or 'no sizes are known'}); {remedy}"
+    from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
+
+    if not lacks_memory(error):
+        return ""
+    remedy = "close other programs that use it, lower the batch size, or choose a smaller model or device: cpu"
+    return f"{describe_full_gpu(error)}; {remedy}"
 
 
 def _end(code: int, text: str, debug: bool = False) -> int:

@@ -40,6 +40,7 @@ class Engine:
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
         self.lowered: str | None = None  # how the scale was changed in place of the newest step
         self.optimizer, self.world, self.ddp = optimizer, world, ddp
+        allocate_moments(optimizer)
         self.model: nn.Module = ddp or module  # what the update calls in its place
 
     @property
@@ -124,3 +125,11 @@ class Engine:
 
     def restore_partitions(self, tensors: dict[str, torch.Tensor], scaler: dict[str, float]) -> None:
         """Take over what `partitions` and the scaler in `describe_partitions` were. Raises ValueError when they do not fit."""
+
+
+def allocate_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give AdamW at the start the state that its first step would make, so that the memory that is free then is what is left."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    for p in parameters if isinstance(optimizer, torch.optim.AdamW) else ():
+        moments = {name: torch.zeros_like(p, memory_format=torch.preserve_format) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.zeros((), dtype=torch.float32, device=p.device), **moments}

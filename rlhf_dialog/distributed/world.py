@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
 
 T = TypeVar("T")
 
@@ -32,6 +33,7 @@ class Failure:
     def describe(cls, error: Exception) -> "Failure":
         is_expected = isinstance(error, UserError | RunStopped)
         text = str(error) if is_expected else f"{type(error).__name__}: {error}"
+        text = describe_full_gpu(error) if lacks_memory(error) and not isinstance(error, RunStopped) else text
         return cls(getattr(error, "exit_code", 1), text, "".join(traceback.format_exception(error)))
 
     def raise_for(self, prefix: str) -> None:

@@ -6,7 +6,7 @@ import torch
 from rlhf_dialog.data.chat_template import encode_without_end
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
-from rlhf_dialog.evaluation.replies import Replies, batches
+from rlhf_dialog.evaluation.replies import Replies, map_batches
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -25,15 +25,19 @@ def kl_by_token(
     ids = [_reply_ids(agent, reply) for reply in replies.dialogues]
     table = np.full((len(ids), max(map(len, ids))), np.nan)
     row = 0
-    for batch in batches(replies.dialogues, batch_size, "KL"):
+
+    def divergences(batch: list[Dialogue]) -> Array:
         tokens, start_tokens = _both_tokens(agent, start, batch)
         packed = start_tokens.pack()
         features = packed.scatter(start.policy.features(packed)[0])
         reference = start.policy, features
         kl = teacher_forced(agent.policy, tokens, temperature, with_entropy=False, reference=reference).kl
         assert kl is not None
-        table[row : row + len(batch), : kl.shape[1]] = torch.where(tokens.mask, kl.double(), torch.nan).cpu().numpy()
-        row += len(batch)
+        return torch.where(tokens.mask, kl.double(), torch.nan).cpu().numpy()
+
+    for part in map_batches(agent, replies.dialogues, batch_size, "KL", divergences):
+        table[row : row + len(part), : part.shape[1]] = part
+        row += len(part)
     return table
 
 
@@ -52,14 +56,15 @@ def log_ratios(
 
     For replies of the agent that were chosen among several: the exact KL before each token is that of replies at random.
     """
-    sums: list[float] = []
-    for batch in batches(replies.dialogues, batch_size, "KL of chosen replies"):
+
+    def sums(batch: list[Dialogue]) -> Array:
         logprobs, start_logprobs = (
             teacher_forced(speaker.policy, tokens, temperature, with_entropy=False).logprobs.double()
             for speaker, tokens in zip((agent, start), _both_tokens(agent, start, batch), strict=True)
         )
-        sums += (logprobs - start_logprobs).sum(dim=1).tolist()
-    return np.asarray(sums)
+        return np.asarray((logprobs - start_logprobs).sum(dim=1).tolist())
+
+    return np.concatenate(map_batches(agent, replies.dialogues, batch_size, "KL of chosen replies", sums))
 
 
 def _reply_ids(agent: ChatAgent, reply: Dialogue) -> list[int]:

@@ -7,6 +7,7 @@ and one for all others, times a scale that is chosen on validation prompts. B pr
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,7 +50,8 @@ def fit_bias(
 ) -> LogitBias:
     """The bias, on the replies of the agent to these prompts. Both agents have the same tokenizer."""
     answers = replies.generate_replies(agent, prompts, sampling, seed, batch_size, "logit shift")
-    parts = [_changes(agent, start, batch) for batch in replies.batches(answers.dialogues, batch_size, "logit shift")]
+    changes = partial(_changes, agent, start)
+    parts = replies.map_batches(agent, answers.dialogues, batch_size, "logit shift", changes)
     num_first, num_others = (sum(counts[i] for _, _, counts in parts) for i in range(2))
     first, others = sum(part[0] for part in parts), sum(part[1] for part in parts)
     return LogitBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))

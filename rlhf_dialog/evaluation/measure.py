@@ -17,6 +17,7 @@ from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
+from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import ACTS, BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
@@ -38,7 +39,7 @@ class Judges:
     say whether a reply fits its prompt, by the names of their metrics; `user_judges`: what else gives each reply a number, by the
     name of its metric; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is
     appended to references and finished replies; `seed` determines the other prompts of `meteor_shuffled` and of the recall.
-    `purpose` and `iteration` are passed to the reward before it scores.
+    `purpose` and `iteration` are passed to the reward before it scores. `sizes`: how many dialogues a judge reads at a time.
     """
 
     scorer: Scorer | None = None
@@ -51,6 +52,7 @@ class Judges:
     seed: int = 0
     purpose: Purpose = "evaluation"
     iteration: int = 0
+    sizes: PartSizes = field(default_factory=PartSizes)
 
     @property
     def own_metrics(self) -> list[str]:
@@ -112,7 +114,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
         _add_overlap(measured, dialogues, judges)
     for name, classifier in (("intent", judges.intent), ("judge", judges.judge)):
         if classifier and have_acts(dialogues):
-            _add_acts(measured, replies, classifier, name)
+            _add_acts(measured, replies, classifier, name, judges.sizes)
     if replies.reference_nll is not None:
         measured.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
     return measured
@@ -185,7 +187,8 @@ def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> N
         measured.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
     for name, reward in judges.user_judges.items():
         begin_scoring(reward, judges.purpose, judges.iteration)
-        measured.per_prompt[name] = _array(score_dialogues(reward, dialogues, ScoringRules(skip_unscored=True)).total)
+        rules = ScoringRules(skip_unscored=True, sizes=judges.sizes)
+        measured.per_prompt[name] = _array(score_dialogues(reward, dialogues, rules).total)
 
 
 def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
@@ -206,11 +209,12 @@ def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) 
     measured.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), corpus_bleu)
 
 
-def _add_acts(measured: Measured, replies: Replies, classifier: Intent, name: str) -> None:
+def _add_acts(measured: Measured, replies: Replies, classifier: Intent, name: str, sizes: PartSizes) -> None:
     """`<name>_accuracy` of the wanted act over all prompts and for each act, and `<name>_macro_f1`."""
     acts = [dialogue.act or 0 for dialogue in replies.dialogues]
     fixed = replies.always_act
-    classes = classifier.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
+    parts = sizes.in_parts(name, len(acts), replies.dialogues, classifier.predict) if fixed is None else []
+    classes = [found for part in parts for found in part] if fixed is None else [fixed] * len(acts)
     counts = act_counts(classes, acts)
     hits, _, num_true = np.split(counts, 3, axis=1)
     measured.per_prompt[f"{name}_accuracy"] = hits.sum(axis=1)

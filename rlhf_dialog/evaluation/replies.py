@@ -6,8 +6,9 @@ import random
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.generation import Sampling, random_numbers
+from rlhf_dialog.models.part_sizes import EVALUATION
 from rlhf_dialog.models.policy import num_positions, teacher_forced
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.terminal import each_logged
@@ -54,7 +56,7 @@ def generate_replies(
     title: str = "replies",
 ) -> Replies:
     """Answer every prompt; the same seed, prompts and batch size give the same replies."""
-    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop)
+    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop, speaker.limits)
     return generate_share(speaker, prompts, range(len(prompts)), seed, batch_size, title)
 
 
@@ -89,22 +91,27 @@ def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int =
     (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
     """
     positions = num_positions(speaker.policy.lm)
-    sums: list[list[float]] = []
-    for batch in batches(prompts, batch_size, "reference perplexity"):
+
+    def sums(batch: list[Dialogue]) -> Array:
         targets = [speaker.encoder.encode_reply(one.reference or "")[: positions and positions - 1] for one in batch]
         room = positions and positions - max(map(len, targets))
         prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
         tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
         logprobs = teacher_forced(speaker.policy, tokens, temperature=1.0, with_entropy=False).logprobs
         nll = -logprobs.sum(dim=1)
-        sums += torch.stack([nll, tokens.mask.sum(dim=1)], dim=1).tolist()
-    return np.asarray(sums)
+        return np.asarray(torch.stack([nll, tokens.mask.sum(dim=1)], dim=1).tolist())
+
+    return np.concatenate(map_batches(speaker, prompts, batch_size, "reference perplexity", sums))
 
 
-def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dialogue]]:
-    """The prompts in their order, `size` at a time, with a progress bar."""
-    starts = range(0, len(prompts), size)
-    return (prompts[start : start + size] for start in progress(starts, title))
+def map_batches(
+    speaker: Responder, prompts: list[Dialogue], size: int, title: str, compute: Callable[[list[Dialogue]], T]
+) -> list[T]:
+    """What `compute` returns for `size` prompts at a time, or for fewer where the speaker's GPU has no memory for so many."""
+    fit = partial(speaker.limits.sizes.in_parts, EVALUATION, size, compute=compute)
+    return [
+        part for start in progress(range(0, len(prompts), size), title) for part in fit(prompts[start : start + size])
+    ]
 
 
 def progress(items: Sequence[T], title: str) -> Iterable[T]:

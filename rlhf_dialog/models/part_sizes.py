@@ -25,6 +25,7 @@ KEYS = {  # that set the size of a phase
     REFERENCE: "per_device_microbatch_size",
     UPDATE: "per_device_microbatch_size",
 }
+FULL, ONE_ROW = "the GPU has no memory left", "one row at a time"
 OTHER_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")  # of errors that are not OutOfMemoryError
 
 
@@ -45,28 +46,35 @@ class PartSizes:
         return min(asked, self.rows.get(phase, asked))
 
     def lower(self, others: Mapping[str, int]) -> None:
-        """Take over those sizes that are smaller, as of a checkpoint or of another rank."""
-        self.rows |= {phase: self.limit(phase, rows) for phase, rows in others.items()}
+        """Take over the sizes of a checkpoint or of another rank that are smaller."""
+        smaller = {phase: rows for phase, rows in others.items() if rows < self.rows.get(phase, rows + 1)}
+        if smaller:
+            logger.info("rows at a time for which a GPU has memory: %s", smaller)
+        self.rows |= smaller
 
     def fit(self, phase: str, asked: int, compute: Callable[[int], R], fixed: bool = False) -> R:
         """What `compute(rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits into memory.
 
-        Each try begins with the same random states and without the tensors of the one before; the size that fits stays the limit
-        of the phase. Out of memory at one row, or where the size is `fixed`, is raised.
+        Each try begins without the tensors of the one before, and with the same random states; a phase of KEYS draws nothing, but
+        a reward may draw beside it. The size that fits stays the limit of the phase. Out of memory at one row, or where the size
+        is `fixed`, is raised.
         """
         first = rows = self.limit(phase, asked)
-        states = _random_states()
+        states = None if phase in KEYS else _random_states()
         while True:
             try:
                 result = compute(rows)
                 break
             except Exception as error:
                 if fixed or rows == 1 or not lacks_memory(error):
+                    for note in (phase, ONE_ROW) if rows == 1 and lacks_memory(error) else ():
+                        error.add_note(note)
                     raise
-                lack = describe_lack(error)
+                lack = _describe_bytes(error)
                 _drop_frames(error)
             _free_memory()
-            _restore(states)
+            if states is not None:
+                _restore(states)
             rows //= 2
         if rows < first:
             self.rows[phase] = rows
@@ -99,8 +107,15 @@ def lacks_memory(error: BaseException) -> bool:
     )
 
 
-def describe_lack(error: BaseException) -> str:
-    """How many bytes were asked for and free, as torch says it."""
+def describe_full_gpu(error: BaseException) -> str:
+    """In which phase (the first note of the error) a GPU had no memory, and how many bytes were asked for and free."""
+    notes = [note for one in [*_chain(error)][::-1] for note in getattr(one, "__notes__", ())]
+    phase = f", in the phase '{notes[0]}'" if notes else ""
+    rows = f", {ONE_ROW}" if ONE_ROW in notes else ""
+    return f"{FULL}{phase}{rows} ({_describe_bytes(error)})"
+
+
+def _describe_bytes(error: BaseException) -> str:
     text = "\n".join(map(str, _chain(error)))
     asked, free = (re.search(pattern, text) for pattern in (r"allocate ([\d.]+ \w+)", r"([\d.]+ \w+) is free"))
     sizes = [f"{size[1]} {what}" for size, what in ((asked, "asked for"), (free, "free")) if size]

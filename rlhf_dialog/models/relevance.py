@@ -7,7 +7,7 @@ The folder of a model has config.json, model.safetensors, the tokenizer, and ban
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import json_or, read_json
+from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
@@ -261,6 +262,7 @@ class RelevanceModel(nn.Module):
         super().__init__()
         network: Callable[..., nn.Module] = CrossEncoder if sizes.architecture == "cross_encoder" else DualEncoder
         self.sizes, self.tokenizer, self.bank = sizes, tokenizer, bank
+        self.part_sizes = PartSizes()
         self.members = nn.ModuleList(network(sizes) for _ in range(sizes.members))
 
     def table(self) -> TurnTable:
@@ -274,11 +276,14 @@ class RelevanceModel(nn.Module):
         numbered_contexts, numbered_replies = table.contexts(contexts), table.replies(replies)
         if not len(replies):
             return torch.zeros(len(self.members), *candidates.shape)
-        of_members: Iterator[Tensor] = (
-            member.scores(table, numbered_contexts, numbered_replies, candidates)  # type: ignore[operator]
-            for member in self.members
-        )
-        return torch.stack([scores.float().cpu() for scores in of_members])
+
+        def scores(rows: range) -> Tensor:
+            some, chosen = numbered_replies[rows.start : rows.stop], candidates[rows.start : rows.stop]
+            networks: Any = self.members
+            return torch.stack([one.scores(table, numbered_contexts, some, chosen).float().cpu() for one in networks])
+
+        rows = range(len(replies))
+        return torch.cat(self.part_sizes.in_parts("relevance model", len(rows), rows, scores), dim=1)
 
 
 def _sketches(ids: Tensor) -> Tensor:

@@ -228,7 +228,7 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
 
 def _call_in_parts(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
     call = partial(_call_reward, reward, rules)
-    parts = rules.sizes.in_parts(f"reward '{name}'", max(len(dialogues), 1), dialogues, call)
+    parts = rules.sizes.in_parts(f"reward {name}", max(len(dialogues), 1), dialogues, call)
     return parts[0] if len(parts) == 1 else [value for values in parts for value in values]
 
 

@@ -86,7 +86,8 @@ class PPOAgent:
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self.meet()
-        with failures_recorded(self.run_folder, self.world, self.is_trial), contextlib.ExitStack() as stack:
+        recorded = failures_recorded(self.config, self.run_folder, self.world, self.is_trial)
+        with recorded, contextlib.ExitStack() as stack:
             trainer = stack.enter_context(contextlib.closing(self.build(stack)))
             with run_folder.disk_errors_as_user_errors(self.run_folder):
                 metrics = self.loop(trainer)

@@ -128,6 +128,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequenc
     adopted = [{**group, **{name: own[name] for name in OWN_KEYS}} for group, own in pairs]
     state = joined_state(load_file(path), adopted)
     check_moments(optimizer, state["state"])
+    optimizer.state.clear()  # before there are two
     optimizer.load_state_dict(state)
 
 

@@ -111,16 +111,16 @@ def test_exit_codes(error, code, capsys):
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
 
 
-@pytest.mark.parametrize(
-    ("folders", "words"),
-    [((), "or choose a smaller model or device: cpu"), ((Path(),), "--resume goes on with the new sizes")],
-)
-def test_a_full_gpu_is_no_bug(folders, words, capsys):
+@pytest.mark.parametrize("wrapper", [None, UserError("a reward that catches all")])
+def test_a_full_gpu_is_no_bug(wrapper, capsys):
     def fail() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
+        raise wrapper or error from (error if wrapper else None)
 
-    assert command_line.call_for_exit_code(fail, debug=False, folders=folders) == 3
-    assert words in capsys.readouterr().err
+    assert command_line.call_for_exit_code(fail, debug=False) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: the GPU has no memory left (2.50 GiB asked for); close other programs")
+    assert "or choose a smaller model or device: cpu" in error
 
 
 def break_down() -> None:

@@ -16,6 +16,7 @@ from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFa
 from rlhf_dialog.runs.smoke import smoke
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
+from tests.parts.full_gpu import MESSAGE, fill_gpu
 from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
 
 FILES = ("config.yaml", "local_names.json", "metrics.jsonl", "ledger.jsonl", "report.html")
@@ -407,31 +408,38 @@ def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tm
     assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
-OUT_OF_MEMORY = (  # as torch writes it
-    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.68 GiB of which 1.25 GiB is free. "
-    "Including non-PyTorch memory, this process has 22.40 GiB memory in use."
-)
-
-
 def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, capsys):
-    losses, calls = PPOUpdate.losses, []
+    sizes, losses, whole = [], PPOUpdate.losses, tmp_path / "run_results/whole"
 
-    def full(self, *args):
-        calls.append(1)
-        if self.iteration == 2:
-            raise torch.OutOfMemoryError(OUT_OF_MEMORY)
-        return losses(self, *args)
+    def full(self, microbatch, *args):
+        sizes.append(len(microbatch.tokens))
+        if self.iteration == 2 or sizes[-1] == 2:
+            raise torch.OutOfMemoryError(MESSAGE)
+        return losses(self, microbatch, *args)
 
+    keys = ["--save_interval", "1", "--per_device_microbatch_size", "2"]
     monkeypatch.setattr(PPOUpdate, "losses", full)
-    assert run("--save_interval", "1") == 3
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert (
-        "the GPU has no memory left, in the phase 'forward' (2.50 GiB asked for, 1.25 GiB free); lower per_device_"
-        in line
-    )
+    assert run(*keys) == 3
+    error = capsys.readouterr().err
+    assert error.count("update: no GPU memory for 2 rows at a time (2.50 GiB asked for, 1.25 GiB free)") == 1
+    assert "from here on it computes 1; to begin with it, set per_device_microbatch_size: 1\n" in error
+    (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
+    place = "in the phase 'forward', one row at a time (2.50 GiB asked for, 1.25 GiB free)"
+    assert line.startswith(f"error: the GPU has no memory left, {place}; what helps most: ")
+    assert line.count(" (to ") == 3
+    assert "per_device" not in line
+    assert line.endswith(". --resume goes on from iter_000001")
     monkeypatch.setattr(PPOUpdate, "losses", losses)
-    assert run("--save_interval", "1", "--resume", "--per_device_microbatch_size", "1") == 0
-    assert [row["iteration"] for row in rows(tmp_path / "run_results/ppo")] == [1, 2]
+    sizes.clear()
+    watch = fill_gpu(monkeypatch, PPOUpdate, "losses", ())
+    assert run(*keys, "--resume") == 0
+    assert "rows at a time for which a GPU has memory: {'update': 1}" in capsys.readouterr().err
+    resumed = len(watch)
+    assert run("--per_device_microbatch_size", "1", "--experiment_name", "whole") == 0
+    names = ("time_steps", "objective/kl", "ppo/policy_loss", "ppo/value_loss", "ppo/grad_norm")
+    numbers = [[row[name] for row in rows(folder) for name in names] for folder in (whole.with_name("ppo"), whole)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
+    assert 2 * resumed == len(watch) - resumed
 
 
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):

@@ -7,8 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.memory.forecast import read_sizes, remedies
+from rlhf_dialog.distributed.placement import deepspeed_setting
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.models.part_sizes import FULL, ONE_ROW, describe_full_gpu, lacks_memory
 from rlhf_dialog.rewards.errors import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
@@ -95,15 +99,35 @@ class Rescue:
 
 
 @contextmanager
-def failures_recorded(folder: Path, world: World, is_trial: bool) -> Iterator[None]:
-    """What a user's reward or another rank raises in the block leaves its traceback in `error.log` of the run folder."""
+def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool) -> Iterator[None]:
+    """What a user's reward or another rank raises in the block leaves its traceback in `error.log` of the run folder.
+
+    A full GPU is a RunStopped that says what helps.
+    """
     try:
         yield
-    except (UserError, RunStopped) as error:
+    except Exception as error:
+        if lacks_memory(error) or FULL in str(error):
+            what = str(error) if isinstance(error, RunStopped) else describe_full_gpu(error)
+            raise RunStopped(f"{what}; {what_helps(config, world, folder / 'checkpoints', ONE_ROW in what)}") from error
+        if not isinstance(error, UserError | RunStopped):
+            raise
         is_foreign = isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed)
         if is_foreign and not is_trial and world.is_main:
             _leave_traceback(error, folder)
         raise
+
+
+def what_helps(config: Config, world: World, checkpoints: Path, is_one_row: bool) -> str:
+    """The three keys that lower the memory forecast most, and the checkpoint to go on from."""
+    sizes = None if config.model_class or config.critic_class else read_sizes(config)
+    keys = [] if sizes is None else remedies(sizes, deepspeed_setting(config, world))
+    useful = [key for key in keys if not (is_one_row and key.startswith("per_device_"))]
+    text = f"what helps most: {'; '.join(useful[:3]) or 'a smaller model, or shorter prompts and responses'}"
+    with suppress(UserError):
+        if newest := newest_checkpoint(checkpoints):
+            return f"{text}. --resume goes on from {newest.name}"
+    return f"{text}. There is no checkpoint yet"
 
 
 def _leave_traceback(error: Exception, folder: Path) -> None:

@@ -84,7 +84,8 @@ class ValidationService(Service):
             raise UserError(f"eval_metric: '{metric}' is not measured{hint} Choose one of: {', '.join(names)}")
 
     def begin(self, run: PPORun) -> None:
-        self.run = run
+        self.run, self.judges.sizes = run, run.trainer.sizes
+        self.scorer.rules = replace(self.scorer.rules, sizes=run.trainer.sizes)
 
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
         return self.validate(run.trainer) if self.due(run.iteration, run.done) else {}

@@ -1,0 +1,192 @@
+"""Iterations in which memory runs out: the tokens and gradients of a run that began with the smaller size."""
+
+import functools
+import json
+
+import pytest
+import torch
+
+from rlhf_dialog.models import policy
+from rlhf_dialog.models.generation import PackedDecoder
+from rlhf_dialog.models.part_sizes import FULL, describe_full_gpu
+from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.training.update import PPOUpdate
+from tests.parts.full_gpu import MESSAGE, fill_gpu, no_collection  # noqa: F401
+from tests.parts.ranks import in_ranks
+from tests.parts.trainers import make_trainer
+
+pytestmark = pytest.mark.usefixtures("no_collection")
+KEYS = {"rollout_batch_size": 8, "num_mini_batch": 2, "ppo_epoch": 1, "use_share_model": False}
+
+
+class Drawn(BaseReward):
+    """A number that is drawn for each response, and its length."""
+
+    name = "drawn"
+
+    def __call__(self, dialogues):
+        return [torch.rand(()).item() + len(d.response) / 9 for d in dialogues]
+
+
+def build(rollout=8, micro=4, **keys):
+    """A trainer in float64, in which no other order of sums changes a token."""
+    sizes = {"per_device_rollout_size": rollout, "per_device_microbatch_size": micro}
+    return make_trainer(Drawn(), double=True, **{**KEYS, **sizes, **keys})
+
+
+def watch(trainer):
+    """What the steps of the trainer generate, and every gradient that they step with."""
+    seen = []
+    for engine in trainer.engines.values():
+
+        def step(engine=engine, step=engine.step):
+            seen.extend(p.grad.clone() for p in engine.trained.values() if p.grad is not None)
+            step()
+
+        engine.step = step
+    return seen
+
+
+def run(trainer, count=1):
+    gradients, tokens = watch(trainer), []
+    for _ in range(count):
+        trainer.step()
+        rollout = trainer.rollout
+        tokens += [rollout.tokens.response_ids.tolist(), rollout.reward_scores.total]
+    return tokens, gradients
+
+
+def check(found, expected):
+    assert found[0] == expected[0]
+    assert len(found[1]) == len(expected[1]) > 0
+    assert all(torch.allclose(x, y, rtol=0, atol=1e-6) for x, y in zip(found[1], expected[1], strict=True))
+
+
+PHASES = {  # what runs out, which phase gets smaller, and the size with which the other run begins
+    "prompts": (PackedDecoder, "__init__", "reading prompts", {"micro": 2}),
+    "tokens": (Policy, "next_features", "generation", {"rollout": 4}),
+    "reference": (Policy, "predict", "reference", {"micro": 2}),
+    "critic": (Critic, "forward", "reference", {"micro": 2}),
+    "reward": (Drawn, "__call__", "reward drawn", {}),
+    "forward": (PPOUpdate, "predict", "update", {"micro": 2}),
+    "backward": (PPOUpdate, "forward_backward", "update", {"micro": 2}),
+}
+
+
+@functools.cache
+def expected(count, **smaller):
+    return run(build(**smaller), count)
+
+
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize("name", PHASES)
+def test_a_phase_that_runs_out_is_done_again_with_half_of_the_rows(name, at, monkeypatch):
+    place, function, phase, smaller = PHASES[name]
+    count = at if name in ("prompts", "reward") else 1  # which an iteration calls once
+    found = expected(count, **smaller)
+    trainer = build()
+    fill_gpu(monkeypatch, place, function, {at})
+    check(run(trainer, count), found)
+    assert [*trainer.sizes.rows] == [phase]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "at", "count"), [("tokens", 100, 12), ("forward", 100, 13)])
+def test_a_phase_that_runs_out_at_the_hundredth_call(name, at, count, monkeypatch):
+    place, function, phase, _ = PHASES[name]
+    keys = {"rollout": 2, "micro": 2, "ppo_epoch": 2}
+    found = run(build(**keys), count)
+    trainer = build(**keys)
+    calls = fill_gpu(monkeypatch, place, function, {at})
+    check(run(trainer, count), found)
+    assert len(calls) > at
+    assert trainer.sizes.rows == {phase: 1}
+
+
+@pytest.mark.parametrize("where", ["policy", "critic", "recomputed logits"])
+def test_memory_runs_out_in_the_middle_of_a_backward_pass(where, monkeypatch):
+    """After it has added some of its gradients: at the second microbatch."""
+    monkeypatch.setattr(
+        policy, "LOGITS_AT_ONCE", 1000
+    )  # three positions: the others are computed again in the backward pass
+    found = run(build(micro=2, num_mini_batch=1))
+    trainer, calls = build(num_mini_batch=1), []
+
+    def full(x):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError(MESSAGE)
+        return x
+
+    if where == "recomputed logits":
+        logits = Policy.logits
+        monkeypatch.setattr(
+            Policy, "logits", lambda self, x: full(logits(self, x)) if is_backward() else logits(self, x)
+        )
+    else:
+        next(iter(trainer.engines[where].trained.values())).register_hook(full)
+    check(run(trainer), found)
+    assert trainer.sizes.rows == {"update": 2}
+
+
+def is_backward():
+    return torch._C._current_graph_task_id() != -1
+
+
+def test_the_size_of_a_step_and_of_ranks_is_not_changed(monkeypatch):
+    trainer = build()
+    calls = fill_gpu(monkeypatch, trainer.engines["policy"].optimizer, "step", {1})
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        trainer.step()
+    assert (calls, trainer.sizes.rows) == ([1], {})
+    assert describe_full_gpu(raised.value).startswith(f"{FULL}, in the phase 'optimizer' (2.50 GiB")
+    trainer = build(micro=1)
+    fill_gpu(monkeypatch, PPOUpdate, "losses", {2})
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        trainer.step()
+    assert describe_full_gpu(raised.value).startswith(f"{FULL}, in the phase 'forward', one row at a time (2.50 GiB")
+
+
+def test_a_checkpoint_goes_on_with_the_smaller_size(monkeypatch, caplog):
+    trainer = build()
+    fill_gpu(monkeypatch, PPOUpdate, "losses", {1})
+    trainer.step()
+    state = json.loads(json.dumps(trainer.state_dict()))
+    assert state["part_sizes"] == {"asked": [8, 4], "rows": {"update": 2}}
+    resumed, other = build(), build(micro=8)
+    resumed.load_state_dict(state)
+    other.load_state_dict(state)
+    assert resumed.sizes.rows == {"update": 2}
+    assert other.sizes.rows == {}  # asked for anew
+    monkeypatch.undo()
+    seen = fill_gpu(monkeypatch, PPOUpdate, "losses", ())
+    resumed.step()
+    assert len(seen) == 4
+
+
+def rank_of_two(world, name, exact=True):
+    """What rank 1, where memory runs out, and rank 0 make of an iteration."""
+    with pytest.MonkeyPatch.context() as patch:
+        trainer = make_trainer(Drawn(), double=True, world=world, **KEYS)
+        place, function, *_ = PHASES[name]
+        if world.rank == 1:
+            fill_gpu(patch, place, function, {1})
+        try:
+            trainer.step()
+        except Exception as error:
+            return type(error).__name__, describe_full_gpu(error), trainer.sizes.rows
+        before = dict(trainer.sizes.rows)
+        trainer.agree_on_sizes()
+        return trainer.rollout.tokens.response_ids.tolist(), before, trainer.sizes.rows
+
+
+@pytest.mark.thorough
+def test_one_rank_of_two():
+    (first, *_), (second, *_) = in_ranks(2, rank_of_two, "tokens")
+    (third, before, after), (fourth, before_too, after_too) = in_ranks(2, rank_of_two, "critic")
+    assert (first, second) == (third, fourth)
+    assert (before, before_too, after, after_too) == ({}, {"reference": 2}, {"reference": 2}, {"reference": 2})
+    _, (kind, text, sizes) = in_ranks(2, rank_of_two, "forward")
+    assert (kind, sizes) == ("OutOfMemoryError", {})
+    assert text.startswith(f"{FULL}, in the phase 'forward' (2.50 GiB")
