@@ -411,7 +411,7 @@ def respond(
 @contextmanager
 def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
     """The precision in which `policy` samples, on the device of `like`."""
-    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
+    with policy.autocast(like), policy.keep_head(), converted_once(policy) if policy.use_amp else nullcontext():
         yield
 
 

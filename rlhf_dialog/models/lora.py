@@ -100,12 +100,16 @@ def selection(layer: Any) -> str | None:
 
 @contextmanager
 def select_adapter(module: nn.Module, adapter: str | None) -> Iterator[None]:
-    """Inside the block, the layers below `module` compute with this adapter; None: as the frozen base."""
-    layers = lora_layers(module)
-    before = [selection(layer) for layer in layers]
-    if all(one == adapter for one in before):
+    """Inside the block, the layers below `module` compute with this adapter; None: as the frozen base.
+
+    All layers change together, so the first one says whether there is anything to do.
+    """
+    first = next((child for child in module.modules() if hasattr(child, "lora_A")), None)
+    if first is None or selection(first) == adapter:
         yield
         return
+    layers = lora_layers(module)
+    before = [selection(layer) for layer in layers]
     _select(layers, [adapter] * len(layers))
     try:
         yield

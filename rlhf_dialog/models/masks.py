@@ -38,6 +38,16 @@ def last_token(mask: Tensor) -> Tensor:
     return torch.where(mask, positions, -1).amax(dim=1)
 
 
+def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores of attention, of the shape of `mask` (..., L): 0 where it is True, -inf elsewhere.
+
+    Its rows begin at multiples of 16, else a kernel of a GPU would copy it, in each layer.
+    """
+    width = mask.shape[-1]
+    bias = mask.new_zeros((*mask.shape[:-1], width + -width % 16), dtype=dtype)[..., :width]
+    return bias.masked_fill_(~mask, -torch.inf)
+
+
 def position_ids_of(mask: Tensor) -> Tensor:
     """Positions counted over True tokens only: 0, 0, 0, 1, 2 for a prompt with two pads on the left. Same shape as `mask`."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)

@@ -17,6 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from rlhf_dialog.models.device_copies import send
+from rlhf_dialog.models.masks import as_bias
 from rlhf_dialog.models.token_batch import Packed, Rows
 
 ROUND_TO = 64
@@ -88,7 +89,7 @@ class Prompting:
         for rows in self.packed.groups:
             if rows.seen is not None:
                 keys, values = (gather_rows(x, rows) for x in (key, value))
-                out = masked_attention(pad_rows(query, rows), keys, values, scale, rows.mask(window))
+                out = masked_attention(pad_rows(query, rows), keys, values, scale, rows.bias(window, query.dtype))
             else:
                 queries, keys, values = (pad_rows(x, rows) for x in (query, key, value))
                 out = causal_attention(queries, keys, values, scale, window)
@@ -117,26 +118,29 @@ class Decoding:
     """Attention of one new token of each row to all tokens of its row; made for one step, for all layers."""
 
     cache: KeyValues
-    masks: dict[int | None, Tensor] = field(default_factory=dict)  # by window; they differ by layer in some models
+    biases: dict[Any, Tensor] = field(
+        default_factory=dict
+    )  # by window, which differs by layer in some models, and type
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """query (1, H, B, D), keys and values with as many heads or fewer -> (1, B, H, D)."""
         keys, values = self.cache.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
         heads, rows, width = query.shape[1:]
         grouped = query[0].transpose(0, 1).reshape(rows, keys.shape[1], -1, width)  # heads that share keys side by side
+        bias = self._bias(window, query.dtype)
         out = scaled_dot_product_attention(
-            grouped, keys.to(query.dtype), values.to(query.dtype), attn_mask=self._seen(window), scale=scale
+            grouped, keys.to(query.dtype), values.to(query.dtype), attn_mask=bias, scale=scale
         )
         return out.reshape(1, rows, heads, width)
 
-    def _seen(self, window: int | None) -> Tensor:
-        """Which columns each row sees: (B, 1, 1, L)."""
-        if window not in self.masks:
+    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The bias (B, 1, 1, L) by which each row sees its columns."""
+        if (window, dtype) not in self.biases:
             columns = torch.arange(self.cache.longest + 1, device=self.cache.device)
             newest = self.cache.lengths.unsqueeze(1)
             seen = columns <= newest if window is None else (columns <= newest) & (columns > newest - window)
-            self.masks[window] = seen[:, None, None]
-        return self.masks[window]
+            self.biases[window, dtype] = as_bias(seen[:, None, None], dtype)
+        return self.biases[window, dtype]
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
@@ -149,17 +153,16 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, wi
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     distance = torch.arange(length, device=query.device).unsqueeze(1) - torch.arange(length, device=query.device)
     seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    return masked_attention(query, key, value, scale, seen)
+    return masked_attention(query, key, value, scale, as_bias(seen, query.dtype))
 
 
-def masked_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor) -> Tensor:
-    """Softmax attention of queries (B, H, T, D) to those of L keys and values that are `seen` (T, L) or (B, 1, T, L)."""
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tensor) -> Tensor:
+    """Softmax attention of queries (B, H, T, D) to L keys and values, whose scores get the `bias` (T, L) or (B, 1, T, L)."""
     key, value = (for_each_head(x, query) for x in (key, value))
     if not is_explicit(query, key.shape[2]):
-        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
+        return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
     # torch's fused kernel takes several times longer for the backward pass in bfloat16 on a CPU (docs/PERFORMANCE.md)
-    bias = torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, -torch.inf)
-    bias = bias.expand(*query.shape[:3], -1).flatten(0, 1) if seen.dim() == 4 else bias
+    bias = bias.expand(*query.shape[:3], -1).flatten(0, 1) if bias.dim() == 4 else bias
     scores = torch.baddbmm(bias, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
     return torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1)).view_as(query)
 

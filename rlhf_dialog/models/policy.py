@@ -6,7 +6,7 @@ N packed tokens, K of them predict a response token, V vocabulary, S kept tokens
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
@@ -21,6 +22,17 @@ from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
 T = TypeVar("T")
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
+MOST_LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, on a GPU that has room
+ROOM_FOR_LOGITS = 8  # how many times the bytes of the logits have to be free: several tensors are as large
+
+
+def logits_at_once(device: torch.device) -> int:
+    """How many logits are computed at once on a device: on a GPU a power of two, by its free memory."""
+    if device.type != "cuda":
+        return LOGITS_AT_ONCE
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    fitting = (torch.cuda.mem_get_info(device)[0] + unused) // (4 * ROOM_FOR_LOGITS)
+    return min(MOST_LOGITS_AT_ONCE, max(LOGITS_AT_ONCE, 1 << max(fitting.bit_length() - 1, 0)))
 
 
 def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
@@ -101,12 +113,13 @@ class Policy(nn.Module):
     ) -> Predictions:
         """As `forward`, without values, from the result of `features`."""
         other, ref_features = reference or (None, None)
+        head, ref_head = self.head(), None if other is None else other.head()
 
         def part(features: Tensor, targets: Tensor, support: Tensor | None, ref_features: Tensor | None) -> Any:
-            logits = self.logits(features)
+            logits = head(features)
             kl = None
-            if other is not None and ref_features is not None:
-                kl = kl_divergence(logits, other.logits(ref_features), temperature, support)
+            if ref_head is not None and ref_features is not None:
+                kl = kl_divergence(logits, ref_head(ref_features), temperature, support)
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
         size, targets, support = self.positions_at_once, packed.targets, packed.support
@@ -155,10 +168,25 @@ class Policy(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """(K, V) in the precision that the model computes them in."""
+        return self.head()(features)
+
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """What makes logits of features, for one pass, in which nothing changes the weights."""
         if not self.has_plain_head:
-            return features
-        with self.autocast(features):
-            return self.lm.get_output_embeddings()(features)
+            return lambda features: features
+        head: Any = self.lm.get_output_embeddings()
+        if self.use_amp and has_copy(head, self.amp_dtype):
+            return functools.partial(multiply, head, get_copy(head, self.amp_dtype))
+
+        def call(features: Tensor) -> Tensor:
+            with self.autocast(features):
+                return head(features)  # type: ignore[no-any-return]
+
+        return call
+
+    def keep_head(self) -> AbstractContextManager[None]:
+        """Inside this context, in which nothing may change the weights, a head is converted to 16 bits once, at its first use."""
+        return keep_copy(self.lm.get_output_embeddings()) if self.use_amp and self.has_plain_head else nullcontext()
 
     def values(self, hidden: Tensor) -> Tensor | None:
         return None if self.value_head is None else apply_value_head(self.value_head, hidden)
@@ -175,16 +203,23 @@ class Policy(nn.Module):
             logits = self.lm(input_ids=ids, attention_mask=mask, use_cache=False).logits
             return torch.equal(self.lm.get_output_embeddings()(hidden), logits)
 
+    def use_adapter(self) -> AbstractContextManager[None]:
+        """For a pass over several microbatches: inside this context the model computes with the adapter of this policy."""
+        return nullcontext()
+
     @property
     def positions_at_once(self) -> int:
-        return max(1, LOGITS_AT_ONCE // self.lm.config.get_text_config().vocab_size)
+        return max(1, logits_at_once(self.lm.device) // self.lm.config.get_text_config().vocab_size)
 
 
 class DisabledAdapter(Policy):
     """The reference of a policy with LoRA: the same modules with the adapter disabled, so that all weights in use are frozen."""
 
+    def use_adapter(self) -> AbstractContextManager[None]:
+        return select_adapter(self.lm, None)
+
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        with select_adapter(self.lm, None):
+        with self.use_adapter():
             return super()._compute(output)
 
 
@@ -206,11 +241,14 @@ class Critic(nn.Module):
         self.adapter = adapter
         self.value_head = new_value_head(lm)
 
+    def use_adapter(self) -> AbstractContextManager[None]:
+        """As that of a policy."""
+        return nullcontext() if self.adapter is None else select_adapter(self.trunk, self.adapter)
+
     def forward(self, packed: Packed) -> Tensor:
         """Values (K,) before each target of `packed`; at least float32."""
         index = packed.keep if packs(self.trunk) else packed.kept_place
-        own = nullcontext() if self.adapter is None else select_adapter(self.trunk, self.adapter)
-        with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), own:
+        with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), self.use_adapter():
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
         return apply_value_head(self.value_head, hidden.flatten(0, 1).index_select(0, index))
 
@@ -266,10 +304,11 @@ def compare_unfiltered(
     The exact KL divergence of the unfiltered policy from the unfiltered reference at each position, and the probability that the
     reference gives to the support.
     """
+    head, ref_head = policy[0].head(), reference[0].head()
 
     def part(features: Tensor, ref_features: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
-        ours = at_least_float32(policy[0].logits(features)).div(temperature).log_softmax(-1)
-        theirs = at_least_float32(reference[0].logits(ref_features)).div(temperature).log_softmax(-1)
+        ours = at_least_float32(head(features)).div(temperature).log_softmax(-1)
+        theirs = at_least_float32(ref_head(ref_features)).div(temperature).log_softmax(-1)
         return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
 
     return in_chunks(part, policy[0].positions_at_once, policy[1], reference[1], support)

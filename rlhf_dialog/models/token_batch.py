@@ -9,13 +9,14 @@ B rows, P prompt tokens, T response tokens, S kept tokens of a filter; of packed
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_dialog.models.device_copies import fetch, send, send_all
-from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.masks import as_bias, last_token
 
 ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention
 Index = tuple[Tensor, slice]  # rows (b,) on the device, and response columns: of any tensor (B, T, ...)
@@ -240,7 +241,7 @@ class Rows:
     place: Tensor
     seen: Tensor | None = None
     before: Tensor | None = None
-    masks: dict[int | None, Tensor] = field(default_factory=dict)  # by window, for all layers
+    biases: dict[Any, Tensor] = field(default_factory=dict)  # by window and type, for all layers
 
     @property
     def plan(self) -> list[Tensor]:
@@ -253,16 +254,16 @@ class Rows:
             return replace(self, place=next(sent))
         return replace(self, place=next(sent), seen=next(sent), before=next(sent))
 
-    def mask(self, window: int | None) -> Tensor:
-        """Which tokens of the longer rows each token sees (count, 1, width, L): itself and `window - 1` or all before it."""
-        if window not in self.masks:
+    def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The bias (count, 1, width, L) by which a token sees, of the longer rows, itself and `window - 1` or all before it."""
+        if (window, dtype) not in self.biases:
             assert self.seen is not None
             assert self.before is not None
             columns = torch.arange(len(self.seen) // self.count, device=self.seen.device)
             distance = self.before[:, None, None] + columns[: self.width, None] - columns
             seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-            self.masks[window] = seen.unsqueeze(1)
-        return self.masks[window]
+            self.biases[window, dtype] = as_bias(seen.unsqueeze(1), dtype)
+        return self.biases[window, dtype]
 
 
 @dataclass

@@ -205,17 +205,23 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
         columns = {"ref_logprobs": models.ref_policy.predict(ref_features, packed, temperature).logprobs}
         if keep_features:
             columns["ref_features"] = ref_features
-        if models.critic is not None:
-            columns["values"] = models.critic(packed)
         if packed.support is not None and features is not None:
             policy, reference = (models.policy, packed.gather(features[index])), (models.ref_policy, ref_features)
             kl_full, mass = compare_unfiltered(policy, reference, temperature, packed.support)
             columns |= {"kl_full": kl_full, "ref_support_mass": mass}
         return columns
 
+    def compute(size: int) -> dict[str, Tensor]:
+        """One model after the other: its adapter is selected once."""
+        with models.ref_policy.use_adapter():
+            columns = tokens.map_microbatches(size, predict)
+        if (critic := models.critic) is not None:
+            with critic.use_adapter():
+                columns |= tokens.map_microbatches(size, lambda packed, _: {"values": critic(packed)})
+        return columns
+
     limits = speaker.limits
-    at_once = min(limits.prompts_at_once, len(tokens))
-    columns = limits.sizes.fit(REFERENCE, at_once, lambda size: tokens.map_microbatches(size, predict))
+    columns = limits.sizes.fit(REFERENCE, min(limits.prompts_at_once, len(tokens)), compute)
     if segments is not None:
         columns = {name: segments.join(x) for name, x in columns.items()}
     if "values" not in columns:
@@ -269,7 +275,7 @@ class Collector:
         num_bits = 16 if self.placement.reduced_precision else 32
         if not self.is_measured:
             checks.check_type(reference, num_bits)
-        with self.world.fail_together(), self.placement.rollout():
+        with self.world.fail_together(), self.placement.rollout(), self.models.policy.keep_head():
             rollout = make_rollout()
             predictions = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
             checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)

@@ -112,7 +112,8 @@ class PPOUpdate:
         asked = min(self.config.per_device_microbatch_size, max(len(rows), 1))
         add_gradient = partial(self.add_gradient, rollout, rows, num_tokens, is_first)
         waits = not all(engine.can_start_over for engine in self.engines.values())
-        microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
+        with self.placement.models.policy.keep_head():
+            microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
         with rollout.clock.measure("optimizer"):
             norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
             *numbers, norms = read(*statistics, norms_before_clipping)

@@ -8,6 +8,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.models import packing
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.responder import Responder
@@ -161,3 +162,34 @@ def test_a_plan_that_the_host_makes_needs_no_wait():
             for name in ("logprobs", "entropy", "values"):
                 theirs = getattr(expected, name)[rows.inner, columns]
                 torch.testing.assert_close(getattr(predictions, name).inner, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["qwen2", "mistral"])
+def test_layers_share_one_bias_a_step_and_never_ask_for_grouped_heads(shape, monkeypatch):
+    """A bool mask would become a bias in every layer; with a mask, `enable_gqa` takes the kernel that holds all scores."""
+    calls = []
+
+    def recording(*inputs, **options):
+        calls.append(options)
+        return attention(*inputs, **options)
+
+    attention = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(packing, "scaled_dot_product_attention", recording)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recording)
+    policy = new_policy(shape)
+    assert policy.has_plain_head  # it has been tried
+    layers = policy.lm.config.num_hidden_layers
+    calls.clear()
+    answer(policy, Sampling(4))
+    steps = [x.get("attn_mask") for x in calls][-3 * layers :]
+    for number, bias in enumerate(steps):
+        assert (bias is steps[number - 1]) == (number % layers > 0)
+        assert bias.dtype == torch.float32
+        assert not any(step % 16 for step in bias.stride()[:-1])  # else a GPU's kernel copies it in each layer
+    padded = new_policy(shape)
+    padded.lm.set_attn_implementation("sdpa")
+    calls.clear()
+    answer(padded, Sampling(4))  # by the library
+    masked = [x for x in calls if x["attn_mask"] is not None]
+    assert len(masked) == 4 * layers
+    assert not any(x.get("enable_gqa") for x in masked)

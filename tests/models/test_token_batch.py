@@ -136,8 +136,8 @@ def test_a_shared_prompt_by_hand():
     assert (whole.tokens, whole.place.tolist(), whole.seen) == (slice(0, 3), [0, 1, 2], None)
     assert (ends.tokens, ends.place.tolist(), ends.before.tolist()) == (slice(3, 6), [0, 2, 3], [2, 1])
     assert ends.seen.tolist() == [0, 1, 3, 2, 4, 5]  # row 2 feeds no token of its response
-    assert ends.mask(None).int().tolist() == [[[[1, 1, 1], [1, 1, 1]]], [[[1, 1, 0], [1, 1, 1]]]]
-    assert ends.mask(2).int().tolist() == [[[[0, 1, 1], [0, 0, 1]]], [[[1, 1, 0], [0, 1, 1]]]]
+    assert ends.bias(None, torch.float32).exp().int().tolist() == [[[[1, 1, 1], [1, 1, 1]]], [[[1, 1, 0], [1, 1, 1]]]]
+    assert ends.bias(2, torch.float32).exp().int().tolist() == [[[[0, 1, 1], [0, 0, 1]]], [[[1, 1, 0], [0, 1, 1]]]]
     assert packed.pad(packed.ids).tolist() == [[11, 12, 31], [21, 41, 42], [11, 12, 0]]
 
 

@@ -1,0 +1,109 @@
+"""The output embedding under autocast: its matrix is converted to 16 bits once, not for every chunk of logits.
+
+A frozen matrix keeps its copy; a trained one has it inside `keep_copy`, where nothing changes the weights, else for one pass.
+
+K positions, H hidden width, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from rlhf_dialog.models.cpu_linear import OneDNNLinear
+
+
+@dataclass
+class Kept:
+    """The copy of a matrix in the `state` that it was in, and how many `keep_copy` are open."""
+
+    contexts: int = 0
+    state: tuple[Any, ...] = ()
+    copy: Tensor | None = None
+
+
+_kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
+
+
+def has_copy(head: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether autocast to `dtype` would convert the matrix of the head, and all of it is here.
+
+    Parts of ZeRO 3 or FSDP2, which they gather in the module's own forward, are left to autocast.
+    """
+    if type(head) not in (nn.Linear, OneDNNLinear):
+        return False
+    weight: Any = head.weight
+    is_part = hasattr(weight, "ds_id") or hasattr(weight, "device_mesh")
+    return not is_part and weight.dtype not in (dtype, torch.float64)
+
+
+def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:
+    """The matrix (V, H) of the head in `dtype`, without a gradient."""
+    weight: Any = head.weight
+    kept = _kept.setdefault(head, Kept())
+    state = (id(weight), weight._version, weight.data_ptr(), weight.device, dtype)
+    stays = kept.contexts > 0 or not weight.requires_grad
+    if stays and kept.copy is not None and kept.state == state:
+        return kept.copy
+    copy: Tensor = weight.detach().to(dtype)
+    if stays:
+        kept.state, kept.copy = state, copy
+    return copy
+
+
+@contextmanager
+def keep_copy(head: nn.Module) -> Iterator[None]:
+    """Inside the block the matrix is converted at its first use only; nothing may change the weights there."""
+    kept = _kept.setdefault(head, Kept())
+    _drop_trained(head, kept)
+    kept.contexts += 1
+    try:
+        yield
+    finally:
+        kept.contexts -= 1
+        _drop_trained(head, kept)
+
+
+def _drop_trained(head: Any, kept: Kept) -> None:
+    if not kept.contexts and head.weight.requires_grad:
+        kept.state, kept.copy = (), None
+
+
+def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:
+    """The logits (K, V) of x (K, H) by the copy; the gradient reaches the weight itself."""
+    x = x.to(copy.dtype)
+    bias = None if head.bias is None else head.bias.to(copy.dtype)
+    if torch.is_grad_enabled() and head.weight.requires_grad:
+        return Product.apply(x, copy, bias, head.weight)  # type: ignore[no-any-return]
+    return linear(x, copy, bias)
+
+
+class Product(torch.autograd.Function):
+    """`x @ copy.T + bias`, whose gradient of the copy is that of `weight`, in the type of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, copy)
+        ctx.dtype = weight.dtype
+        return linear(x, copy, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, copy = ctx.saved_tensors
+        to_x = gradient @ copy if ctx.needs_input_grad[0] else None
+        to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
+        return to_x, None, to_bias, multiply_wide(gradient.t(), x, ctx.dtype)
+
+
+def multiply_wide(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """`a @ b` in `dtype`; a GPU that has added up in float32 does not round 16-bit factors' product."""
+    if a.is_cuda and dtype == torch.float32 != a.dtype and "dtype" in torch.ops.aten.mm.overloads():
+        return torch.mm(a, b, out_dtype=dtype)
+    return (a @ b).to(dtype)

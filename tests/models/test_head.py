@@ -1,0 +1,226 @@
+"""The head under autocast: how often its matrix is converted, its gradient against float64, and the size of a chunk of logits."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.metrics.nlp import VecInfo
+from rlhf_dialog.models import head as head_module
+from rlhf_dialog.models import lora
+from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
+from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.policy import Policy, logits_at_once, teacher_forced
+from rlhf_dialog.training import rollout as rollout_module
+from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.plain import new_case
+from tests.parts.pretended_gpu import CUDA, pretended_gpu
+from tests.parts.saved_models import CPU, save
+from tests.parts.tiny import gpt2, llama
+from tests.parts.trainers import PROMPTS, Places, settings
+
+MODELS = {"tied": lambda: gpt2(n_layer=1, n_embd=16), "untied": lambda: llama(tie_word_embeddings=False)}
+SIZES = {
+    "rollout_batch_size": 4,
+    "num_mini_batch": 2,
+    "ppo_epoch": 1,
+    "per_device_microbatch_size": 1,
+    "max_new_tokens": 4,
+}
+
+
+class Conversions(TorchDispatchMode):
+    """Counts the changes of type of tensors of as many numbers as a matrix (V, H)."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.shapes, self.count = {tuple(weight.shape), tuple(weight.shape[::-1])}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        dtype = (kwargs or {}).get("dtype")
+        if func.overloadpacket.__name__ == "_to_copy" and dtype not in (None, args[0].dtype):
+            self.count += tuple(args[0].shape) in self.shapes
+        return func(*args, **(kwargs or {}))
+
+
+def converted_in_iterations(path, monkeypatch, **keys):
+    """Conversions in each of two iterations on the pretended GPU in bf16: two steps of two microbatches of several chunks."""
+    config = settings(model_path=path, precision="bf16", **SIZES, **keys)
+    models = load_models(config, CPU)
+    models.policy.lm.generation_config.eos_token_id = 0
+    monkeypatch.setattr(policy_module, "logits_at_once", lambda device: 2 * 300)
+    with pretended_gpu():
+        for module in filter(None, (models.policy, models.critic, models.ref_policy)):
+            module.to(CUDA)
+        trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=CUDA))
+        counts = []
+        for _ in range(2):
+            with Conversions(models.policy.lm.get_output_embeddings().weight) as found:
+                trainer.step()
+            counts.append(found.count)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["tied", pytest.param("untied", marks=pytest.mark.thorough)])
+def test_a_trained_head_is_converted_once_a_step(tmp_path, kind, monkeypatch):
+    """And once for the rollout; the reference's head, and what the first iteration measures, are converted in the first one."""
+    path = save(tmp_path, MODELS[kind]())
+    _, later = converted_in_iterations(path, monkeypatch)
+    assert later == 1 + 2
+
+
+@pytest.mark.parametrize("keys", [{"top_k": 20}, pytest.param({"kl_in": "loss"}, marks=pytest.mark.thorough)])
+def test_a_frozen_head_is_converted_once(tmp_path, keys, monkeypatch):
+    """That of LoRA's base, in which policy, critic and reference share it."""
+    first, later = converted_in_iterations(
+        save(tmp_path, MODELS["tied"]()), monkeypatch, use_lora=True, lora_r=2, use_share_model=False, **keys
+    )
+    assert later == 0
+    assert 1 <= first <= 1 + 2 + 2 * 4  # the trial of the head twice; rows computed alone, with and without padding
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_adapters_are_switched_once_a_pass(tmp_path, share, monkeypatch):
+    """Off for the reference and on again, whatever the number of microbatches, and so for a critic with its own."""
+    config = settings(model_path=save(tmp_path, MODELS["tied"]()), use_lora=True, use_share_model=share, **SIZES)
+    trainer = PPOTrainer(config, load_models(config, CPU), PROMPTS, Places(), VecInfo(), World())
+    switches, passes = [], []
+    select, predict = lora._select, rollout_module.predict_columns
+    monkeypatch.setattr(lora, "_select", lambda *args: switches.append(1) or select(*args))
+
+    def counting(*args, **options):
+        switches.clear()
+        result = predict(*args, **options)
+        passes.append(len(switches))
+        return result
+
+    monkeypatch.setattr(rollout_module, "predict_columns", counting)
+    trainer.step()
+    assert passes == [2 if share else 4]
+
+
+def gradients(x, weight, bias, sizes, compute):
+    """Those of a head in chunks of `sizes` rows, for fixed gradients of the logits."""
+    torch.manual_seed(1)
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias is not None).to(weight.device, weight.dtype)
+    head.weight.data.copy_(weight)
+    if bias is not None:
+        head.bias.data.copy_(bias)
+    inputs = x.clone().requires_grad_()
+    for rows in inputs.split(sizes):
+        logits = compute(head, rows)
+        logits.backward(torch.randn(logits.shape).bfloat16().to(logits.device, logits.dtype))
+    return [inputs.grad, *(p.grad for p in head.parameters())]
+
+
+def by_copy(head, rows):
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.bfloat16
+    return multiply(head, get_copy(head, dtype), rows)
+
+
+def by_autocast(head, rows):
+    with torch.autocast("cpu", torch.bfloat16, enabled=rows.dtype != torch.float64):
+        return head(rows)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_in_float64_the_gradient_is_that_of_plain_torch(with_bias):
+    torch.manual_seed(0)
+    x, weight = torch.randn(50, 24, dtype=torch.float64), torch.randn(90, 24, dtype=torch.float64)
+    bias = torch.randn(90, dtype=torch.float64) if with_bias else None
+    found, expected = (gradients(x, weight, bias, 13, way) for way in (by_copy, by_autocast))
+    assert len(found) == len(expected) == 2 + with_bias
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_in_bfloat16_the_error_against_float64_is_not_larger_than_by_autocast(on_gpu):
+    """On a GPU, whose products stay float32, it is a tenth: the factors are rounded alike, the sums are not."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(520, 24).bfloat16().float(), torch.randn(90, 24).bfloat16().float()
+    exact = [gradients(x.double(), weight.double(), None, size, by_autocast)[1] for size in (520, 130)]
+    before = gradients(x, weight, None, 130, by_autocast)[1]
+    if on_gpu:
+        with pretended_gpu():
+            after = [gradients(x.to(CUDA), weight.to(CUDA), None, 520, by_copy)[1].cpu()]
+    else:
+        after = [gradients(x, weight, None, size, by_copy)[1] for size in (520, 130)]
+    for found, wanted in zip(after, exact, strict=False):
+        assert (found - wanted).norm() <= (before - exact[1]).norm() * (0.1 if on_gpu else 1)
+
+
+def test_predictions_and_gradients_are_those_of_autocast(monkeypatch):
+    """In chunks, which are computed again on the way back; by autocast nothing is copied."""
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 5 * 300)
+    found, policy, case = [], Policy(gpt2(), with_value_head=True, use_amp=True).eval(), new_case(3)
+    for copied in (True, False):
+        monkeypatch.setattr(policy_module, "has_copy", has_copy if copied else lambda *_: False)
+        policy.zero_grad()
+        result = teacher_forced(policy, case.tokens, 0.8)
+        (result.logprobs.sum() + result.entropy.sum()).backward()
+        found.append([result.logprobs, result.entropy, *(p.grad for p in policy.lm.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+    assert torch.equal(found[0][0], found[1][0])
+
+
+def test_a_copy_is_never_older_than_its_weight():
+    head = nn.Linear(3, 5, bias=False)
+    before = get_copy(head, torch.bfloat16)
+    head.weight.data.add_(1)
+    assert not torch.equal(get_copy(head, torch.bfloat16), before)  # trained, and nothing keeps it
+    with keep_copy(head):
+        kept = get_copy(head, torch.bfloat16)
+        with keep_copy(head):
+            assert get_copy(head, torch.bfloat16) is kept
+        assert get_copy(head, torch.bfloat16) is kept
+    optimizer = torch.optim.AdamW(head.parameters(), lr=0.1, fused=True)  # which counts no version
+    head.weight.grad = torch.ones_like(head.weight)
+    optimizer.step()
+    with keep_copy(head):
+        assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
+    head.requires_grad_(False)
+    frozen = get_copy(head, torch.bfloat16)
+    assert get_copy(head, torch.bfloat16) is frozen
+    head.weight.add_(1)
+    assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
+    head.requires_grad_(True)
+    optimizer.step()
+    assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
+
+
+def test_what_is_left_to_autocast():
+    head = nn.Linear(3, 5)
+    assert has_copy(head, torch.bfloat16)
+    assert not has_copy(head.bfloat16(), torch.bfloat16)
+    assert not has_copy(nn.Linear(3, 5).double(), torch.bfloat16)
+    assert not has_copy(type("Other", (nn.Linear,), {})(3, 5), torch.bfloat16)
+    partitioned = nn.Linear(3, 5)
+    partitioned.weight.ds_id = 0
+    assert not has_copy(partitioned, torch.bfloat16)
+
+
+def test_a_head_that_is_gone_leaves_no_copy():
+    head = nn.Linear(3, 5).requires_grad_(False)
+    get_copy(head, torch.bfloat16)
+    count = len(head_module._kept)
+    del head
+    assert len(head_module._kept) == count - 1
+
+
+def test_chunks_of_logits_fill_a_gibibyte_where_there_is_room(monkeypatch):
+    """At least 64 MiB, as on a CPU; by hand: an eighth of what is free, a power of two."""
+    assert logits_at_once(CPU) == 2**24
+    with pretended_gpu():
+        assert logits_at_once(CUDA) == 2**28
+        assert math.ceil(4096 / (logits_at_once(CUDA) // 128_256)) <= 4
+        for free, size in ((9 << 30, 2**30), (7 << 30, 2**29), (5 << 30, 2**29), (600 << 20, 2**26), (0, 2**26)):
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 80 << 30))
+            assert logits_at_once(CUDA) == size // 4
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 8 << 30)  # held, but not in use
+        assert logits_at_once(CUDA) == 2**28
