@@ -18,6 +18,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
+export PYTHONDONTWRITEBYTECODE := # pytest's rewritten tests are kept: 15 seconds of each worker
 
 .PHONY: quickstart month smollm2 dailydialog test test-whole test-experiments test-all lint hooks bench docs pins site clean
 
@@ -41,8 +42,10 @@ dailydialog: .venv/installed
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
 
+# without the files that have no such mark: reading them takes as long as a dozen tests
 test-whole: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser" \
+		$$(grep -rLE --include="test_*.py" --exclude-dir=whole_runs "mark\.(whole_run|thorough)\b" tests | sed s/^/--ignore=/)
 
 test-experiments: .venv/installed-experiments
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments benchmarks
