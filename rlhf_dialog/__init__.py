@@ -1,6 +1,6 @@
 """RLHF fine-tuning for generative dialog language models. The names below are the public ones; each is imported when used.
 
-Import it before torch: it sets how long torch's waiting threads spin (`openmp`), which torch reads when it is imported.
+Import it before torch: it sets how long torch's waiting threads spin (`openmp`) and how its CUDA memory grows (`allocator`).
 """
 
 from importlib import import_module
@@ -9,8 +9,10 @@ from typing import Any
 from rlhf_dialog import wings
 from rlhf_dialog.config import registry
 from rlhf_dialog.distributed import openmp
+from rlhf_dialog.distributed.memory import allocator
 
 openmp.spin_briefly()
+allocator.grow_segments()
 registry.OFFERED.update({kind: wings.registered_ids(kind) for kind in ("environment", "policy", "baseline")})
 _HOME = {
     "BaseReward": "rewards.base",

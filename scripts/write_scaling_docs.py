@@ -4,6 +4,7 @@ python scripts/write_scaling_docs.py [--check]
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ MODELS = {
         vocab_size=50272,
         max_position_embeddings=2048,
         word_embed_proj_dim=2048,
+        dtype="float16",
         hidden_size=2048,
         num_hidden_layers=24,
         ffn_dim=8192,
@@ -36,6 +38,7 @@ MODELS = {
         num_hidden_layers=32,
         num_attention_heads=32,
         num_key_value_heads=8,
+        dtype="bfloat16",
     ),
 }
 RANK = 16  # the default of lora_r
@@ -48,9 +51,17 @@ ROWS = (
     ("3, offload", 1),
     ("3, offload", 8),
 )
-# as in nlp_ppo.yaml; its 256 responses are divided among the GPUs
+# as in nlp_ppo.yaml; its 256 responses are divided among the GPUs, and its minibatches have 16
 SETTING = MemorySetting(
-    rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
+    rows=256,
+    minibatch=16,
+    microbatch=16,
+    prompt=128,
+    response=20,
+    critic="shared",
+    precision="amp",
+    on_cuda=True,
+    packing=True,
 )
 STAGES: dict[str, dict[str, Any]] = {
     "0": {"zero_stage": 0},
@@ -84,7 +95,8 @@ def written() -> str:
 
 
 def setting_for(stage: str, gpus: int, rank: int) -> MemorySetting:
-    return replace(SETTING, rows=SETTING.rows // gpus, world_size=gpus, lora_rank=rank, **STAGES[stage])
+    shared = replace(SETTING, rows=SETTING.rows // gpus, minibatch=math.ceil(SETTING.step_rows / gpus))
+    return replace(shared, world_size=gpus, lora_rank=rank, narrows=stage == "0", **STAGES[stage])
 
 
 def rows(sizes: Sizes) -> Iterator[str]:

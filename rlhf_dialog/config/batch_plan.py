@@ -74,7 +74,7 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
 
 def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int) -> str:
     """One line for each of the numbers that people mix up."""
-    n, micro = config.num_responses_per_prompt, config.per_device_microbatch_size
+    n, micro = config.num_responses_per_prompt, config.microbatch_size
     least, most = prompts // world_size, math.ceil(prompts / world_size)
     each = f"{most} prompts each" if least == most else f"{least} or {most} prompts each"
     part = math.ceil(most * n / minibatches)

@@ -11,6 +11,7 @@ from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.settings import ChatKeys, ColumnsKey, DataKeys, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
 
+PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=10**6)]
@@ -145,11 +146,13 @@ class PPOKeys(Settings):
     )
     ppo_epoch: int = Field(5, ge=1, le=10**4, description="passes over each rollout")
     num_mini_batch: Count = Field(20, description="minibatches (optimizer steps) per pass; at most one per response")
-    per_device_microbatch_size: int = Field(
-        16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
+    per_device_microbatch_size: PartSize = Field(
+        "auto",
+        description="responses per forward pass; changes memory and speed, not the result; auto: the largest power of two that "
+        "fits on the GPU, 16 on a CPU",
     )
-    per_device_rollout_size: int = Field(
-        128, ge=1, description="responses generated at the same time; changes memory and speed, not the result"
+    per_device_rollout_size: PartSize = Field(
+        "auto", description="responses generated at the same time, likewise; auto on a CPU: 128"
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
@@ -347,6 +350,14 @@ class Config(
     @property
     def estimator(self) -> Estimator:
         return ESTIMATORS[self.advantage_estimator]
+
+    @property
+    def microbatch_size(self) -> int:
+        return 16 if self.per_device_microbatch_size == "auto" else self.per_device_microbatch_size
+
+    @property
+    def rollout_size(self) -> int:
+        return 128 if self.per_device_rollout_size == "auto" else self.per_device_rollout_size
 
     @property
     def asked_precision(self) -> Precision:

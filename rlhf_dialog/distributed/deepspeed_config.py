@@ -266,7 +266,7 @@ def _without_auto(node: Any) -> Any:
 def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, world_size: int) -> dict[str, Any]:
     """The document for `deepspeed.initialize`: the user's, with batch sizes in responses and the YAML's gradient limit."""
     part = math.ceil(math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt / plan.num_minibatches)
-    micro = min(config.per_device_microbatch_size, part)
+    micro = min(config.microbatch_size, part)
     rounds = math.ceil(part / micro)
     sizes = dict(zip(OURS, (micro * rounds * world_size, micro, rounds), strict=True))
     limit = config.max_grad_norm if config.use_max_grad_norm else 0.0

@@ -71,7 +71,7 @@ def _hash_file(path: Path) -> str:
 
 
 def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed go on in the precision and with the day with which it began, before its models are loaded.
+    """Let a run that is resumed keep the precision, the day and the sizes with which it began, before its models are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
     """
@@ -81,11 +81,12 @@ def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
             source = checkpoint.newest_checkpoint(checkpoints)
             if source is not None:
                 state = checkpoint.read_state(checkpoints, source)[1]
-                return state.get("settings", {}), state.get("identity", {})
-        return {}, {}
+                return state.get("settings", {}), state.get("identity", {}), state.get("part_sizes", {})
+        return {}, {}, {}
 
-    settings, identity_before = world.on_main(recorded_before)
+    settings, identity_before, sizes = world.on_main(recorded_before)
     kept = identity.begun_precision(config, settings) | identity.begun_day(config, identity_before)
+    kept |= identity.begun_sizes(config, sizes)
     for key, value in kept.items():
         setattr(config, key, value)
 

@@ -17,6 +17,7 @@ from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.memory.chosen_sizes import choose_sizes
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
@@ -50,6 +51,7 @@ class Parts:
     source: list[Dialogue] | Simulated
     validation: ValidationService | None
     memory: forecast.Forecast | None = None
+    sizes_are_chosen: bool = False  # by the forecast, so that they are tried
 
     @property
     def prompts(self) -> list[Dialogue]:
@@ -78,6 +80,7 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
     seed_rank(config.seed, world)
     batch_plan(config, world.size)
     check_placement(config, world.device)
+    sizes_are_chosen = choose_sizes(config, world, deepspeed_setting(config, world))
     setting = deepspeed_setting(config, world)
     memory = forecast.report_forecast(config, world.device, setting)  # before anything is loaded
     with world.fail_together():
@@ -88,7 +91,7 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
             source, validation = read(reward)
     if validation:
         world.on_main(validation.check)
-    return Parts(reward, vec_info, source, validation, memory)
+    return Parts(reward, vec_info, source, validation, memory, sizes_are_chosen)
 
 
 def report_size(trainer: PPOTrainer, parts: Parts) -> None:

@@ -31,7 +31,7 @@ NETWORK_KEYS = ("model_class", "critic_class")
 # compared by the resulting numbers
 BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")
 END_KEYS = ("total_time_steps", "max_iterations", "total_episodes")
-FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
+FREE_KEYS = ("per_device_microbatch_size", "per_device_rollout_size", "disable_cuda", "disable_wandb")
 KEPT_KEYS = {"kl_coef": "no effect: the controller continues with the value of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
 PRECISION_KEYS = ("precision", "use_amp", "amp_dtype")
@@ -134,6 +134,13 @@ def begun_day(config: Config, identity: Any) -> dict[str, Any]:
     """The day that the chat template of a run writes, from the `identity` of its checkpoint, where none is configured."""
     day = identity.get("date_string") if isinstance(identity, dict) else None
     return {} if day is None or config.date_string is not None else {"date_string": day}
+
+
+def begun_sizes(config: Config, sizes: Any) -> dict[str, Any]:
+    """The sizes of parts with which a run began, from the `part_sizes` of its checkpoint, where they are `auto`."""
+    asked = sizes.get("asked", []) if isinstance(sizes, dict) else []
+    before = dict(zip(("per_device_rollout_size", "per_device_microbatch_size"), asked, strict=False))
+    return {key: size for key, size in before.items() if getattr(config, key) == "auto"}
 
 
 def changed_settings(config: Config, then: Any) -> list[str]:

@@ -70,7 +70,7 @@ class PPOTrainer:
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
-            GenerationLimits(config.per_device_rollout_size, config.per_device_microbatch_size, sizes=self.sizes),
+            GenerationLimits(config.rollout_size, config.microbatch_size, sizes=self.sizes),
             config.context_size,
         )
         on_cpu = models.policy.lm.device.type == "cpu"
@@ -106,6 +106,7 @@ class PPOTrainer:
         fails, or after `max_skipped_steps` skipped optimizer steps in a row; RewardError when the reward fails.
         """
         config, iteration = self.config, self.iteration + 1
+        self.rollout = None  # its tensors go before the next one's come
         rollout = self.rollout = self.next_rollout(iteration, external)
         kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
         rewards = token_rewards(rollout, config, kl_coef, self.world)
@@ -166,7 +167,7 @@ class PPOTrainer:
 
     @property
     def asked_sizes(self) -> list[int]:
-        return [self.config.per_device_rollout_size, self.config.per_device_microbatch_size]
+        return [self.config.rollout_size, self.config.microbatch_size]
 
     def agree_on_sizes(self) -> None:
         """Let every rank take the smallest size that one of them had to take; all ranks call it."""

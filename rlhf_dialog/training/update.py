@@ -109,7 +109,7 @@ class PPOUpdate:
         """
         if num_tokens is None:
             num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
-        asked = min(self.config.per_device_microbatch_size, max(len(rows), 1))
+        asked = min(self.config.microbatch_size, max(len(rows), 1))
         add_gradient = partial(self.add_gradient, rollout, rows, num_tokens, is_first)
         waits = not all(engine.can_start_over for engine in self.engines.values())
         with self.placement.models.policy.keep_head():

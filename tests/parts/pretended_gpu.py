@@ -10,7 +10,8 @@ An operation on tensors of both devices raises the error of CUDA. `launches` are
 allocations start none, and one that starts several counts once. `waits` are the points at which the host stops until the device
 is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
 the devices, except `non_blocking` ones from or to pinned memory. `casts` are the launches that only change a dtype. All are
-counted by source line. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
+counted by source line. `memory` has the bytes of the storages that are alive, and their peak: what CUDA would allocate, without
+the workspaces of kernels. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
 gradient. Another thread can compute with the tensors, but not make new ones.
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import sys
 import sysconfig
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -61,6 +63,7 @@ class Counts:
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     casts: Counter[str] = field(default_factory=Counter)
+    memory: "Memory" = field(default_factory=lambda: Memory())
 
     @property
     def num_launches(self) -> int:
@@ -83,6 +86,31 @@ class Counts:
         """The totals and each wait, for people."""
         lines = [f"{self.num_launches} launches ({self.num_casts} casts), {self.num_waits} waits"]
         return "\n".join(lines + [f"{count:6d} {what}" for what, count in self.waits.most_common()])
+
+
+class Memory:
+    """The bytes of the device's storages that are alive, each counted once, and the most that were since `reset_peak`."""
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._storages: set[int] = set()
+
+    def reset_peak(self) -> None:
+        self.peak = self.live
+
+    def add(self, tensor: Tensor) -> None:
+        """Count the storage of a tensor until it is freed."""
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if address not in self._storages:
+            self._storages.add(address)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._free, address, size).atexit = False
+
+    def _free(self, address: int, size: int) -> None:
+        self._storages.discard(address)
+        self.live -= size
 
 
 _counts = Counts()  # of the context that is open
@@ -124,6 +152,7 @@ class GpuTensor(torch.Tensor):
             device=CPU,
         )
         made.inner = inner
+        _counts.memory.add(inner)
         return made
 
     @classmethod

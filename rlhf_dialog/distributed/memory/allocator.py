@@ -9,6 +9,12 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 PLANS = "64"  # number of matrix products of different shapes for which oneDNN keeps a plan
 
 
+def grow_segments() -> None:
+    """Let torch's CUDA allocator grow its segments, so that other sizes leave no holes; call it before torch is imported."""
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for the next tensor, instead of asking the kernel for new, cleared memory.
 

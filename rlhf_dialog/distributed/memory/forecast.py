@@ -4,8 +4,8 @@ All sizes are bytes. P prompt tokens, T response tokens, V vocabulary. The forec
 responses of `max_new_tokens`, so that most runs stay below it.
 
 Not counted: what importing the libraries takes (0.4 to 0.8 GiB of host memory, 0.3 to 0.6 GiB of a GPU for its context), what
-allocators keep between tensors, the buckets of DeepSpeed and DDP, the data set, the value head, METEOR's WordNet, the
-workspaces of matrix products, and the token ids that top-p keeps.
+allocators keep between tensors, the buckets of DeepSpeed and DDP, the data set, the value head, METEOR's WordNet, and the
+workspaces of matrix products.
 """
 
 import logging
@@ -29,11 +29,12 @@ from rlhf_dialog.distributed.memory.model_bytes import (
     model_sizes,
 )
 from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
+from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.pretrained import load_pretrained
 from rlhf_dialog.rewards.composite import model_paths
 
 logger = logging.getLogger(__name__)
-LOGITS_BUFFERS = 4  # the logits, their exponentials, the product of both for the entropy, a gradient
+LOOK_EVERY = 8  # tokens whose kept ids a filter holds as a mask
 MAX_LIVE_PARAMETERS = 10**9  # DeepSpeed's default of stage3_max_live_parameters
 PHASES = ("loading", "rollout", "scoring", "reward", "update", "optimizer step")
 TRAINING = PHASES[1:]
@@ -121,6 +122,7 @@ def forecast(
         items += _trained_items("critic", policy, policy.trunk, setting)
     if setting.holds_reference:
         items += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
+        items.append(Item("16-bit head of the reference", _frozen_head(reference, setting, HALF), TRAINING))
     kept = replace(setting, frozen_stage=setting.judge_stage, frozen_offload=setting.judge_offload)
     for name, judge in (judges or {}).items():
         items += _frozen(name, judge, 4, "reward", kept)
@@ -165,14 +167,16 @@ def _trained_items(name: str, sizes: Sizes, weights: int, setting: MemorySetting
     trained = trained_count(sizes, weights, setting)
     # a critic shares the base
     held = weights if not setting.lora_rank else trained + (weights if name == "policy" else 0)
+    narrow = narrow_count(sizes, setting, (setting.autocast_type,)) if setting.lora_rank and name == "policy" else 0
     state = (12 if stage or setting.precision == "half" else 8) * trained // (world if stage else 1)
     away = setting.offload_optimizer and stage >= 2
     gradients = (4 if away else width) * trained // (world if stage >= 2 else 1)
-    kept = width * held // (world if stage == 3 else 1)
+    kept = (width * held - 2 * narrow) // (world if stage == 3 else 1)
+    several = setting.update_rows < setting.step_rows or stage > 0  # see `_update`
     items = [
         Item(f"weights of the {name}", kept, (), setting.offload_param and stage == 3),
         Item(f"Adam's state of the {name}", state, TRAINING, setting.offload_optimizer and stage > 0),
-        Item(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
+        Item(f"gradients of the {name}", gradients, ("update", "optimizer step")[not several :], away),
     ]
     if stage == 3:
         live = min(held, MAX_LIVE_PARAMETERS) * width
@@ -182,9 +186,14 @@ def _trained_items(name: str, sizes: Sizes, weights: int, setting: MemorySetting
     return items
 
 
+def narrow_count(sizes: Sizes, setting: MemorySetting, types: tuple[torch.dtype, ...] = HALF) -> int:
+    """How many frozen weights stay in the 16 bits of their checkpoint, if that has one of the `types`."""
+    return sizes.linear + sizes.own_head if setting.narrows and sizes.checkpoint_type in types else 0
+
+
 def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: MemorySetting) -> list[Item]:
-    """Weights without gradients, `width` bytes each."""
-    whole = width * sizes.parameters
+    """Weights without gradients, `width` bytes each where they do not stay in 16 bits."""
+    whole = width * sizes.parameters - 2 * narrow_count(sizes, setting)
     if setting.frozen_stage == 3:
         partition = Item(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
         return [partition, Item(f"gathered parameters of the {name}", whole, IN_ROLLOUT)]
@@ -197,73 +206,120 @@ def _rollout(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
     read = min(setting.num_prompts(rows), setting.microbatch)
-    prompts = live_bytes(sizes, read * setting.prompt, setting.prompt, setting.float_bytes)
-    buffers = 8 if setting.filtered else 4  # a filter sorts: int64 indices and a sorted copy
+    lora = setting.lora_rank > 0
+    prompts = live_bytes(sizes, read * setting.prompt, setting.prompt, setting.float_bytes, lora)
+    logits, kept = rows * sizes.vocab, setting.kept_ids(sizes.vocab)
     features = setting.rows * setting.response * sizes.hidden * setting.float_bytes
+    support = 8 * setting.response * kept  # of a response
+    masks = logits * (LOOK_EVERY + 9) + rows * kept * 16  # of some tokens, and an order of one's ids
+    draw = max(logits * 4 * (8 if setting.filtered else 4), masks if kept else 0)  # a filter sorts: indices and a copy
+    exact_kl = features if setting.exact_kl else 0
     return [
+        Item("tokens", setting.rows * (8 * setting.prompt + 48 * setting.response), TRAINING),
         Item("cache of keys and values", cache, ("rollout",)),
-        Item("activations of the prompts", prompts, ("rollout",)),
-        Item("logits to draw from", rows * sizes.vocab * 4 * buffers, ("rollout",)),
+        _largest("rollout", Item("activations of the prompts", prompts), Item("logits to draw from", draw)),
         Item("hidden states for the unfiltered KL", features if setting.filtered else 0, ("rollout", "scoring")),
+        Item("hidden states of the reference for the exact KL", exact_kl, ("scoring", "update")),
+        Item("kept token ids", setting.rows * support, TRAINING),
+        Item("kept token ids while they grow", setting.rows * support, ("rollout",)),
         Item(
-            "hidden states of the reference for the exact KL",
-            features if setting.exact_kl else 0,
-            ("scoring", "update"),
+            "kept token ids of microbatches",
+            (setting.rows + min(setting.rows, setting.microbatch)) * support,
+            ("scoring",),
         ),
-        Item("kept token ids", setting.rows * setting.response * setting.top_k * 8),
+        Item("kept token ids of a minibatch", setting.step_rows * support, ("update", "optimizer step")),
+        Item("kept token ids of a microbatch", 2 * setting.update_rows * support, ("update",)),
         Item("bf16 copies of weights", _bf16_copies(sizes, setting), ("rollout",)),
+        Item(
+            "16-bit head of the policy", _frozen_head(sizes, setting, (setting.autocast_type,)) if lora else 0, TRAINING
+        ),
     ]
 
 
+def _largest(phase: str, *items: Item) -> Item:
+    """The largest of some items that are not there at the same time."""
+    return replace(max(items, key=lambda item: item.bytes), phases=(phase,))
+
+
 def _scoring(policy: Sizes, reference: Sizes, setting: MemorySetting) -> list[Item]:
-    """Passes over microbatches without gradients, one model after the other."""
+    """Passes over microbatches without gradients, one model after the other, each before its logits."""
     length, rows = setting.prompt + setting.response, min(setting.microbatch, setting.rows)
     tokens = setting.num_prompts(rows) * setting.prompt + rows * setting.response
     live = max(live_bytes(sizes, tokens, length, setting.float_bytes) for sizes in (policy, reference))
+    # the logits and what they are in fp32; with a filter, five tensors of both models for the unfiltered KL
+    logits = _logits(policy, setting, rows, 20 if setting.filtered else 4 + setting.converted_bytes)
+    copies = 0 if setting.lora_rank else _bf16_copies(policy, setting)
     return [
-        Item("activations without gradients", live, ("scoring",)),
-        Item("logits", _logits(policy, setting), ("scoring",)),
-        Item("bf16 copies of weights", _bf16_copies(policy, setting), ("scoring",)),
+        _largest("scoring", Item("activations without gradients", live), Item("logits", logits)),
+        Item("bf16 copies of weights", copies if setting.critic == "separate" else 0, ("scoring",)),
     ]
 
 
 def _update(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     """Passes over microbatches with gradients, and the temporary memory of the optimizer step.
 
-    On a GPU, torch's AdamW takes the root of all second moments at once; on a CPU, it uses two buffers of one parameter at a
-    time. A backward pass that adds to an existing gradient holds a second gradient, of one parameter at a time.
+    A backward pass that adds to an existing gradient holds a second gradient, of one parameter at a time.
     """
     length, trunks = setting.prompt + setting.response, 2 if setting.critic == "separate" else 1
-    rows = min(setting.microbatch, setting.rows)
+    rows = setting.update_rows
     prompts = setting.num_prompts(rows)
     keys = rows * length + (prompts * setting.prompt if prompts < rows else 0)
     # see packing.py
     explicit = setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
     trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
-    norm_bytes = 2 if setting.precision == "half" else 4
-    how = ForwardPass(setting.float_bytes, norm_bytes, setting.packing, setting.activation_checkpointing)
-    kept = kept_bytes(trunk, prompts * setting.prompt + rows * setting.response, length, how, keys)
+    how = ForwardPass(
+        setting.float_bytes,
+        2 if setting.precision == "half" else 4,
+        setting.packing,
+        setting.activation_checkpointing,
+        setting.lora_rank > 0,
+    )
+    tokens = prompts * setting.prompt + rows * setting.response
+    kept = kept_bytes(trunk, tokens, length, how, keys)
+    # computed again, one layer at a time, when the logits have gone
+    layer = kept_bytes(replace(trunk, layers=1), tokens, length, replace(how, checkpointing=False), keys)
+    layer = layer if setting.activation_checkpointing else 0
     trained = trained_count(sizes, sizes.parameters, setting)
-    largest = min(sizes.largest, trained)
-    temporaries = 4 * trained // (setting.world_size if setting.zero_stage else 1) if setting.on_cuda else 8 * largest
+    # DeepSpeed's copies of the gradient; torch's fused Adam takes none
+    temporaries = 4 * trained // setting.world_size if setting.zero_stage else 0
+    # in fp32 the logits, their exponentials and the slope of the entropy; in 16 bits the logits and a gradient
+    logits = _logits(sizes, setting, rows, 12 + 2 * setting.converted_bytes)
+    # those of a single microbatch come as its activations go
+    several = rows < setting.step_rows or setting.zero_stage > 0
+    second = setting.weight_bytes * min(sizes.largest, trained) if several else 0
+    gradients = 0 if several else setting.weight_bytes * trained * trunks - kept * trunks - logits
     return [
-        Item("activations", kept * trunks, ("update",)),
-        Item("logits", _logits(sizes, setting), ("update",)),
+        Item("gradients of the step, less the activations", max(gradients, 0), ("update",)),
+        Item("activations", (kept - layer) * trunks, ("update",)),
+        _largest(
+            "update", Item("activations of one layer", layer), Item("logits", logits), Item("a second gradient", second)
+        ),
         Item("bf16 copies of weights", _bf16_copies(sizes, setting) * trunks, ("update",)),
-        Item("a second gradient", setting.weight_bytes * largest, ("update",)),
         Item("temporaries of Adam", 0 if setting.offload_optimizer else temporaries, ("optimizer step",)),
     ]
 
 
-def _logits(sizes: Sizes, setting: MemorySetting) -> int:
-    rows = min(setting.microbatch, setting.rows)
-    return LOGITS_BUFFERS * min(rows * (setting.response + 1) * sizes.vocab * 4, setting.logits_chunk)
+def _logits(sizes: Sizes, setting: MemorySetting, rows: int, bytes_each: int) -> int:
+    return bytes_each * min(rows * setting.response * sizes.vocab, setting.logits_chunk // 4)
+
+
+def _frozen_head(sizes: Sizes, setting: MemorySetting, types: tuple[torch.dtype, ...]) -> int:
+    """The 16-bit copy of a frozen output embedding in fp32, which stays."""
+    is_narrow = sizes.own_head > 0 and narrow_count(sizes, setting, types) > 0
+    return 0 if is_narrow or setting.precision != "amp" or setting.zero_stage == 3 else 2 * sizes.embedding
 
 
 def _bf16_copies(sizes: Sizes, setting: MemorySetting) -> int:
-    """Autocast converts the weights of each linear layer once per forward and keeps the copies until the pass has ended."""
-    linears = sum(inputs * outputs for _, inputs, outputs in sizes.linears) + sizes.vocab * sizes.hidden
-    return 2 * linears if setting.precision == "amp" else 0
+    """Autocast's copies of the weights in fp32 of linear layers: the backward pass needs those of frozen ones too.
+
+    A frozen head's copy is `_frozen_head`.
+    """
+    if setting.precision != "amp":
+        return 0
+    if not setting.lora_rank:
+        return 2 * (sizes.linear + sizes.embedding)
+    frozen = 0 if narrow_count(sizes, setting, (setting.autocast_type,)) else sizes.linear
+    return 2 * (frozen + trained_count(sizes, 0, setting))
 
 
 def processes_here() -> int:
@@ -321,11 +377,14 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], sett
         "per_device_microbatch_size: 1": replace(setting, microbatch=1),
         f"max_prompt_length: {setting.prompt // 2}": replace(setting, prompt=setting.prompt // 2),
         f"max_new_tokens: {setting.response // 2}": replace(setting, response=setting.response // 2),
-        "rollout_batch_size: half as many": replace(setting, rows=math.ceil(setting.rows / 2)),
+        "rollout_batch_size: half as many": replace(
+            setting, rows=math.ceil(setting.rows / 2), minibatch=math.ceil(setting.step_rows / 2)
+        ),
     }
     totals = {name: forecast(*sizes, variant).total for name, variant in variants.items()}
     now = forecast(*sizes, setting).total
-    return [f"{name} (to {human(total)})" for name, total in sorted(totals.items(), key=lambda x: x[1]) if total < now]
+    helping = {name: total for name, total in totals.items() if total < 0.99 * now}
+    return [f"{name} (to {human(total)})" for name, total in sorted(helping.items(), key=lambda x: x[1])]
 
 
 def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, dict[str, Sizes]] | None:

@@ -37,6 +37,22 @@ class Sizes:
     mlp_floats: int = 2  # of I, kept by an MLP: input and output of a fused activation; see MLP_FLOATS; 4 with a gate
     norm_readers: int = 2  # linear layers that read the two norms of a layer; autocast converts for each of them
     explicit_attention: bool = False  # the model has no fused attention: the probabilities (H, L, L) are kept
+    checkpoint_type: torch.dtype = torch.float32  # of the weights on the disk, as config.json says
+
+    @property
+    def linear(self) -> int:
+        """Weights of the trunk's linear layers."""
+        return sum(inputs * outputs for _, inputs, outputs in self.linears)
+
+    @property
+    def own_head(self) -> int:
+        """Weights of an output embedding that is no input embedding."""
+        return self.parameters - self.trunk
+
+    @property
+    def embedding(self) -> int:
+        """Weights of an output embedding."""
+        return self.vocab * self.hidden
 
 
 def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
@@ -66,6 +82,7 @@ def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausa
         mlp_floats=4 if gated else max((MLP_FLOATS[kind] for kind in kinds & set(MLP_FLOATS)), default=2),
         norm_readers=(3 if names & {"q_proj", "query"} else 1) + (2 if gated else 1),
         explicit_attention=not getattr(model, "_supports_sdpa", False),
+        checkpoint_type=hf_config.dtype if isinstance(hf_config.dtype, torch.dtype) else torch.float32,
     )
 
 
@@ -106,6 +123,7 @@ class ForwardPass:
     )
     packed: bool = True
     checkpointing: bool = False  # of activations
+    lora: bool = False  # the base is frozen: a norm that is written out keeps its input alone
 
 
 def kept_bytes(sizes: Sizes, tokens: int, length: int, how: ForwardPass, keys: int | None = None) -> int:
@@ -119,7 +137,8 @@ def kept_bytes(sizes: Sizes, tokens: int, length: int, how: ForwardPass, keys: i
     and values in all rows, where these are more than the tokens, because rows share some.
     """
     outputs = sizes.norm_readers if how.float_bytes < how.norm_bytes else 2
-    norms = sizes.hidden * (2 * how.norm_bytes * (sizes.norm_floats - 1) + outputs * how.float_bytes)
+    norm_floats = 1 if how.lora else sizes.norm_floats - 1
+    norms = sizes.hidden * (2 * how.norm_bytes * norm_floats + outputs * how.float_bytes)
     width = sizes.heads * sizes.head_dim
     attention = 2 * width + (width if how.packed else 0)
     attention += sizes.heads * length if sizes.explicit_attention else 0
@@ -130,8 +149,11 @@ def kept_bytes(sizes: Sizes, tokens: int, length: int, how: ForwardPass, keys: i
     return sizes.layers * layer
 
 
-def live_bytes(sizes: Sizes, tokens: int, length: int, float_bytes: int = 4) -> int:
-    """Bytes held at once by a pass without gradients: the residual stream, a norm, and the attention or MLP of one layer."""
+def live_bytes(sizes: Sizes, tokens: int, length: int, float_bytes: int = 4, lora: bool = False) -> int:
+    """Bytes held at once by a pass without gradients: the residual stream, a norm, and the attention or MLP of one layer.
+
+    With `lora` an adapter reads the MLP's widest input in fp32.
+    """
     attention = 5 * sizes.heads * sizes.head_dim + (2 * sizes.heads * length if sizes.explicit_attention else 0)
-    mlp = min(sizes.mlp_floats, 4) * sizes.intermediate
+    mlp = (min(sizes.mlp_floats, 4) + (2 if lora and float_bytes == 2 else 0)) * sizes.intermediate
     return tokens * (3 * sizes.hidden * 4 + max(attention, mlp) * float_bytes)

@@ -12,6 +12,7 @@ from rlhf_dialog.distributed.memory.model_bytes import last_name
 from rlhf_dialog.models.precision import precision_of
 
 LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits
+NUCLEUS = 4096  # ids that top-p is taken to keep at most, of a large vocabulary
 CriticKind = Literal["none", "shared", "separate"]
 
 
@@ -27,7 +28,11 @@ class MemorySetting:
     critic: CriticKind = "shared"
     own_reference: bool = False  # ref_model is another model than model_path
     precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
+    minibatch: int | None = None  # responses of a step, of this process; None: all rows
+    autocast_type: torch.dtype = torch.bfloat16  # of amp
+    narrows: bool = False  # frozen linear weights keep the 16 bits of their checkpoint, see `models.precision.narrow`
     top_k: int = 0
+    top_p: float = 1.0
     filtered: bool = False  # top-k or top-p
     exact_kl: bool = False  # kl_in: loss
     rows_at_once: int = 128  # responses that are sampled side by side
@@ -52,6 +57,22 @@ class MemorySetting:
         return math.ceil(rows / self.responses_per_prompt) if self.packing else rows
 
     @property
+    def step_rows(self) -> int:
+        """Responses of one optimizer step, of this process."""
+        return self.rows if self.minibatch is None else self.minibatch
+
+    @property
+    def update_rows(self) -> int:
+        """Responses of one forward and backward pass."""
+        return min(self.microbatch, self.step_rows)
+
+    def kept_ids(self, vocab: int) -> int:
+        """How many token ids a filter keeps at the position where it keeps most."""
+        if self.top_p < 1:
+            return min(self.top_k or vocab, math.ceil(self.top_p * vocab), NUCLEUS)
+        return min(self.top_k, vocab)
+
+    @property
     def weight_bytes(self) -> int:
         return 2 if self.precision == "half" else 4
 
@@ -59,6 +80,11 @@ class MemorySetting:
     def float_bytes(self) -> int:
         """Bytes of one number in the inputs and outputs of linear layers."""
         return 4 if self.precision == "fp32" else 2
+
+    @property
+    def converted_bytes(self) -> int:
+        """Bytes of one logit before it is converted to fp32."""
+        return 0 if self.float_bytes == 4 else self.float_bytes
 
     @property
     def holds_reference(self) -> bool:
@@ -71,21 +97,27 @@ def memory_setting(config: Config, world_size: int = 1, on_cuda: bool = False) -
     batch = _find(config.reward_class.args, "batch_size")
     critic: CriticKind = "shared" if config.use_share_model else "separate"
     device = torch.device("cuda" if on_cuda else "cpu")
+    plan, precision = batch_plan(config), precision_of(config, device)
+    rows = math.ceil(plan.num_responses / world_size)
     return MemorySetting(
-        rows=math.ceil(batch_plan(config).num_responses / world_size),
-        microbatch=config.per_device_microbatch_size,
+        rows=rows,
+        minibatch=math.ceil(rows / plan.num_minibatches),
+        microbatch=config.microbatch_size,
         packing=config.packing,
-        rows_at_once=config.per_device_rollout_size,
+        rows_at_once=config.rollout_size,
         prompt=config.max_prompt_length,
         response=config.max_new_tokens,
         responses_per_prompt=config.num_responses_per_prompt,
         critic=critic if config.estimator.needs_critic else "none",
         own_reference=config.ref_model not in (None, config.model_path),
-        precision="fp32" if precision_of(config, device) == "fp32" else "amp",
+        precision="fp32" if precision == "fp32" else "amp",
+        autocast_type=torch.float16 if precision == "fp16" else torch.bfloat16,
+        narrows=on_cuda and precision != "fp32" and not (config.use_deepspeed or config.ref_ds_config),
         lora_rank=config.lora_r if config.use_lora else 0,
         lora_targets=tuple(last_name(target) for target in config.lora_target_modules or ()),
         activation_checkpointing=config.activation_checkpointing,
         top_k=config.top_k,
+        top_p=config.top_p,
         filtered=config.top_k > 0 or config.top_p < 1,
         exact_kl=config.kl_in == "loss",
         classifier_batch=batch if isinstance(batch, int) else 32,

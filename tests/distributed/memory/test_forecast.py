@@ -175,9 +175,13 @@ def test_cache_by_hand():
 
 
 def test_logits_are_bounded_by_their_chunk():
-    wide = replace(PLAIN, logits_chunk=10**12)
-    assert parts(forecast(BILLION, None, None, wide))["logits"] == 2 * 4 * (4 * 11 * 10_000 * 4)  # scoring and update
-    assert parts(forecast(BILLION, None, None, replace(PLAIN, logits_chunk=1000)))["logits"] == 2 * 4 * 1000
+    wide = replace(PLAIN, minibatch=4, logits_chunk=10**12)
+    few = replace(wide, logits_chunk=1000)
+    found = [
+        next(x.bytes for x in forecast(BILLION, None, None, setting).items_in("update") if x.name == "logits")
+        for setting in (wide, few)
+    ]
+    assert found == [3 * (4 * 10 * 10_000 * 4), 3 * 1000]
 
 
 def test_hidden_states_for_the_exact_kl_by_hand():
@@ -211,13 +215,14 @@ def test_passes_by_hand():
 
 
 def test_more_of_anything_needs_more():
-    base = forecast(BILLION, None, {"judge": BILLION}, replace(PLAIN, critic="separate"))
+    several = replace(PLAIN, rows=32)  # microbatches
+    base = forecast(BILLION, None, {"judge": BILLION}, replace(several, critic="separate"))
     for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
-        setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
+        setting = replace(several, critic="separate", **{key: 2 * (getattr(several, key) or 5)})
         more = forecast(BILLION, None, {"judge": BILLION}, setting)
         assert all(more.bytes_in(phase) >= base.bytes_in(phase) for phase in PHASES), key
         assert sum(map(more.bytes_in, PHASES)) > sum(map(base.bytes_in, PHASES)), key
-    checkpointed = forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True))
+    checkpointed = forecast(BILLION, None, None, replace(several, activation_checkpointing=True))
     assert checkpointed.bytes_in("update") < base.bytes_in("update")
 
 
@@ -234,7 +239,7 @@ def test_table():
     assert first.startswith("memory forecast per process, without libraries: 11.")
     assert first.endswith("GiB (in the update), and 11.18 GiB of host memory")
     assert always == "  always 7.45 GiB: weights of the policy 3.73 GiB, weights of the reference 3.73 GiB"
-    assert after == "  after loading 0.0 MiB: Adam's state of the policy 11.18 GiB of host memory"
+    assert after == "  after loading 0.0 MiB: Adam's state of the policy 11.18 GiB of host memory, tokens 0.0 MiB"
     assert [line.split()[0] for line in phases] == ["rollout", "scoring", "update", "optimizer"]
     assert "cache of keys and values 12.2 MiB" in phases[0]
     assert (human(1.5 * GIB), human(12 * MIB)) == ("1.50 GiB", "12.0 MiB")
@@ -319,7 +324,7 @@ def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
     assert len(warnings) == 1
     assert caplog.messages[0] == found.table()
     largest = f"{found.largest.name} {human(found.largest.bytes)}"
-    for words in (human(found.total), "in the update", "5.0 MiB are free on this machine", largest):
+    for words in (human(found.total), "in the rollout", "5.0 MiB are free on this machine", largest):
         assert words in warnings[0]
     assert "use_share_model: true (to" in warnings[0]
     caplog.clear()
@@ -340,7 +345,7 @@ def test_the_processes_of_this_machine_are_counted_with_each_launcher(monkeypatc
 
 
 def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
-    monkeypatch.setattr(forecast_module, "free_on_gpu", lambda device: 5 * MIB)
+    monkeypatch.setattr(forecast_module, "free_on_gpu", lambda device: MIB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     monkeypatch.setattr(forecast_module, "free_on_host", lambda: 10**12)
     found = report_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
