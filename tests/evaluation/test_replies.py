@@ -1,6 +1,11 @@
 """Replies: of an agent, without a model, and the references themselves."""
 
+import pytest
+
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation import divergence
+from rlhf_dialog.evaluation import replies as replies_module
+from rlhf_dialog.evaluation.divergence import kl_by_token
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import (
     baseline_replies,
@@ -11,10 +16,12 @@ from rlhf_dialog.evaluation.replies import (
 )
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.rewards import LengthMatch, Meteor
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.rewards import Intent, LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
 from tests.parts.evaluations import BASELINES
+from tests.parts.full_gpu import fill_gpu
 
 
 def test_the_texts_of_the_baselines(prompts, agent):
@@ -141,3 +148,23 @@ def test_a_word_that_is_said_twice_counts_twice():
 def test_only_the_last_turn_counts():
     asked = Dialogue(["Where is the bar?", "How much is it?"])
     assert nearest_replies([asked], TRAINING) == ["Free."]
+
+
+def test_an_evaluation_for_which_a_gpu_has_no_memory_is_made_in_smaller_parts(prompts, agent, classifier, monkeypatch):
+    """Replies, likelihood of references, KL and acts are those of smaller batches; the next batch begins with these."""
+    wanted, intent = generate_replies(agent, prompts, Sampling(7), 0, batch_size=8), Intent(str(classifier))
+    nll, kl = reference_nll(agent, prompts, batch_size=4), kl_by_token(agent, agent, wanted, batch_size=8)
+    acts, judges = measure(wanted, Judges(intent=intent)).points(), Judges(intent=intent)
+    monkeypatch.setattr(agent.limits.sizes, "rows", {})
+    fill_gpu(monkeypatch, Policy, "next_features", {2})
+    found = generate_replies(agent, prompts, Sampling(7), 0, batch_size=8)
+    assert [d.response for d in found.dialogues] == [d.response for d in wanted.dialogues]
+    calls = fill_gpu(monkeypatch, replies_module, "teacher_forced", {1})
+    assert reference_nll(agent, prompts, batch_size=8) == pytest.approx(nll)
+    assert len(calls) == 1 + len(prompts) // 8 * 2 + -(-(len(prompts) % 8) // 4)
+    fill_gpu(monkeypatch, divergence, "teacher_forced", {2})
+    assert kl_by_token(agent, agent, wanted, batch_size=8) == pytest.approx(kl, abs=1e-6, nan_ok=True)
+    fill_gpu(monkeypatch, Intent, "predict", {1})
+    assert measure(wanted, judges).points() == pytest.approx(acts, nan_ok=True)
+    assert judges.sizes.rows == {"intent": len(prompts) // 2}
+    assert agent.limits.sizes.rows == {"generation": 4, "evaluation": 2}
