@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import sys
 
 import pytest
@@ -147,18 +148,7 @@ def test_the_seed_decides_the_whole_file(script, runs, tmp_path):
 
 def test_sampling_options_are_used_and_written(script, runs, tmp_path):
     output = tmp_path / "e.json"
-    options = [
-        "--temperature",
-        "0.5",
-        "--top_k",
-        "20",
-        "--top_p",
-        "0.9",
-        "--min_new_tokens",
-        "4",
-        "--min_context_size",
-        "3",
-    ]
+    options = shlex.split("--temperature 0.5 --top_k 20 --top_p 0.9 --min_new_tokens 4 --min_context_size 3")
     assert script.main(["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "6", *options]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
     lengths = {"min_new_tokens": 4, "max_new_tokens": 9}

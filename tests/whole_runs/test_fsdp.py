@@ -1,6 +1,7 @@
 """FSDP2 in whole runs: what a resumed run has, also on another number of processes, and how ranks that fail end it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,7 @@ def codes(ended) -> list:
     [
         (
             3,
-            [
-                "--eval_interval",
-                "1",
-                "--eval_episodes",
-                "2",
-                "--max_new_tokens",
-                "40",
-                "--per_device_rollout_size",
-                "2",
-            ],
+            shlex.split("--eval_interval 1 --eval_episodes 2 --max_new_tokens 40 --per_device_rollout_size 2"),
         ),
         (2, ["--use_share_model", "true", "--kl_in", "loss"]),
         (2, ["--activation_checkpointing", "true"]),

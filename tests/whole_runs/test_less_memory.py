@@ -1,6 +1,7 @@
 """Whole runs with the keys that save memory: through main(), with exact resume, and the saved agent."""
 
 import logging
+import shlex
 import shutil
 
 import pytest
@@ -19,10 +20,7 @@ KINDS = {
     "lora": LORA,
     "lora, critic, fewer targets": [
         *LORA[:-1],
-        "false",
-        "--lora_target_modules",
-        "[c_attn]",
-        "--activation_checkpointing",
+        *shlex.split("false --lora_target_modules [c_attn] --activation_checkpointing"),
     ],
     "lora, fp16": [*LORA, "--use_amp", "--amp_dtype", "fp16"],
     "checkpointing": ["--activation_checkpointing"],

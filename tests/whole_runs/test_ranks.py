@@ -235,15 +235,8 @@ def launched(
 
 
 def test_torchrun(ppo, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "3",
-        "--master_port",
-        str(free_port()),
-    ]
+    options = f"-m torch.distributed.run --nproc_per_node 3 --master_port {free_port()}"
+    command = [sys.executable, *options.split()]
     more = {"eval_interval": 1, "eval_episodes": 5, "grace_seconds": 40}
     Path("ppo.yaml").write_text(yaml.safe_dump(yaml.safe_load(Path("ppo.yaml").read_text()) | more))
     ran = launched(tmp_path, command, 3)
@@ -261,18 +254,8 @@ def test_torchrun(ppo, tmp_path):
 def test_accelerate_launch(ppo, tmp_path):
     """Rank 1 fails: rank 0 says so, whichever of them the launcher ends first."""
     program = str(Path(sys.executable).with_name("accelerate"))
-    command = [
-        program,
-        "launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-    ]
-    command += ["--dynamo_backend", "no", "--main_process_port", str(free_port())]
+    answers = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+    command = [program, "launch", *answers.split(), "--main_process_port", str(free_port())]
     ran = launched(tmp_path, command, ACCELERATE_USE_CPU="true")
     assert ran.returncode == 0, ran.stderr
     assert [line["episodes"] for line in lines()] == [7, 14]

@@ -15,7 +15,7 @@ import pytest
 from tests.parts import tiny
 from tests.parts.processes import HANGING, environment, load_script, start_python
 
-hashes = load_script("tests/whole_runs/run_hashes.py")
+hashes = load_script("scripts/run_hashes.py")
 pytestmark = pytest.mark.thorough
 SERVER = """
 import json, os, signal, sys, traceback

@@ -207,16 +207,6 @@ def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path,
     assert same(weights(folder / "agent"), weights(whole / "agent"))
 
 
-def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
-    for name, lengths in (("parts", ("2", "4")), ("whole", ("4",))):
-        for i, length in enumerate(lengths):
-            resume = ["--resume"] if i else []
-            assert run("--experiment_name", name, "--max_iterations", length, *resume) == 0
-    runs = tmp_path / "run_results"
-    assert without_clocks(runs / "parts") == without_clocks(runs / "whole")
-    assert same(weights(runs / "parts" / "agent"), weights(runs / "whole" / "agent"))
-
-
 def test_a_damaged_checkpoint_is_the_users_error(run, refused, tmp_path):
     assert run() == 0
     checkpoints = tmp_path / "run_results" / "ppo" / "checkpoints"

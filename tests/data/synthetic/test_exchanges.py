@@ -5,7 +5,6 @@ import random
 import re
 import statistics
 from collections import Counter, defaultdict
-from itertools import pairwise
 
 import pytest
 
@@ -171,7 +170,7 @@ def test_a_line_reads_its_wordings_and_names_its_slots():
 @pytest.fixture(scope="module")
 def exchanges():
     rng = random.Random(3)
-    return [draw_exchange(rng) for _ in range(200)]
+    return [draw_exchange(rng) for _ in range(100)]
 
 
 def test_what_the_desk_answers_is_derived_and_attends(exchanges):
@@ -226,7 +225,7 @@ def pairs(pairs_exchanges):
 
 def test_the_desk_prefers_the_chosen_reply(pairs, pairs_exchanges):
     said = {(one.prompt, one.reply) for one in pairs_exchanges}
-    for pair in pairs:
+    for pair in pairs[:200]:
         assert (pair.prompt, pair.chosen) in said
         assert attends(pair.prompt, pair.chosen)
         assert not attends(pair.prompt, pair.rejected)
@@ -251,6 +250,6 @@ def test_a_line_of_json_holds_a_pair(pairs):
     assert found == {"prompt": [pairs[0].prompt], "chosen": pairs[0].chosen, "rejected": pairs[0].rejected}
 
 
-def test_the_same_seed_gives_the_same_pairs(pairs_exchanges, pairs):
-    assert [*pairs_of(pairs_exchanges, 400, random.Random(1))] == pairs
-    assert any(a != b for a, b in pairwise(pairs))
+def test_the_same_seed_gives_the_same_pairs(pairs_exchanges):
+    first, second, other = ([*pairs_of(pairs_exchanges, 20, random.Random(seed))] for seed in (1, 1, 2))
+    assert first == second != other

@@ -1,8 +1,8 @@
 """Fourteen short runs and the hashes of what they leave: shows whether a change of the code changed a number of any run.
 
-    python tests/whole_runs/run_hashes.py --compare       # with run_hashes.json beside this file; exit 1 if anything differs
-    python tests/whole_runs/run_hashes.py --compare FILE --only gae night
-    python tests/whole_runs/run_hashes.py --write [FILE]  # only from a commit whose numbers are known to be right
+    python scripts/run_hashes.py --compare       # with run_hashes.json beside this file; exit 1 if anything differs
+    python scripts/run_hashes.py --compare FILE --only gae night
+    python scripts/run_hashes.py --write [FILE]  # only from a commit whose numbers are known to be right
 
 Everything is started as a user does, in processes of its own, so that modules may move. Numbers depend on the processor and on
 the version of torch: hashes of another machine are not compared (exit 2) unless --anyway is given.
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 STORED = Path(__file__).with_suffix(".json")
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "fma")
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
@@ -120,8 +120,8 @@ class Run:
     ranks: int = 1
 
 
-def language_model(**settings: Any) -> Run:
-    return Run(("train_ppo.py --config {name}.yaml",), settings)
+def language_model(base: dict[str, Any], **settings: Any) -> Run:
+    return Run(("train_ppo.py --config {name}.yaml",), base | settings)
 
 
 def of_acts(policy: str, batchsz: int, epoch: int, **arguments: Any) -> Run:
@@ -134,13 +134,13 @@ def supervised(stage: str, **settings: Any) -> Run:
 
 
 RUNS = {
-    "gae": language_model(**SINGLE_TURN, advantage_estimator="gae", use_share_model=False),
+    "gae": language_model(SINGLE_TURN, advantage_estimator="gae", use_share_model=False),
     "rloo": language_model(
-        **SINGLE_TURN, advantage_estimator="rloo", num_responses_per_prompt=4, use_share_model=True, kl_target=0.1
+        SINGLE_TURN, advantage_estimator="rloo", num_responses_per_prompt=4, use_share_model=True, kl_target=0.1
     ),
-    "top_p": language_model(**SINGLE_TURN, advantage_estimator="gae", use_share_model=False, top_p=0.9, packing=False),
-    "environment": language_model(**LANGUAGE_MODEL, environment=RESTAURANT, credit="turn", use_share_model=False),
-    "lora": language_model(**SINGLE_TURN, use_lora=True, lora_r=4, lora_alpha=8, use_share_model=True),
+    "top_p": language_model(SINGLE_TURN, advantage_estimator="gae", use_share_model=False, top_p=0.9, packing=False),
+    "environment": language_model(LANGUAGE_MODEL, environment=RESTAURANT, credit="turn", use_share_model=False),
+    "lora": language_model(SINGLE_TURN, use_lora=True, lora_r=4, lora_alpha=8, use_share_model=True),
     "two_ranks": Run(("train_ppo.py --config {name}.yaml",), SINGLE_TURN, ranks=2),
     "ppo": of_acts("ppo", 200, 4, hidden_sizes=[16], minibatch_size=64),
     "gp_sarsa": of_acts("gp_sarsa", 100, 3),
