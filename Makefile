@@ -3,7 +3,8 @@
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
 # make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about 40 minutes)
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
-#                   the folder; a few hours on two cores, and the same command goes on where it was stopped
+#                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
+#                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
 # make test         install with the test tools, then the default tests: about three minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
@@ -36,8 +37,10 @@ smollm2: .venv/installed-smollm2
 		--judge '{id: EncoderSimilarity, args: {model: fetched/minilm}}' --output runs/chat_smollm2/evaluation.json
 
 SIZE ?= short
-dailydialog: .venv/installed
-	$(BIN)/python -m experiments.dailydialog --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE)
+PRETRAINED := $(findstring pretrained,$(SIZE))
+dailydialog: .venv/installed$(if $(PRETRAINED),-smollm2)
+	$(if $(PRETRAINED),$(BIN)/python -m experiments.smollm2 fetch $(if $(MODEL),,smollm2) minilm chitchat --output fetched)
+	$(BIN)/python -m experiments.dailydialog --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE) $(if $(MODEL),--model "$(MODEL)")
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.jobs import ROOT, Job
 from experiments.dailydialog.sizes import Keys
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.config.loading import override_all, read_yaml, shipped_folder
@@ -65,6 +65,23 @@ def audit(config: Path, judges: list[str], likelihood: Path | None, folder: Path
     options += ["--likelihood", str(likelihood)] if likelihood else []
     words_ = [*COMMAND, "audit", "--config", str(config), *options, "--output", str(output), *words]
     return Job("audit", words_, folder / "log.txt", output, codes=(0, 1))
+
+
+def benchmark(size: str, dtype: str, folder: Path) -> Job:
+    """Our benchmark with the settings of OpenRL's documentation, two iterations, into `folder`/benchmark.json."""
+    output = folder / "benchmark.json"
+    words = [
+        str(ROOT / "scripts/benchmark.py"),
+        "--workload",
+        "W",
+        "--size",
+        size,
+        "--dtype",
+        dtype,
+        "--iterations",
+        "2",
+    ]
+    return Job("benchmark", [*words, "--json", str(output)], folder / "log.txt", output)
 
 
 def program(name: str, plan: Path, log: Path, output: Path) -> Job:

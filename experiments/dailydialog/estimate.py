@@ -16,7 +16,6 @@ from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.scene import ESTIMATE, SIDE_BY_SIDE, Scene, cores
 from experiments.dailydialog.sizes import BIAS_RATES, FEWEST, RLOO, STEP, TEMPERATURES, Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.config.loading import read_yaml, shipped_folder
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.runs.metrics_file import read_metrics
 
@@ -41,7 +40,7 @@ def estimate(scene: Scene) -> None:
     use_amp, fast = has_bfloat16("avx512_bf16", "amx_bf16"), has_bfloat16("amx_bf16")
     plan: dict[str, Any] = {"use_amp": use_amp, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
     scene.plan = plan
-    trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in training.SUPERVISED}
+    trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in scene.size.supervised}
     agents = {agent.name: agent for agent in scene.size.agents}
     speeds = {
         name: kept(scene, f"ppo_{name}", partial(measured_ppo, scene, one))["speed"] for name, one in agents.items()
@@ -95,8 +94,8 @@ def measured_training(scene: Scene, stage: str) -> dict[str, float]:
     short: Keys = {"max_steps": steps} | ({"evals": 1} if stage == "sft" else {})
     job = training.supervised_job(scene, stage, folder, keys | short)
     ended = scene.run([job])[job.name]
-    yaml = read_yaml(shipped_folder("configs") / training.SUPERVISED[stage][1]) | keys
-    examples = _sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
+    yaml = training.yaml_of(scene, stage) | keys
+    examples = sequences(ended) if stage == "sft" else read_json(folder / "model/report.json")["num_train_pairs"]
     members = yaml.get("members", 1)
     all_steps = members * max(round(yaml["epochs"] * examples / yaml["batch_size"]), 1)
     seconds = ended.end - ended.start + step_seconds(ended) * (all_steps - steps * members)
@@ -142,7 +141,7 @@ def seconds_of_draws(scene: Scene, of_example: float, row: dict[str, float], slo
     return seconds | {stage: (count * whole + larger[stage]) / at_once for stage, count in counts.items()}
 
 
-def _sequences(ended: Ended) -> int:
+def sequences(ended: Ended) -> int:
     return next(int(match[1]) for _, line in ended.lines if (match := SEQUENCES.search(line)))
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from experiments.dailydialog.numbers import BLOCK, RowFile
+from experiments.dailydialog.pretrained import columns
 from experiments.dailydialog.sizes import BIAS_RATES, START
 from experiments.learned_bias import BiasTraining, learn_bias
 from rlhf_dialog.atomic_files import replace_json
@@ -43,8 +44,8 @@ BATCH = 64
 class Row(BaseModel):
     """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start, or of the model whose rows
     begin with the name `of`; the start with the mean logit `shift` of a model, or with a `learned` bias; the start at the
-    temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; or replies that were `said` without a
-    model, by their name in `baseline_replies`."""
+    temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; the start, `greedy`; or replies that were
+    `said` without a model, by their name in `baseline_replies`."""
 
     name: str
     kind: str
@@ -57,7 +58,11 @@ class Row(BaseModel):
 
 
 class Plan(BaseModel):
-    """What is measured, on what, with what. `config`: the YAML of the start, whose reward scores."""
+    """What is measured, on what, with what. `config`: the YAML of the start, whose reward scores.
+
+    `seed_columns`: also those of `pretrained.columns`, with the acts by `second_judge`; `match_prompts`: how many prompts choose
+    the temperature of a matched row; None: all.
+    """
 
     data: str
     split: str
@@ -74,6 +79,11 @@ class Plan(BaseModel):
     act_judge: str | None = None
     encoder: str | None = None
     language_model: str | None = None
+    seed_columns: bool = False
+    second_judge: str | None = None
+    top_k: int = 0
+    min_new_tokens: int = 0
+    match_prompts: int | None = None
 
 
 class Table:
@@ -123,7 +133,9 @@ class Table:
             return
         drawn = time.monotonic() - began
         measured = measure.measure(answers, self.judges)
-        if agent is not None and row.seed == 0:
+        if self.plan.seed_columns:
+            columns.add(measured, answers.dialogues, self.second_judge, self.plan.seed)
+        if agent is not None and row.seed == 0 and not self.plan.top_k:
             measured.per_prompt["kl"] = self.kl(agent, answers, kl_by_reply)
         if row.kind == "best":  # of independent draws
             moved = self.kl(self.agent(row) if row.model else self.start, answers, log_ratios)
@@ -139,13 +151,23 @@ class Table:
             return self.kept(row.name, lambda: self.best_of(row)), None
         if row.kind == "matched":
             return self.stored(row.name) or self.matched(row), None
+        if row.kind == "greedy":
+            return self.kept(row.name, lambda: self.drawn(replace(self.sampling(self.start), greedy=True))), None
         if row.kind == "shift":
             return self.kept(row.name, lambda: self.shifted(self.agent(row), row.seed)), None
         if row.kind == "learned":
             return self.kept(row.name, lambda: self.biased(self.learned_bias(row.seed), row.seed)), None
+        return self.kept(row.name, lambda: self.said[row.name]), None
+
+    @cached_property
+    def said(self) -> dict[str, Replies]:
+        """The replies that no model wrote."""
         training = [one for one in self.some_prompts("train") if one.reference]
-        every = replies.baseline_replies(self.prompts, training, self.start, self.plan.seed)
-        return self.kept(row.name, lambda: every[row.name]), None
+        return replies.baseline_replies(self.prompts, training, self.start, self.plan.seed)
+
+    @cached_property
+    def second_judge(self) -> Intent | None:
+        return Intent(self.plan.second_judge, precision="fp32") if self.plan.second_judge else None
 
     def agent(self, row: Row) -> ChatAgent:
         if row.model == self.plan.start:
@@ -156,7 +178,14 @@ class Table:
         return self.loaded[1]
 
     def sampling(self, agent: ChatAgent) -> Sampling:
-        return at_temperature(self.plan.temperature, agent.sampling)
+        sampling = at_temperature(self.plan.temperature, agent.sampling)
+        if not self.plan.top_k:
+            return sampling
+        return replace(sampling, top_k=self.plan.top_k, min_new_tokens=self.plan.min_new_tokens)
+
+    def drawn(self, sampling: Sampling) -> Replies:
+        """The start's replies with this sampling."""
+        return replies.generate_replies(self.start, self.prompts, sampling, 0, BATCH)
 
     def generate(self, agent: ChatAgent, seed: int) -> Replies:
         return replies.generate_replies(agent, self.prompts, self.sampling(agent), seed, BATCH)
@@ -190,13 +219,17 @@ class Table:
     def matched(self, row: Row) -> Replies | None:
         """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""
         wanted = np.mean([RowFile(self.folder, name).read()[f"{BLOCK}distinct_2"].mean() for name in row.like])
-        comparison = Comparison({"before": self.start}, self.prompts, Judges(), self.sampling(self.start), 0, BATCH)
+        prompts = replies.pick_prompts(self.prompts, self.plan.match_prompts, self.plan.seed)
+        comparison = Comparison({"before": self.start}, prompts, Judges(), self.sampling(self.start), 0, BATCH)
         match = comparison.match_distinct_2(float(wanted))
         if match is None:
             return None
         print(match.title, flush=True)
-        RowFile(self.folder, row.name).keep(match.answers)
-        return match.answers
+        answers = match.answers
+        if len(prompts) < len(self.prompts):
+            answers = self.drawn(replace(self.sampling(self.start), temperature=match.temperature))
+        RowFile(self.folder, row.name).keep(answers)
+        return answers
 
     def shifted(self, agent: ChatAgent, seed: int) -> Replies:
         """The start with the agent's mean logit shift, at the scale with the best score on validation prompts."""
@@ -232,10 +265,11 @@ class Table:
 
     @cached_property
     def chooser(self) -> Scorer:
-        """What chooses the best of several replies: the reward without the parts that read the reference."""
+        """What chooses the best of several replies: the reward without the parts that read the reference, if any is left."""
         scorer = self.judges.scorer
         assert scorer is not None
-        return replace(scorer, reward=WithoutNeeds(scorer.reward))
+        without = WithoutNeeds(scorer.reward)
+        return replace(scorer, reward=without) if without.parts else scorer
 
 
 def scorer_of(config: Config) -> Scorer:

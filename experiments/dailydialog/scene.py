@@ -11,7 +11,8 @@ from typing import Any
 from experiments.dailydialog import jobs
 from experiments.dailydialog.jobs import Ended, Job
 from experiments.dailydialog.record import done, fingerprint_of, versions
-from experiments.dailydialog.sizes import MINILM, SIZES, SMOLLM2, Keys, Size
+from experiments.dailydialog.sizes import MINILM, MODEL, SIZES, SMOLLM2, Keys, Size
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 
 ESTIMATE = "estimate"
@@ -20,13 +21,17 @@ SIDE_BY_SIDE = 2  # processes, one core each
 
 @dataclass
 class Scene:
-    """One data set in one folder. `minute`: gets the share of a stage that is done, about once a minute."""
+    """One data set in one folder. `minute`: gets the share of a stage that is done, about once a minute.
+
+    `chat_model`: the folder with which the pretrained sizes begin; None: the one of --fetched.
+    """
 
     data: Path
     work: Path
     size_name: str
     fetched: Path | None
     minute: Callable[[float], None]
+    chat_model: Path | None = None
 
     @property
     def size(self) -> Size:
@@ -43,6 +48,28 @@ class Scene:
         done(folder)
         tree: dict[str, Any] = read_json(folder / "estimate.json", end=f"; begin again with --again {ESTIMATE}")
         return tree
+
+    @cached_property
+    def model_hash(self) -> str:
+        return fingerprint_of(self.start(MODEL))
+
+    def start(self, name: str) -> Path:
+        """The folder with which a training begins: that of --model, or one of --fetched. Raises UserError where it is missing."""
+        folder = (
+            self.chat_model
+            if name == MODEL and self.chat_model
+            else self.pretrained(SMOLLM2 if name == MODEL else name)
+        )
+        if folder is None:
+            raise UserError(
+                f"--fetched: '{self.fetched}' has no {name}; fetch it with python -m experiments.smollm2 fetch"
+            )
+        return folder
+
+    @property
+    def dialogues(self) -> Path:
+        """Whole dialogues in other forms, of which the pretrained sizes learn."""
+        return self.folder(ESTIMATE) / "dialogues"
 
     def folder(self, stage: str) -> Path:
         return self.work / stage
@@ -61,7 +88,8 @@ class Scene:
 
     def common(self) -> dict[str, Any]:
         """What decides every stage."""
-        return {"size": self.size_name, "data": self.data_hash, "versions": versions()}
+        found = {"size": self.size_name, "data": self.data_hash, "versions": versions()}
+        return found | ({"model": self.model_hash} if self.size.pretrained else {})
 
     def judges(self) -> dict[str, bool]:
         """Which pretrained judges are there."""

@@ -1,6 +1,6 @@
 """What a run of each size changes in the shipped YAMLs, what it trains, and what it measures."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Keys = dict[str, Any]
@@ -16,8 +16,10 @@ SFT, RELEVANCE, ORDER, JUDGE, ACTS, PPO, CHAT = (
         "chat_smollm2",
     )
 )
+SEED_PPO, INTENT = "nlp_ppo.yaml", "intent_dailydialog_small.yaml"
 STEP, FEWEST = 10_000, 40_000  # tokens of PPO
-SMOLLM2, MINILM = "smollm2", "minilm"  # folders of --fetched
+SMOLLM2, MINILM, CHITCHAT = "smollm2", "minilm", "chitchat"  # folders of --fetched
+MODEL = "model"  # what --model names
 TEMPERATURES = (1.0, 0.7)
 COUNTS = (2, 4, 8)  # of the best of n
 BIAS_RATES = (0.05, 0.15)  # of a learned bias, which has fewer iterations here than at the quickstart
@@ -52,8 +54,36 @@ class Agent:
 
 
 @dataclass(frozen=True)
+class Training:
+    """A supervised stage: its command, the shipped YAML, and what is changed there.
+
+    `start`: the folder of --fetched that it begins with, or MODEL; None: from scratch. `data`: a folder of `Scene.dialogues`;
+    None: --data_path.
+    """
+
+    command: str
+    yaml: str
+    keys: Keys = field(default_factory=dict)
+    start: str | None = None
+    data: str | None = None
+
+
+SUPERVISED = {
+    "sft": Training("train-sft", SFT, {"patience": None}),
+    "relevance": Training("train-relevance-model", RELEVANCE),
+    "relevance_order": Training("train-relevance-model", ORDER),
+    "judge_convolution": Training("train-relevance-model", JUDGE),
+    "judge_bag": Training("train-relevance-model", JUDGE, {"architecture": "bag", "seed": 2}),
+    "act_judge": Training("train-intent-classifier", ACTS),
+}
+
+
+@dataclass(frozen=True)
 class Size:
-    """How large everything is; `small`: what is changed in the YAML of each stage, beside what the stage itself decides."""
+    """How large everything is; `small`: what is changed in the YAML of each stage, beside what the stage itself decides.
+
+    `pretrained`: whether its stages are those that begin with a pretrained chat model; what is below it is theirs alone.
+    """
 
     agents: tuple[Agent, ...]
     minutes: float | None  # of all runs of PPO, two side by side, which decide their tokens; None: all tokens
@@ -68,6 +98,16 @@ class Size:
     measured_prompts: int = 64
     audit: tuple[str, ...] = ()
     small: dict[str, Keys] = field(default_factory=dict)
+    supervised: dict[str, Training] = field(default_factory=lambda: SUPERVISED)
+    pretrained: bool = False
+    budgets: dict[str, float] = field(default_factory=dict)  # minutes of stages; a stage without: all of it
+    fewest_tokens: int = 0  # of a run of PPO, where they fit into LONGEST minutes
+    settings: tuple[Keys, ...] = ()  # of PPO A, of which validation chooses one
+    setting_tokens: int = 8_000  # of a run of each, at most
+    leak_dialogues: int = 200
+    chat_lines: int = 10
+    benchmark: str = "base"  # the size of our benchmark, which runs with the settings of OpenRL's documentation
+    always_whole: bool = False  # all agents, also without instructions for bfloat16
 
 
 def agents_of(estimators: tuple[str, ...]) -> tuple[Agent, ...]:
@@ -149,4 +189,123 @@ TINY = Size(
         "dpo": {"batch_size": 8},
     },
 )
-SIZES = {"short": SHORT, "full": FULL, "tiny": TINY}
+
+A, B = "ppo_a", "ppo_b"  # the reward of OpenRL's documentation, and the learned one
+LONGEST = 50.0  # minutes of a stage
+_POLICY: Keys = {
+    "turn_separator": "chat_template",
+    "context_size": 5,
+    "min_context_size": 5,  # the prompts of the published rows
+    "max_prompt_length": 192,
+    "max_new_tokens": 20,
+    "rollout_batch_size": 128,
+    "eval_interval": 0,
+}
+_SEED_KEYS: Keys = {
+    **_POLICY,
+    "num_mini_batch": 8,
+    "kl_rate": 0.5,
+}  # as 0.1 does, it would hardly move in so short a run
+
+
+def pretrained_agents(seeds: int, learned_seeds: int) -> tuple[Agent, ...]:
+    """PPO with the reward of OpenRL's documentation, and with the learned one."""
+    first = tuple(Agent(A, seed, SEED_PPO, _SEED_KEYS) for seed in range(seeds))
+    return first + tuple(Agent(B, seed, PPO, _POLICY) for seed in range(learned_seeds))
+
+
+_ENCODER: Keys = {"learning_rate": 5e-5}
+_WHOLE_TURNS: Keys = {"turn_separator": "chat_template", "context_size": 1000, "max_prompt_length": 512}
+_PRETRAINED_SUPERVISED = {
+    "sft": Training(
+        "train-sft",
+        SFT,
+        {
+            **_WHOLE_TURNS,
+            "patience": None,
+            "learning_rate": 2e-4,
+            "batch_size": 8,
+            "evals": 1,
+            "max_eval_prompts": 64,  # the stage measures the loss itself, in nats a word
+        },
+        MODEL,
+        "whole",
+    ),
+    "intent": Training("train-intent-classifier", INTENT, _ENCODER, MINILM),
+    "act_judge": SUPERVISED["act_judge"],
+    "act_judge_minilm": Training("train-intent-classifier", ACTS, {**_ENCODER, "seed": 2}, MINILM),
+    **{name: SUPERVISED[name] for name in ("relevance", "relevance_order", "judge_convolution", "judge_bag")},
+    "other_half": Training("train-sft", SFT, {"patience": None, "evals": 1}, data="judge_half"),
+}
+PRETRAINED = Size(
+    agents=pretrained_agents(3, 1),
+    minutes=None,
+    tokens=25_000,
+    fewest_tokens=15_000,
+    test_prompts=500,
+    validation_prompts=200,
+    pretrained_prompts=200,
+    draws=2,
+    bias_prompts=64,
+    bias_tokens=8_000,
+    measured_steps=4,
+    measured_prompts=16,
+    supervised=_PRETRAINED_SUPERVISED,
+    pretrained=True,
+    budgets={
+        "sft": 26,
+        "intent": 2.5,
+        "act_judge_minilm": 2.5,
+        "other_half": 6,
+        "settings": 9,
+        A: 36,
+        B: 13,
+        "test": 25,
+    },
+    settings=({"lr": 1e-5}, {"lr": 3e-5}),
+)
+PRETRAINED_FULL = replace(
+    PRETRAINED,
+    agents=pretrained_agents(3, 3),
+    tokens=100_000,
+    fewest_tokens=100_000,
+    test_prompts=1500,
+    budgets={},
+    bias_tokens=100_000,
+)
+PRETRAINED_TINY = replace(
+    PRETRAINED,
+    agents=pretrained_agents(2, 1),
+    tokens=100,
+    fewest_tokens=100,
+    test_prompts=24,
+    validation_prompts=12,
+    pretrained_prompts=12,
+    bias_prompts=8,
+    bias_tokens=40,
+    measured_steps=2,
+    measured_prompts=8,
+    budgets={},
+    setting_tokens=50,
+    leak_dialogues=8,
+    chat_lines=3,
+    benchmark="test",
+    always_whole=True,
+    small={
+        "sft": {"use_amp": False, "max_prompt_length": 128, "epochs": 0.2},
+        "intent": {"use_amp": False, "epochs": 0.2, "max_length": 32},
+        "act_judge_minilm": {"use_amp": False, "epochs": 0.2, "max_length": 32},
+        "other_half": {**TINY.small["sft"], "epochs": 0.5},
+        "ppo": {"rollout_batch_size": 16, "num_mini_batch": 2, "max_new_tokens": 6, "max_prompt_length": 96},
+        **{name: TINY.small[name] for name in ("relevance", "relevance_order", "act_judge")},
+        **{name: TINY.small[name] for name in ("judge_convolution", "judge_bag")},
+    },
+)
+SIZES = {
+    "short": SHORT,
+    "full": FULL,
+    "tiny": TINY,
+    "pretrained": PRETRAINED,
+    "pretrained_full": PRETRAINED_FULL,
+    "pretrained_tiny": PRETRAINED_TINY,
+}

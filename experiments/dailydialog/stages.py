@@ -96,10 +96,10 @@ STAGES = (
 NAMES = tuple(stage.name for stage in STAGES)
 
 
-def after(name: str) -> list[str]:
+def after(name: str, stages: tuple[Stage, ...] = STAGES) -> list[str]:
     """The stage and all that need it, at any distance."""
     names = [name]
-    for stage in STAGES:
+    for stage in stages:
         if set(stage.needs) & set(names):
             names.append(stage.name)
     return list(dict.fromkeys(names))

@@ -12,7 +12,7 @@ from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, differe
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.metrics.overlap import corpus_bleu
 
-POOLED_VALUES = {"judge_macro_f1": macro_f1, "sacrebleu": corpus_bleu}
+POOLED_VALUES = {"judge_macro_f1": macro_f1, "sacrebleu": corpus_bleu, "sacrebleu_eou": corpus_bleu}
 Arrays = dict[str, Any]
 
 

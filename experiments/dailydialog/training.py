@@ -11,20 +11,18 @@ from experiments.dailydialog.sizes import Agent, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import read_yaml, shipped_folder
 
-SUPERVISED: dict[str, tuple[str, str, Keys]] = {  # stage: the command, its YAML, what is changed there
-    "sft": ("train-sft", sizes.SFT, {"patience": None}),
-    "relevance": ("train-relevance-model", sizes.RELEVANCE, {}),
-    "relevance_order": ("train-relevance-model", sizes.ORDER, {}),
-    "judge_convolution": ("train-relevance-model", sizes.JUDGE, {}),
-    "judge_bag": ("train-relevance-model", sizes.JUDGE, {"architecture": "bag", "seed": 2}),
-    "act_judge": ("train-intent-classifier", sizes.ACTS, {}),
-}
 STAGE_OF = {  # a model in the YAML of PPO: the stage that makes it
     "runs/dailydialog_sft": "sft",
     "runs/dailydialog_relevance": "relevance",
     "runs/dailydialog_relevance_order": "relevance_order",
 }
-SLOW_AMP = ("sft", "act_judge")  # their YAMLs have use_amp, which is slow without instructions for bfloat16
+SLOW_AMP = (
+    "sft",
+    "act_judge",
+    "intent",
+    "act_judge_minilm",
+    "other_half",
+)  # their YAMLs have use_amp, which is slow without instructions for bfloat16
 DRAWS = 4  # to each training prompt
 KEPT = 1000  # checkpoints of the first run of PPO: all, of which some become points of a curve
 LOW_RATE = 1e-4  # of training on draws, a tenth of the SFT's
@@ -32,22 +30,28 @@ LOW_RATE = 1e-4  # of training on draws, a tenth of the SFT's
 
 def supervised_keys(scene: Scene, stage: str) -> Keys:
     """What is changed in the YAML, without paths."""
-    keys = SUPERVISED[stage][2]
+    keys = scene.size.supervised[stage].keys
     if stage in SLOW_AMP:
         keys = keys | {"use_amp": scene.plan["use_amp"]}
-    if stage == "sft":
-        keys = keys | {"epochs": scene.plan["epochs"]}
-    return keys | scene.small(stage)
+    epochs = scene.plan["epochs"] if scene.size.pretrained else {"sft": scene.plan["epochs"]}
+    return keys | ({"epochs": epochs[stage]} if stage in epochs else {}) | scene.small(stage)
 
 
 def supervised_job(scene: Scene, stage: str, folder: Path, keys: Keys) -> Job:
-    command, config, _ = SUPERVISED[stage]
-    return calls.supervised(command, config, keys | {"data_path": str(scene.data)}, folder)
+    trained = scene.size.supervised[stage]
+    data = scene.dialogues / trained.data if trained.data else scene.data
+    start = {"model_path": str(scene.start(trained.start))} if trained.start else {}
+    return calls.supervised(trained.command, trained.yaml, keys | {"data_path": str(data)} | start, folder)
+
+
+def yaml_of(scene: Scene, stage: str) -> Keys:
+    """The shipped YAML of a supervised stage."""
+    return read_yaml(shipped_folder("configs") / scene.size.supervised[stage].yaml)
 
 
 def supervised_settings(scene: Scene, stage: str) -> dict[str, Any]:
     """What decides a supervised stage."""
-    return {"yaml": read_yaml(shipped_folder("configs") / SUPERVISED[stage][1]), "keys": supervised_keys(scene, stage)}
+    return {"yaml": yaml_of(scene, stage), "keys": supervised_keys(scene, stage)}
 
 
 def train_supervised(scene: Scene, stage: str) -> None:

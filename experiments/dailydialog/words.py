@@ -37,6 +37,7 @@ def main(plan: Path) -> None:
     given = json.loads(plan.read_text(encoding="utf-8"))
     model = Path(given["model"])
     keys = json.loads((model / "training.json").read_text(encoding="utf-8"))["config"]
+    keys |= given.get("keys", {})
     settings = AgentSettings(**{name: keys[name] for name in READ})
     found: dict[str, Any] = nats_a_word(ChatAgent.load(model, settings=settings), keys["data_path"], keys)
     if given["pretrained"]:

@@ -43,3 +43,10 @@ def test_what_a_killed_training_left_is_removed(tmp_path):
     (tmp_path / "model").mkdir()
     calls.clear_partial(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_benchmark_writes_its_speed(tmp_path):
+    job = calls.benchmark("base", "bf16", tmp_path)
+    assert job.words[0].endswith("scripts/benchmark.py")
+    assert job.words[-2:] == ["--json", str(job.output)]
+    assert "bf16" in job.words

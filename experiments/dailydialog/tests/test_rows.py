@@ -1,6 +1,7 @@
 """The rows of a table: the numbers of `evaluate`, the distance from the start by hand, and what is kept."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -145,6 +146,52 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     monkeypatch.setattr(rows.Comparison, "match_distinct_2", lambda *_: None)
     table.make(rows.Row(**{**like, "name": "nowhere"}))
     assert not RowFile(made, "nowhere").is_there()
+
+
+def test_few_prompts_choose_the_temperature_of_all(world, made, monkeypatch, tmp_path):
+    table, asked = Table(plan(world, tmp_path, [], match_prompts=4)), []
+
+    def matched(comparison, wanted):
+        asked.extend(comparison.prompts)
+        return Match(0.6, wanted, wanted, None)
+
+    RowFile(tmp_path, "start_0").folder.mkdir(exist_ok=True)
+    shutil.copy(made / "start_0.npz", tmp_path)
+    monkeypatch.setattr(rows.Comparison, "match_distinct_2", matched)
+    table.make(rows.Row(name="matched", kind="matched", like=["start_0"]))
+    assert len(asked) == 4 < len(table.prompts)
+    sampling = rows.replace(table.sampling(table.start), temperature=0.6)
+    drawn = generate_replies(table.start, table.prompts, sampling, 0)
+    assert [one["response"] for one in RowFile(tmp_path, "matched").replies()] == [
+        one.response for one in drawn.dialogues
+    ]
+
+
+def test_greedy_and_the_published_sampling(world, tmp_path):
+    greedy = Table(plan(world, tmp_path / "one", [], temperature=1.0))
+    greedy.make(rows.Row(name="greedy", kind="greedy"))
+    for number, prompt in enumerate(greedy.prompts[:2]):
+        with torch.no_grad():
+            logits = greedy.start.policy.lm(
+                torch.tensor([greedy.start.encoder.encode_prompt(prompt.prompt_turns)])
+            ).logits
+        first = greedy.start.encoder.reply_text([int(logits[0, -1].argmax())])
+        assert RowFile(tmp_path / "one", "greedy").replies()[number]["response"].startswith(first)
+    filtered = Table(plan(world, tmp_path / "two", [], temperature=1.0, top_k=1, min_new_tokens=7))
+    filtered.make(rows.Row(**row(world, "start")))
+    said = RowFile(tmp_path / "two", "start_0")
+    assert {one["tokens"] for one in said.replies()} == {7}
+    assert "kl" not in said.read()  # of the filtered distribution it would be another number
+
+
+def test_a_reward_that_reads_references_alone_chooses_as_it_is(world, tmp_path):
+    config = yaml.safe_load((world / "reward.yaml").read_text()) | {"reward_class": {"id": "Meteor"}}
+    (tmp_path / "meteor.yaml").write_text(yaml.safe_dump(config))
+    assert (
+        Table(plan(world, tmp_path, [], config=str(tmp_path / "meteor.yaml"))).chooser.reward.name
+        == "meteor_exact_stem"
+    )
+    assert Table(plan(world, tmp_path, [])).chooser.reward.left_out == ["meteor_exact_stem"]
 
 
 def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):

@@ -16,20 +16,24 @@ PLAN = {"use_amp": False, "epochs": 2, "tokens": 100_000}
 def scene(request, tmp_path):
     (tmp_path / "fetched/smollm2").mkdir(parents=True)
     made = Scene(tmp_path / "data", tmp_path / "work", request.param, tmp_path / "fetched", print)
-    made.plan = PLAN
+    made.plan = PLAN | ({"epochs": {"sft": 2}} if made.size.pretrained else {})
     return made
 
 
+SMALL = tuple(name for name, size in SIZES.items() if not size.pretrained)
+
+
 def test_the_keys_of_supervised_stages_are_known(scene):
-    for stage, (command, yaml, _) in training.SUPERVISED.items():
+    for stage, trained in scene.size.supervised.items():
         keys = training.supervised_keys(scene, stage)
-        settings = load_settings(SCHEMAS[command], shipped_folder("configs") / yaml, dict(keys))
+        settings = load_settings(SCHEMAS[trained.command], shipped_folder("configs") / trained.yaml, dict(keys))
         assert {key: getattr(settings, key) for key in keys} == keys
     assert training.supervised_keys(scene, "sft")["patience"] is None
-    if scene.size_name != "tiny":
+    if "tiny" not in scene.size_name:
         assert training.supervised_keys(scene, "sft")["epochs"] == 2
 
 
+@pytest.mark.parametrize("scene", SMALL, indirect=True)
 def test_the_keys_of_ppo_are_known(scene, tmp_path):
     names = [agent.folder for agent in scene.size.agents]
     assert len(set(names)) == len(names)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.dailydialog import training
+from experiments.dailydialog import sizes, training
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import TINY
 
@@ -16,7 +16,7 @@ def scene(work, size="tiny"):
 def test_what_decides_names_no_folder(tmp_path):
     made = scene(tmp_path / "work")
     decides = [training.ppo_settings(made, agent) for agent in TINY.agents]
-    decides += [training.supervised_settings(made, stage) for stage in training.SUPERVISED]
+    decides += [training.supervised_settings(made, stage) for stage in sizes.SUPERVISED]
     assert str(tmp_path) not in str([*decides, training.draws_settings(made), training.dpo_settings(made)])
 
 

@@ -1,0 +1,193 @@
+"""Which rows the tables have, on validation and then on test. A and B: the runs of PPO."""
+
+from typing import Any
+
+from experiments.dailydialog import calls
+from experiments.dailydialog.jobs import Job
+from experiments.dailydialog.measuring import Rows, model_row
+from experiments.dailydialog.pretrained import training
+from experiments.dailydialog.record import done, hash_of
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import (
+    BEST,
+    BIAS_RATES,
+    CHITCHAT,
+    CHOSEN,
+    LEARNED,
+    MATCHED,
+    MINILM,
+    MODEL,
+    START,
+    A,
+    Agent,
+    B,
+)
+from experiments.dailydialog.systems import System
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import read_json
+
+GREEDY = "greedy"
+BEST_COUNTS = (2, 4)
+SAID_ONE = ("nearest_train_reply", "constant_reply", "long_constant_reply", "true_replies")  # of table 1
+SAID_TWO = ("nearest_train_reply", "random_reference", "true_replies")  # of table 2
+AT_ONE, AT_LOW, SEED_SAMPLING, TWO = "at_1", "at_0.7", "seed_sampling", "table_2"  # folders of the test stage
+SAMPLING = {"top_k": 20, "min_new_tokens": 2}  # of the published rows, at temperature 1
+MATCH_PROMPTS = 100
+MEASURED = ("sft", "settings", A, B)  # the stages that decide what is measured
+VALIDATED = (
+    *("meteor", "meteor_margin", "rouge1", "rouge1_margin", "rougeLsum", "sacrebleu"),
+    *("judge_accuracy", "judge_2_accuracy", "intent_accuracy", "score", "kl", "distinct_2", "mean_words", "copied_two"),
+)
+
+
+def drawn(name: str, draws: int) -> list[str]:
+    """The rows of several draws."""
+    return [f"{name}_{draw}" for draw in range(draws)]
+
+
+def start_rows(scene: Scene, draws: int) -> Rows:
+    return [model_row(START, scene.model("sft"), draw) for draw in range(draws)]
+
+
+def agent_rows(scene: Scene, some: list[Agent], draws: int) -> Rows:
+    """Every draw of these runs, each as its own YAML says."""
+    return [
+        model_row(agent.folder, folder / agent.folder / "agent", draw, str(folder / f"{agent.folder}.yaml"))
+        for agent in some
+        for folder in [training.agent_folder(scene, agent)]
+        for draw in range(draws)
+    ]
+
+
+def setting_rows(scene: Scene) -> Rows:
+    return start_rows(scene, 1) + agent_rows(scene, training.setting_agents(scene), 1)
+
+
+def best_rows() -> Rows:
+    return [{"name": f"{BEST}_{count}", "kind": "best", "count": count} for count in BEST_COUNTS]
+
+
+def matched_row(scene: Scene, name: str) -> Rows:
+    like = [f"{agent.folder}_0" for agent in training.agents(scene, name)]
+    return [{"name": MATCHED, "kind": "matched", "like": like}]
+
+
+def said_rows(names: tuple[str, ...]) -> Rows:
+    return [{"name": name, "kind": "said"} for name in names]
+
+
+def test_rows(scene: Scene) -> dict[str, Rows]:
+    """The rows of each folder of the test stage."""
+    draws, ours, learned = scene.size.draws, training.agents(scene, A), training.agents(scene, B)
+    first = start_rows(scene, draws) + agent_rows(scene, ours, draws)
+    first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), {"name": LEARNED, "kind": "learned"}]
+    found = {
+        AT_ONE: first + matched_row(scene, A) + said_rows(SAID_ONE),
+        AT_LOW: start_rows(scene, 1) + agent_rows(scene, ours + learned, 1),
+        SEED_SAMPLING: start_rows(scene, 1) + agent_rows(scene, ours, 1) + said_rows(("long_constant_reply",)),
+    }
+    if learned:
+        second = start_rows(scene, draws) + agent_rows(scene, learned, draws) + best_rows()
+        found[TWO] = second + matched_row(scene, B) + said_rows(SAID_TWO)
+    return found
+
+
+def table_job(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str, Any]) -> Job:
+    """The process that makes these rows in DIR/stage/name, with the columns of OpenRL's documentation."""
+    folder = scene.folder(stage)
+    plan: dict[str, Any] = {
+        "data": str(scene.data),
+        "seed": 0,
+        "temperature": 1.0,
+        "start": str(scene.model("sft")),
+        "folder": str(folder / name),
+        "bias_prompts": scene.size.bias_prompts,
+        "bias_tokens": scene.size.bias_tokens,
+        "match_prompts": MATCH_PROMPTS,
+        "act_judge": str(scene.model("act_judge")),
+        "second_judge": str(scene.model("act_judge_minilm")),
+        "seed_columns": True,
+        "rows": rows,
+    }
+    if "config" not in changes:
+        plan["config"] = str(training.reward_config(scene, folder, scene.size.agents[0]))
+    replace_json(folder / f"{name}.json", plan | changes)
+    return calls.program("rows", folder / f"{name}.json", folder / f"{name}.log", folder / name / "rows.json")
+
+
+def on_validation(scene: Scene) -> dict[str, Any]:
+    return {"split": "validation", "prompts": scene.size.validation_prompts}
+
+
+def validate(scene: Scene) -> None:
+    """Every run on validation, then `chosen.json`: what was chosen, before the test split is read."""
+    rows = start_rows(scene, 1) + agent_rows(scene, training.agents(scene), 1)
+    scene.run([table_job(scene, "validation", AT_ONE, rows, on_validation(scene))])
+    folder = scene.folder("validation") / AT_ONE
+    systems = {row["name"]: System.read(row["name"], folder, [[row["name"]]]) for row in rows}
+    numbers = {name: {metric: one.point(metric) for metric in VALIDATED} for name, one in systems.items()}
+    chosen: dict[str, Any] = {"configuration": configuration(scene), "setting": training.chosen_setting(scene)}
+    replace_json(scene.work / CHOSEN, chosen | {"floor": training.price_floor(scene), "validation": numbers})
+
+
+def configuration(scene: Scene) -> str:
+    """The hash of all that was trained."""
+    return hash_of({stage: done(scene.folder(stage))["hash"] for stage in MEASURED})
+
+
+def check_chosen(scene: Scene) -> None:
+    """Raises UserError where `chosen.json` is missing, or of other models."""
+    path = scene.work / CHOSEN
+    if not path.is_file():
+        raise UserError(f"{path}: is not there, and the test split is read after it alone; run --again validation")
+    if read_json(path, end="; run --again validation", shape=dict[str, Any])["configuration"] != configuration(scene):
+        raise UserError(f"{path}: is of other models than those in {scene.work}; run --again validation")
+
+
+def test(scene: Scene) -> None:
+    """The rows of test. Raises UserError as `check_chosen`."""
+    check_chosen(scene)
+    split: dict[str, Any] = {"split": "test", "prompts": scene.plan["test_prompts"]}
+    changes: dict[str, dict[str, Any]] = {AT_ONE: {}, AT_LOW: {"temperature": 0.7}, SEED_SAMPLING: dict(SAMPLING)}
+    changes[TWO] = {"prompts": scene.size.pretrained_prompts, "seed_columns": False, **judges_of_two(scene)}
+    if learned := training.agents(scene, B):
+        changes[TWO]["config"] = str(training.reward_config(scene, scene.folder("test"), learned[0]))
+    jobs = [table_job(scene, "test", name, rows, split | changes[name]) for name, rows in test_rows(scene).items()]
+    scene.run(jobs)
+
+
+def judges_of_two(scene: Scene) -> dict[str, Any]:
+    """The judges of the learned reward: none of them has seen its half of the dialogues."""
+    return {
+        "relevance": [str(scene.model("judge_convolution")), str(scene.model("judge_bag"))],
+        "encoder": str(scene.start(MINILM)),
+        "language_model": str(scene.model("other_half")),
+    }
+
+
+def test_settings(scene: Scene) -> dict[str, Any]:
+    """What decides the test stage."""
+    size = scene.size
+    found = {"prompts": scene.plan["test_prompts"], "draws": size.draws, "few": size.pretrained_prompts}
+    return found | {"bias_tokens": size.bias_tokens, "match_prompts": MATCH_PROMPTS, "bias_rates": list(BIAS_RATES)}
+
+
+def find_leaks(scene: Scene) -> None:
+    """How likely the start finds test dialogues that it should never have seen. Raises UserError as `check_chosen`."""
+    check_chosen(scene)
+    plan: dict[str, Any] = {"model": str(scene.start(MODEL)), "chitchat": str(scene.start(CHITCHAT)), "seed": 0}
+    plan |= {"dialogues": scene.size.leak_dialogues, "max_new_tokens": training.policy_keys(scene)["max_new_tokens"]}
+    scene.run([training.read_model(scene, "leak", "pretrained.leak", plan)])
+
+
+def chat(scene: Scene) -> None:
+    """Lines of other people, answered by SFT, A and B."""
+    models = {"SFT": str(scene.model("sft"))}
+    for name in (A, B):
+        for agent in training.agents(scene, name)[:1]:
+            models[name] = str(training.agent_folder(scene, agent) / agent.folder / "agent")
+    config = training.reward_config(scene, scene.folder("chat"), scene.size.agents[0])
+    plan: dict[str, Any] = {"chitchat": str(scene.start(CHITCHAT)), "models": models, "config": str(config)}
+    plan |= {"lines": scene.size.chat_lines, "seed": 0}
+    scene.run([training.read_model(scene, "chat", "pretrained.chat", plan)])

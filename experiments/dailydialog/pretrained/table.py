@@ -1,0 +1,348 @@
+"""The tables of a pretrained size. They hold no text of the data; the lines of the chat are those of other people."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.dailydialog import published, table
+from experiments.dailydialog.numbers import RowFile
+from experiments.dailydialog.pretrained import measuring, targets, training
+from experiments.dailydialog.pretrained.columns import ratio_of
+from experiments.dailydialog.pretrained.estimate import speed_of
+from experiments.dailydialog.reading import POINTS, WITH_INTERVAL
+from experiments.dailydialog.record import done
+from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.sizes import BEST, CHOSEN, LEARNED, MATCHED, START, A, Agent, B
+from experiments.dailydialog.systems import System
+from experiments.dailydialog.targets import Target, percent, relative
+from experiments.dailydialog.training import supervised_keys
+from rlhf_dialog.atomic_files import replace_file
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.intervals import Interval, difference, interval
+from rlhf_dialog.json_files import read_json
+
+if TYPE_CHECKING:
+    from experiments.dailydialog.rows import Table
+
+SEED_COLUMNS = {
+    "rouge1": "ROUGE-1",
+    "rougeLsum": "ROUGE-Lsum",
+    "meteor": "METEOR",
+    "sacrebleu": "SacreBLEU",
+    "judge_accuracy": "intent",
+    "mean_words": "length",
+    "meteor_eou": "METEOR, `<EOU>`",
+    "sacrebleu_eou": "SacreBLEU, `<EOU>`",
+    "meteor_margin": "METEOR margin",
+    "rouge1_margin": "ROUGE-1 margin",
+    "judge_2_accuracy": "intent, MiniLM",
+    "intent_accuracy": "intent, the reward's",
+}
+MORE = {
+    "score": "reward",
+    "kl": "KL a reply",
+    "distinct_2": "distinct-2",
+    "copied_two": "copied, two turns",
+    "truncated": "truncated",
+}
+PUBLISHED = ("rouge1_eou", "rougeLsum_eou", "meteor_eou", "sacrebleu_eou", "judge_accuracy", "mean_words")
+IN_PERCENT = (
+    "rouge1",
+    "rougeLsum",
+    "meteor",
+    "sacrebleu",
+    "judge_accuracy",
+    "mean_words",
+)  # OpenRL's documentation has these
+OF_TWO = WITH_INTERVAL | {
+    "mutual_information": "small LM, mutual information",
+    "likelihood": "small LM, log-probability",
+}
+TITLES = {
+    START: "SFT",
+    MATCHED: "SFT, distinct-2 of PPO",
+    measuring.GREEDY: "SFT, greedy",
+    LEARNED: "SFT, bias learned from the score",
+    A: "PPO A",
+    B: "PPO B",
+}
+TITLES |= {f"{BEST}_{count}": f"SFT, best of {count}" for count in measuring.BEST_COUNTS}
+SMALL_MODEL = 4.221  # nats a word of the small model of SIZE=short on 1,000 validation prompts
+CLASSIFIER = 0.615  # of true replies, by the published classifier
+Systems = dict[str, System]
+
+
+def write(scene: Scene) -> None:
+    """Write DIR/results.md, and the replies for blind readings."""
+    first, low, sampled = (
+        systems(scene, name) for name in (measuring.AT_ONE, measuring.AT_LOW, measuring.SEED_SAMPLING)
+    )
+    second, low_table = systems(scene, measuring.TWO), published.table_of(scene, 0.7)
+    lines = ["# DailyDialog: a pretrained model", "", *cut(scene), *verdict(first, second), ""]
+    lines += ["## Table 1: the columns of OpenRL's documentation, temperature 1", "", *table_one(scene, first), ""]
+    lines += [*percentages(first), "", *beside_published(scene, sampled), ""]
+    lines += ["## Temperature 0.7", "", *markdown(low, SEED_COLUMNS, MORE), ""]
+    if second:
+        lines += [
+            "## Table 2: the columns of the learned reward, temperature 1",
+            "",
+            *markdown(second, OF_TWO, POINTS),
+            "",
+        ]
+    lines += [
+        *acts(first, low_table.prompts),
+        "",
+        *leak(scene),
+        "",
+        *chat(scene),
+        "",
+        *trained(scene),
+        "",
+        *notes(scene),
+    ]
+    replace_file(scene.work / table.RESULTS, "\n".join(lines) + "\n")
+    write_replies(scene, low_table)
+
+
+def rows_of(scene: Scene, name: str) -> dict[str, list[list[str]]]:
+    """System: for each seed the rows of its draws, in the order of the test stage's rows in this folder."""
+    draws = scene.size.draws if name in (measuring.AT_ONE, measuring.TWO) else 1
+    found: dict[str, list[list[str]]] = {START: [measuring.drawn(START, draws)]}
+    for agent in training.agents(scene):
+        found.setdefault(agent.name, []).append(measuring.drawn(agent.folder, draws))
+    for row in measuring.test_rows(scene).get(name, []):
+        if row["kind"] != "model":
+            found[row["name"]] = [[row["name"]]]
+    return found
+
+
+def systems(scene: Scene, name: str) -> Systems:
+    """What was measured in a folder of the test stage, by the name of the system."""
+    folder, found = scene.folder("test") / name, {}
+    for key, rows in rows_of(scene, name).items():
+        if all(RowFile(folder, row).is_there() for some in rows for row in some):
+            found[key] = System.read(TITLES.get(key, key.replace("_", " ")), folder, rows)
+    return found
+
+
+def cut(scene: Scene) -> Iterator[str]:
+    """What a machine without instructions for bfloat16 leaves out."""
+    if scene.plan["reduced"]:
+        yield "**This processor has no instructions for bfloat16 (AVX2 alone): one seed of A was trained, and B was not.**"
+        yield ""
+
+
+def all_targets(first: Systems, second: Systems) -> dict[str, list[Target]]:
+    """The targets of A, and of B where it was trained."""
+    beside = {TITLES[name]: first.get(name) for name in (LEARNED, MATCHED)}
+    found = {A: list(targets.of_a(first[START], first[A], beside, first["true_replies"]))}
+    if B in second:
+        best = (second[f"{BEST}_{count}"] for count in measuring.BEST_COUNTS)
+        found[B] = list(targets.of_b(second[START], second[B], *best))
+    return found
+
+
+def verdict(first: Systems, second: Systems) -> Iterator[str]:
+    """How many targets are met, then each of them."""
+    reached = all_targets(first, second)
+    for name, some in reached.items():
+        yield f"**{TITLES[name]}: {sum(target.met is True for target in some)} of {len(some)} targets are met.**"
+    yield from ("", "| system | target | |", "|---|---|---|")
+    for name, some in reached.items():
+        for target in some:
+            yield f"| {TITLES[name]} | {target.name} | {target.word}: {target.numbers} |"
+
+
+def table_one(scene: Scene, found: Systems) -> Iterator[str]:
+    """The rows with the speed of the runs, and that of our benchmark."""
+    runs = [scene.folder(A) / agent.folder for agent in training.agents(scene, A)]
+    speed = float(np.mean([speed_of(run) for run in runs]))
+    yield from markdown(found, SEED_COLUMNS, MORE)
+    measured = read_json(scene.folder("speed") / "benchmark.json")["tokens_per_s"]
+    yield ""
+    yield (
+        f"FPS: {speed:.1f} generated tokens a second of the whole loop of PPO A ({machine(scene)}). Our benchmark with the "
+        "settings of OpenRL's documentation (a GPT-2 of 124 million parameters, 20 tokens, 5 epochs): "
+        f"{measured:.1f} on the same machine."
+    )
+
+
+def machine(scene: Scene) -> str:
+    plan = scene.plan
+    return f"{plan['processor']}, {plan['cores']} cores, {'bfloat16' if plan['use_amp'] else 'float32'}"
+
+
+def markdown(found: Systems, with_interval: dict[str, str], points: dict[str, str]) -> Iterator[str]:
+    """The rows of a folder, by the titles of their systems."""
+    yield from table.markdown({one.title: one for one in found.values()}, with_interval, points, {})
+
+
+def percentages(found: Systems) -> Iterator[str]:
+    """What A has more than SFT in percent, beside what a long constant reply has: printed, no target."""
+    yield from ("## In percent of SFT, as OpenRL's documentation has it", "")
+    yield "A long constant reply, the same to every prompt, has these percentages too: by themselves they prove little."
+    yield from ("", "| | PPO A | long constant reply |", "|---|---|---|")
+    for metric in IN_PERCENT:
+        ours, constant = (relative(found[START], found[name], metric) for name in (A, "long_constant_reply"))
+        yield f"| {SEED_COLUMNS[metric]} | {percent(ours)} | {percent(constant)} |"
+
+
+def beside_published(scene: Scene, found: Systems) -> Iterator[str]:
+    """The rows with the sampling of OpenRL's documentation beside the published ones."""
+    yield from ("## Beside what was published", "")
+    yield (
+        "The only rows with the published sampling: temperature 1, top_k 20, at least 2 tokens; `<EOU>` ends references and "
+        "finished replies. The published rows are of 3,123 prompts, a GPT-2 of 124 million parameters, and the reward's own "
+        "classifier."
+    )
+    yield from (
+        "",
+        f"| replies | FPS | {' | '.join(published.COLUMNS.values())} |",
+        "|---" * (len(PUBLISHED) + 2) + "|",
+    )
+    runs = [scene.folder(A) / agent.folder for agent in training.agents(scene, A)]
+    speeds = {A: float(np.mean([speed_of(run) for run in runs]))}
+    for name, one in found.items():
+        points = [one.point(metric) for metric in PUBLISHED]
+        yield published.line(one.title, speeds.get(name), *(np.nan if point is None else point for point in points))
+    for title, values in published.PUBLISHED.items():
+        yield published.line(title, *values)
+
+
+def acts(found: Systems, prompts: Sequence[Dialogue]) -> Iterator[str]:
+    """How often each classifier finds the act of the true reply to the test prompts."""
+    true, counts = found["true_replies"], Counter(one.act for one in prompts)
+    majority = counts.most_common(1)[0][1] / len(prompts)
+    yield from ("## The judges of acts on people's replies", "")
+    yield f"Always the most frequent act: {majority:.3f} of the prompts; the published classifier: {CLASSIFIER}."
+    yield from ("", "| classifier | accuracy |", "|---|---|")
+    names = {
+        "judge_accuracy": "judge, BERT from scratch",
+        "judge_2_accuracy": "judge, MiniLM",
+        "intent_accuracy": "reward, MiniLM",
+    }
+    for metric, title in names.items():
+        yield f"| {title} | {shown(true.interval(metric))} |"
+
+
+def leak(scene: Scene) -> Iterator[str]:
+    """What the start finds of test dialogues that nobody has shown it here."""
+    found = read_json(scene.folder("leak") / "leak.json")
+    sets = {name: ratio_of(one["nats"], one["words"]) for name, one in found["sets"].items()}
+    yield from ("## Has the start seen the test split?", "")
+    yield "Nats a word of the last reply of a dialogue under the start, before any fine-tuning."
+    yield from ("", "| replies | nats a word |", "|---|---|")
+    titles = {
+        "in order": "test dialogues",
+        "shuffled": "the same, the turns before in another order",
+        "chitchat": "chitchat",
+    }
+    for name, title in titles.items():
+        yield f"| {title} | {shown(interval(sets[name]))} |"
+    yield ""
+    yield f"Shuffled less in order: {shown(difference(sets['in order'], sets['shuffled']))}."
+    yield f"Of {found['continued']} most likely continuations {found['equal']} equal the reference."
+
+
+def chat(scene: Scene) -> Iterator[str]:
+    """The lines with the replies; one that repeats a training utterance is its number."""
+    rows = read_json(scene.folder("chat") / "chat.json")
+    titles = list(rows[0]["replies"])
+    yield from ("## A chat", "")
+    yield (
+        "First lines of conversations of other people (chitchat, MIT), drawn by a seed, at temperature 0.7. A reply that repeats "
+        "a training utterance is the number of that utterance."
+    )
+    heads = [TITLES.get(title, title) for title in titles]
+    yield from ("", f"| line | {' | '.join(heads)} |", "|---" * (len(titles) + 1) + "|")
+    for row in rows:
+        cells = [row["line"], *(_reply(row, title) for title in titles)]
+        yield f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in cells)} |"
+
+
+def _reply(row: dict[str, Any], title: str) -> str:
+    number = row["repeats"][title]
+    return str(row["replies"][title]) if number is None else f"[training utterance {number}]"
+
+
+def trained(scene: Scene) -> Iterator[str]:
+    """What was trained, with what it was worth, and how long each stage took."""
+    plan, words = scene.plan, read_json(scene.folder("sft") / "words.json")
+    epochs = supervised_keys(scene, "sft")["epochs"]
+    before, setting = words["pretrained"], read_json(scene.folder("settings") / training.CHOSEN_SETTING)
+    weights = " (its weights of 4 bits, dequantised)" if training.is_smollm2(scene) else ""
+    chosen = read_json(scene.work / CHOSEN)
+    yield from ("## What was trained", "")
+    yield f"- The start: {'SmolLM2-135M-Instruct' if weights else 'a model of --model'}{weights}, hash {scene.model_hash}."
+    yield (
+        f"- SFT of all weights, {epochs:g} of an epoch, no system prompt but the template's own: "
+        f"{words['nats_a_word']:.3f} nats a word with its end ({words['prompts']} validation prompts); before "
+        f"{before['nats_a_word']:.3f} ({before['prompts']} prompts); the small model of SIZE=short {SMALL_MODEL}."
+    )
+    keys = ", ".join(f"{name} {value:g}" for name, value in setting["keys"].items())
+    others = "; ".join(", ".join(f"{name} {value:g}" for name, value in keys.items()) for keys in scene.size.settings)
+    how = f"{plan['setting_tokens']:,} tokens each, seed {training.SETTING_SEED}, on validation"
+    yield f"- Settings: {keys}, of {others} ({how})."
+    for name, tokens in ((A, plan["tokens"]), (B, plan["tokens_b"])):
+        if runs := training.agents(scene, name):
+            yield f"- {TITLES[name]}: {tokens:,} generated tokens in each run; runs: {', '.join(one.folder for one in runs)}."
+    if training.agents(scene, B):
+        yield f"- The likelihood price of B reads under the SFT model, with a floor of {chosen['floor']:g} nats a token."
+    yield f"- Chosen before test was read: configuration {chosen['configuration']}."
+    yield f"- Machine: {machine(scene)}."
+    yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
+    for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
+        minutes = plan["minutes"].get(path.parent.name)
+        yield f"| {path.parent.name} | {done(path.parent)['seconds']:.0f} | {'-' if minutes is None else minutes} |"
+
+
+def notes(scene: Scene) -> Iterator[str]:
+    """What a reader of the tables has to know."""
+    yield (
+        f"{scene.plan['test_prompts']} test prompts of five turns, of whole dialogues; table 2: {scene.size.pretrained_prompts}. "
+        "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). At "
+        f"temperature 1 SFT and PPO have {scene.size.draws} draws of each reply, whose mean counts; other rows have one."
+    )
+    yield ""
+    yield (
+        "Margin: the metric with the prompt's own reference less that with another prompt's (a fixed derangement). In table 1 "
+        "the best of several replies are chosen by the reward as it is, which reads the reference; in table 2 without what reads "
+        f"it. The bias has {scene.size.bias_tokens:,} tokens for each of two rates; the row with the distinct-2 of PPO has its "
+        f"temperature from {measuring.MATCH_PROMPTS} of the prompts. Intent: whether the judge finds the "
+        "act of the reference. KL a reply: in nats, at the temperature of the row, in the first draw."
+    )
+
+
+def shown(found: Interval | None) -> str:
+    return "-" if found is None else f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+
+
+def write_replies(scene: Scene, measured: "Table") -> None:
+    """The replies of SFT, and of the first run of A and of B, to the test prompts at the lower temperature, for readers."""
+    from rlhf_dialog.evaluation import report
+
+    for agent in first_agents(scene):
+        names = {"before": f"{START}_0", "after": f"{agent.folder}_0"}
+        answers = {key: published.stored(measured, row) for key, row in names.items()}
+        replace_file(replies_path(scene, agent), report.replies_text(measured.prompts, answers))
+
+
+def first_agents(scene: Scene) -> list[Agent]:
+    """The first run of A, and of B if there is one."""
+    return [agent for name in (A, B) for agent in training.agents(scene, name)[:1]]
+
+
+def replies_path(scene: Scene, agent: Agent) -> Path:
+    return scene.folder("table") / f"replies_{agent.name}.jsonl"
+
+
+def blind_commands(scene: Scene) -> list[str]:
+    """How the blind readings are made."""
+    return [
+        f"python -m experiments.blind --replies {replies_path(scene, agent)} --pairs 60 --systems after before "
+        f"--output {scene.work / f'reading_{agent.name}'}"
+        for agent in first_agents(scene)
+    ]

@@ -1,0 +1,207 @@
+"""A pretrained size at its smallest: every stage to the tables, in this process, with a model that the test makes.
+
+It takes about 45 seconds of the processor. With processes of their own the jobs would import torch thirty times.
+"""
+
+import contextlib
+import importlib
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from experiments.dailydialog import jobs
+from experiments.dailydialog.command import main
+from experiments.dailydialog.jobs import Ended
+from experiments.dailydialog.pretrained.stages import NAMES
+from experiments.everyday_dialogues.dialogues import write_dialogues
+from rlhf_dialog.commands import dispatcher
+from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
+from tests.parts import tiny
+from tests.parts.processes import load_script
+
+TURNS = ("Do you like jazz ?", "I prefer quiet evenings .", "Why is that ?", "My neighbours sleep early .")
+
+
+class Log:
+    """A log whose lines have their times."""
+
+    def __init__(self, file):
+        self.file, self.lines, self.open = file, [], ""
+
+    def write(self, text):
+        self.file.write(text)
+        *whole, self.open = (self.open + text).split("\n")
+        self.lines += [(time.monotonic(), line) for line in whole]
+        return len(text)
+
+    def flush(self):
+        if not self.file.closed:
+            self.file.flush()
+
+    def close(self):
+        """A handler of another library ends with it."""
+
+    def isatty(self):
+        return False
+
+
+def run_here(some, at_once=1, threads=None, minute=None):
+    """As `run_jobs`, without processes of their own."""
+    return {job.name: run_one(job) for job in some if not job.output.exists()}
+
+
+def run_one(job):
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with job.log.open("a") as file, contextlib.redirect_stdout(Log(file)) as log, contextlib.redirect_stderr(log):
+        code = call(job.words)
+    assert code in job.codes, job.log.read_text()[-3000:]
+    return Ended(code, start, time.monotonic(), log.lines)
+
+
+def call(words):
+    kept = sys.argv
+    try:
+        if words[:2] == ["-m", "rlhf_dialog"]:
+            return dispatcher.main(words[2:])
+        if words[0] == "-m":
+            return importlib.import_module(words[1]).main(Path(words[2])) or 0
+        return load_script(words[0]).main(words[1:])
+    finally:
+        sys.argv = kept
+
+
+def save_encoder(folder):
+    """A BERT of random weights, as --fetched has MiniLM."""
+    tokenizer = new_pair_tokenizer(list(TURNS), 400, 64)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_chitchat(folder):
+    folder.mkdir(parents=True)
+    for split in ("train", "validation", "test"):
+        rows = [{"dialog": [*(f"{turn} {split} {i}" for turn in TURNS)]} for i in range(12)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def save_chat_model(folder, template=tiny.CHATML):
+    tokenizer = tiny.chat_tokenizer(template)
+    tiny.llama(vocab_size=len(tokenizer), max_position_embeddings=1024, num_hidden_layers=1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Made-up dialogues with acts, and what is fetched."""
+    root = tmp_path_factory.mktemp("world")
+    write_dialogues(root / "data", 120, seed=0)
+    save_encoder(root / "fetched/minilm")
+    write_chitchat(root / "fetched/chitchat")
+    save_chat_model(root / "chat_model")
+    return root
+
+
+def words_of(world, work):
+    places = {"data_path": world / "data", "work": work, "fetched": world / "fetched", "model": world / "chat_model"}
+    return [
+        *(str(word) for name, place in places.items() for word in (f"--{name}", place)),
+        "--size",
+        "pretrained_tiny",
+    ]
+
+
+@pytest.fixture(scope="module")
+def work(world, tmp_path_factory):
+    """The folder of a run to its end."""
+    folder = tmp_path_factory.mktemp("whole") / "work"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "run_jobs", run_here)
+        assert main(words_of(world, folder)) == 0
+    return folder
+
+
+def table_of(work):
+    """The tables without what a clock has measured."""
+    text = (work / "results.md").read_text(encoding="utf-8").split("## What was trained")[0]
+    return re.sub(r"\| \d+ \|$", "|", text, flags=re.MULTILINE)
+
+
+def test_every_stage_ends_and_the_tables_have_every_row(work):
+    assert all((work / name / "done.json").is_file() for name in NAMES)
+    table = (work / "results.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0].partition(":")[0]: part for part in table.split("\n## ")}
+    first, second = sections["Table 1"], sections["Table 2"]
+    untrained = ("SFT, best of 2", "SFT, best of 4", "nearest train reply", "true replies")
+    for row in ("SFT", "PPO A", "SFT, greedy", "SFT, bias learned from the score", "long constant reply", *untrained):
+        assert f"\n| {row} |" in first, row
+    for row in ("SFT", "PPO B", *untrained):
+        assert f"\n| {row} |" in second, row
+    for column in (
+        "ROUGE-1",
+        "ROUGE-Lsum",
+        "METEOR",
+        "SacreBLEU",
+        "intent",
+        "length",
+        "METEOR, `<EOU>`",
+        "METEOR margin",
+    ):
+        assert f"| {column} |" in first, column
+    for column in ("R@10 convolution", "R@10 bag", "MiniLM", "small LM, mutual information", "part: word price"):
+        assert f"| {column} |" in second, column
+    assert re.search(r"FPS: [\d.]+ generated .* on the same machine", first)
+    assert sections["In percent of SFT, as OpenRL's documentation has it"].count("%") >= 8
+    assert "| OpenRL, PPO | 13.2 |" in sections["Beside what was published"]
+    assert sections["A chat"].count("| Do you like jazz ? test") == 3
+    assert "nats a word with its end" in sections["What was trained"]
+    assert "| judge, MiniLM |" in sections["The judges of acts on people's replies"]
+    assert "Of 8 most likely continuations" in sections["Has the start seen the test split?"]
+
+
+def test_what_was_chosen_is_older_than_what_was_read_of_test(work):
+    chosen = json.loads((work / "chosen.json").read_text())
+    assert chosen["setting"] in ({"lr": 1e-5}, {"lr": 3e-5})
+    assert {"start_0", "ppo_a_1_0", "ppo_b_0_0"} <= chosen["validation"].keys()
+    assert (work / "chosen.json").stat().st_mtime <= min(
+        path.stat().st_mtime for path in (work / "test").rglob("*.npz")
+    )
+    assert not list(work.glob("*/*/checkpoints"))
+    for name in ("a", "b"):
+        rows = [json.loads(line) for line in (work / f"table/replies_ppo_{name}.jsonl").read_text().splitlines()]
+        assert rows[0]["replies"].keys() == {"before", "after"}
+
+
+def test_the_tables_hold_no_text_of_the_data(work, world):
+    table = (work / "results.md").read_text(encoding="utf-8")
+    files = (world / "data").rglob("dialogues_t*.txt")
+    turns = {turn.strip() for path in files for turn in path.read_text().split("__eou__")}
+    assert len(turns) > 100
+    assert [turn for turn in turns if len(turn.split()) > 2 and turn in table] == []
+
+
+def test_a_second_call_does_nothing_and_a_stopped_one_goes_on(work, world, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "run_jobs", lambda *_, **__: pytest.fail("something was done again"))
+    assert main(words_of(world, work)) == 0
+    assert capsys.readouterr().out.count("done before, skipped") == len(NAMES)
+    before, ran = table_of(work), []
+    for name in ("test/done.json", "test/at_1/rows.json", "test/at_1/greedy.npz", "table/done.json", "leak/done.json"):
+        (work / name).unlink()
+
+    def noted(some, *words):
+        ran.extend(job.name for job in some if not job.output.exists())
+        return run_here(some)
+
+    monkeypatch.setattr(jobs, "run_jobs", noted)
+    assert main(words_of(world, work)) == 0
+    assert ran == ["at_1"]
+    assert table_of(work) == before
