@@ -44,7 +44,10 @@ class Limit:
     measure: str
     side: str
     value: float
-    advice: str
+
+    @property
+    def advice(self) -> str:
+        return ADVICE[self.name]
 
     @property
     def bound(self) -> str:
@@ -97,97 +100,35 @@ JUDGE = Sign(
     "take the agent of an earlier iteration, raise `kl_coef`, and look for what the reward pays by mistake with "
     "`rlhf-dialog audit`",
 )
+STILL_GROWS = f"KL of {GROWN:g} or more still grows"
 LIMITS = (
-    Limit("KL above its target", "objective/kl", "target", "above", 1.5, "raise `kl_coef` or `kl_rate`, or lower `lr`"),
-    Limit(
-        "KL below its target",
-        "objective/kl",
-        "target",
-        "below",
-        0.5,
-        "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
-    ),
-    Limit(
-        f"KL of {GROWN:g} or more still grows",
-        "objective/kl",
-        "growth",
-        "above",
-        1.2,
-        "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
-    ),
-    Limit(
-        "KL stays at 0",
-        "objective/kl",
-        "level",
-        "below",
-        0.001,
-        "the policy hardly moves: raise `lr` or lower `kl_coef`",
-    ),
-    Limit(
-        "entropy falls",
-        "objective/entropy",
-        "change",
-        "below",
-        0.5,
-        "the policy becomes certain too early: lower `lr`, raise `kl_coef` or `entropy_coef`",
-    ),
-    Limit(
-        "entropy rises",
-        "objective/entropy",
-        "change",
-        "above",
-        1.5,
-        "the policy turns into noise: lower `lr` or `entropy_coef`, raise `kl_coef`",
-    ),
-    Limit(
-        "replies become shorter",
-        "response/length",
-        "change",
-        "below",
-        0.5,
-        "the reward may pay for short replies: add `LengthMatch` or `LengthHold` to it",
-    ),
-    Limit(
-        "replies become longer",
-        "response/length",
-        "change",
-        "above",
-        1.5,
-        "the reward may pay for long replies: add `LengthMatch` or `LengthHold` to it",
-    ),
-    Limit(
-        "replies become alike",
-        "response/distinct_2",
-        "change",
-        "below",
-        0.7,
-        "read the replies for a phrase that always pays; raise `kl_coef`, or pay another part of the reward",
-    ),
-    Limit(
-        "replies are cut off",
-        "response/truncated",
-        "level",
-        "above",
-        0.2,
-        "raise `max_new_tokens`, or set `truncation_penalty`",
-    ),
-    Limit(
-        "steps are clipped",
-        "ppo/clip_fraction",
-        "level",
-        "above",
-        0.3,
-        "the steps are too large: lower `lr` or `ppo_epoch`",
-    ),
-    Limit(
-        "the critic explains little",
-        "ppo/explained_variance",
-        "level",
-        "below",
-        0.1,
-        "raise `critic_lr`, or take an estimator without a critic (`advantage_estimator: rloo`)",
-    ),
+    Limit("KL above its target", "objective/kl", "target", "above", 1.5),
+    Limit("KL below its target", "objective/kl", "target", "below", 0.5),
+    Limit(STILL_GROWS, "objective/kl", "growth", "above", 1.2),
+    Limit("KL stays at 0", "objective/kl", "level", "below", 0.001),
+    Limit("entropy falls", "objective/entropy", "change", "below", 0.5),
+    Limit("entropy rises", "objective/entropy", "change", "above", 1.5),
+    Limit("replies become shorter", "response/length", "change", "below", 0.5),
+    Limit("replies become longer", "response/length", "change", "above", 1.5),
+    Limit("replies become alike", "response/distinct_2", "change", "below", 0.7),
+    Limit("replies are cut off", "response/truncated", "level", "above", 0.2),
+    Limit("steps are clipped", "ppo/clip_fraction", "level", "above", 0.3),
+    Limit("the critic explains little", "ppo/explained_variance", "level", "below", 0.1),
 )
+ADVICE = {  # what to do when a limit is broken
+    "KL above its target": "raise `kl_coef` or `kl_rate`, or lower `lr`",
+    "KL below its target": "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
+    STILL_GROWS: "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
+    "KL stays at 0": "the policy hardly moves: raise `lr` or lower `kl_coef`",
+    "entropy falls": "the policy becomes certain too early: lower `lr`, raise `kl_coef` or `entropy_coef`",
+    "entropy rises": "the policy turns into noise: lower `lr` or `entropy_coef`, raise `kl_coef`",
+    "replies become shorter": "the reward may pay for short replies: add `LengthMatch` or `LengthHold` to it",
+    "replies become longer": "the reward may pay for long replies: add `LengthMatch` or `LengthHold` to it",
+    "replies become alike": "read the replies for a phrase that always pays; raise `kl_coef`, or pay another part of the reward",
+    "replies are cut off": "raise `max_new_tokens`, or set `truncation_penalty`",
+    "steps are clipped": "the steps are too large: lower `lr` or `ppo_epoch`",
+    "the critic explains little": "raise `critic_lr`, or take an estimator without a critic (`advantage_estimator: rloo`)",
+}
 LABELS = {
     "objective/kl": "KL",
     "objective/entropy": "Entropy",
