@@ -10,47 +10,38 @@ from rlhf_dialog import wings
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.wings import DEVELOP, GROUPS, MEASURE, PUBLISH, START, TEACH, Command
 
+
+def _entry(module: str, meaning: str, group: str) -> Command:
+    return Command(f"rlhf_dialog.commands.{module}", meaning, group)
+
+
 COMMANDS = {  # the one table; a command of a wing has its group there
-    "quickstart": Command(
-        "rlhf_dialog.commands.quickstart",
-        "run the whole pipeline offline on a small model and synthetic dialogues",
-        START,
+    "quickstart": _entry(
+        "quickstart", "run the whole pipeline offline on a small model and synthetic dialogues", START
     ),
-    "doctor": Command("rlhf_dialog.commands.doctor", "measure this machine and show which runs fit", START),
-    "train": Command("rlhf_dialog.commands.train", "train a dialog model with PPO", START),
-    "chat": Command("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal", START),
-    "evaluate": Command(
-        "rlhf_dialog.commands.evaluate",
-        "evaluate an agent on held-out prompts, against another agent and baselines",
-        MEASURE,
+    "doctor": _entry("doctor", "measure this machine and show which runs fit", START),
+    "train": _entry("train", "train a dialog model with PPO", START),
+    "chat": _entry("chat", "talk to a trained agent in the terminal", START),
+    "evaluate": _entry(
+        "evaluate", "evaluate an agent on held-out prompts, against another agent and baselines", MEASURE
     ),
-    "plot-run": Command("rlhf_dialog.commands.plot_run", "plot the metrics of a run", MEASURE),
-    "report": Command("rlhf_dialog.commands.report", "write the HTML report of a run", MEASURE),
-    "audit": Command("rlhf_dialog.commands.audit", "find bad replies that a reward overrates", MEASURE),
-    "train-sft": Command(
-        "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
+    "plot-run": _entry("plot_run", "plot the metrics of a run", MEASURE),
+    "report": _entry("report", "write the HTML report of a run", MEASURE),
+    "audit": _entry("audit", "find bad replies that a reward overrates", MEASURE),
+    "train-sft": _entry("supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH),
+    "train-intent-classifier": _entry(
+        "supervised.intent_classifier", "train the dialogue act classifier of the reward", TEACH
     ),
-    "train-intent-classifier": Command(
-        "rlhf_dialog.commands.supervised.intent_classifier", "train the dialogue act classifier of the reward", TEACH
-    ),
-    "train-preference-model": Command(
-        "rlhf_dialog.commands.supervised.preference_model", "train a reward model on pairs of replies", TEACH
-    ),
-    "train-relevance-model": Command(
-        "rlhf_dialog.commands.supervised.relevance_model",
-        "train a model that scores how well a reply fits its prompt",
-        TEACH,
+    "train-preference-model": _entry("supervised.preference_model", "train a reward model on pairs of replies", TEACH),
+    "train-relevance-model": _entry(
+        "supervised.relevance_model", "train a model that scores how well a reply fits its prompt", TEACH
     ),
     **wings.commands(),
-    "export": Command("rlhf_dialog.commands.export", "export a checkpoint as an agent", PUBLISH),
-    "push-to-hub": Command(
-        "rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub", PUBLISH
-    ),
-    "benchmark": Command("rlhf_dialog.commands.benchmark", "measure the speed and memory of training", DEVELOP),
-    "schema": Command("rlhf_dialog.commands.schema", "print the JSON schema of a YAML for editors", DEVELOP),
-    "write-dialogues": Command(
-        "rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart", DEVELOP
-    ),
+    "export": _entry("export", "export a checkpoint as an agent", PUBLISH),
+    "push-to-hub": _entry("push_to_hub", "publish an agent or a reward model on the Hugging Face Hub", PUBLISH),
+    "benchmark": _entry("benchmark", "measure the speed and memory of training", DEVELOP),
+    "schema": _entry("schema", "print the JSON schema of a YAML for editors", DEVELOP),
+    "write-dialogues": _entry("write_dialogues", "write the synthetic dialogues of the quickstart", DEVELOP),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 

@@ -77,47 +77,32 @@ class Stage:
 
 DATA, CARELESS, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "careless", "pairs"))
 SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "intent", "preference"))
-EXCHANGES = "--num_dialogues 16000"
+
+
+def write_stage(title: str, output: Path, options: str = "", budget: int = 3) -> Stage:
+    """A stage that writes 16,000 exchanges."""
+    command = f"-m rlhf_dialog write-dialogues --output {output} --num_dialogues 16000{options}"
+    return Stage(title, command, (), output, budget=budget)
+
+
+def supervised_stage(title: str, command: str, kind: str, output: Path, budget: int, *inputs: Path) -> Stage:
+    """A stage that trains a model by configs/KIND_quickstart.yaml."""
+    config = f"{kind}_quickstart.yaml"
+    return Stage(
+        title, f"-m rlhf_dialog {command} --config {config}", (Path("configs") / config, *inputs), output, budget=budget
+    )
+
+
 STAGES = (
-    Stage(
-        "write what guests say and an attentive receptionist answers",
-        f"-m rlhf_dialog write-dialogues --output {DATA} {EXCHANGES}",
-        (),
-        DATA,
+    write_stage("write what guests say and an attentive receptionist answers", DATA),
+    write_stage("the same guests at a careless desk: most replies miss the point", CARELESS, " --careless 0.6"),
+    write_stage("pairs of replies, of which one is better", PAIRS, " --pairs 2000", 10),
+    supervised_stage("supervised fine-tuning of a small Llama from scratch", "train-sft", "sft", SFT, 112, CARELESS),
+    supervised_stage(
+        "train the act classifier of the reward", "train-intent-classifier", "intent", INTENT, 15, CARELESS
     ),
-    Stage(
-        "the same guests at a careless desk: most replies miss the point",
-        f"-m rlhf_dialog write-dialogues --output {CARELESS} {EXCHANGES} --careless 0.6",
-        (),
-        CARELESS,
-    ),
-    Stage(
-        "pairs of replies, of which one is better",
-        f"-m rlhf_dialog write-dialogues --output {PAIRS} {EXCHANGES} --pairs 2000",
-        (),
-        PAIRS,
-        budget=10,
-    ),
-    Stage(
-        "supervised fine-tuning of a small Llama from scratch",
-        "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
-        (Path("configs/sft_quickstart.yaml"), CARELESS),
-        SFT,
-        budget=112,
-    ),
-    Stage(
-        "train the act classifier of the reward",
-        "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
-        (Path("configs/intent_quickstart.yaml"), CARELESS),
-        INTENT,
-        budget=15,
-    ),
-    Stage(
-        "train the preference model of the reward",
-        "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
-        (Path("configs/preference_quickstart.yaml"), PAIRS, SFT),
-        PREFERENCE,
-        budget=18,
+    supervised_stage(
+        "train the preference model of the reward", "train-preference-model", "preference", PREFERENCE, 18, PAIRS, SFT
     ),
     Stage(
         "PPO",

@@ -1,15 +1,6 @@
 """Intent classifier: train an encoder to predict the act of a turn (inform, question, directive, commissive)."""
 
-from typing import Any
-
 from rlhf_dialog.commands.supervised.stage_command import make_command
 from rlhf_dialog.training.supervised.settings import IntentConfig
 
-
-def _stage() -> Any:
-    from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
-
-    return IntentClassifier
-
-
-main = make_command(IntentConfig, _stage, __doc__)
+main = make_command(IntentConfig, "rlhf_dialog.training.supervised.intent_classifier:IntentClassifier", __doc__)

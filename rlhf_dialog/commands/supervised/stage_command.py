@@ -11,6 +11,7 @@ from rlhf_dialog.commands.options import YamlOptions, run_command
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, local_names
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
+from rlhf_dialog.wings import load
 
 if TYPE_CHECKING:
     from rlhf_dialog.training.supervised.stage import SupervisedStage
@@ -20,13 +21,14 @@ MODELS = ("model_path", "tokenizer_path", "sft_model")
 
 def make_command(
     keys: type[SupervisedKeys],
-    load: Callable[[], "type[SupervisedStage[Any]]"],
+    stage: str,
     doc: str | None,
     before: Callable[[Any], None] = lambda config: None,
 ) -> Callable[..., int]:
     """The command line of a stage, which returns the exit code.
 
-    `load` imports the stage, with torch, when data and models are known to be there; `before` is called with the settings.
+    `stage` is `module:class`, imported with torch when data and models are known to be there; `before` is called with the
+    settings.
     """
 
     class StageOptions(YamlOptions[Any]):
@@ -37,7 +39,7 @@ def make_command(
         started, config = time.perf_counter(), options.settings
         check_places(config)
         before(config)
-        _train(load(), config, started)
+        _train(load(stage), config, started)
 
     def main(argv: list[str] | None = None) -> int:
         return run_command(StageOptions, run, argv)

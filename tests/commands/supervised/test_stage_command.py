@@ -46,7 +46,7 @@ class StageWithoutPage(Stage):
 
 def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
     seeds = []
-    command = make_command(Keys, lambda: Stage, "Help.", before=lambda config: seeds.append(config.seed))
+    command = make_command(Keys, f"{__name__}:Stage", "Help.", before=lambda config: seeds.append(config.seed))
     assert command(["--output", str(tmp_path / "out"), "--seed", "3"]) == 0
     assert seeds == [3]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model", "report.json", "report.md"]
@@ -58,7 +58,7 @@ def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
 
 
 def test_a_report_that_holds_its_configuration_has_it_once_and_no_page(tmp_path, capsys):
-    assert make_command(Keys, lambda: StageWithoutPage, "Help.")(["--output", str(tmp_path / "out")]) == 0
+    assert make_command(Keys, f"{__name__}:StageWithoutPage", "Help.")(["--output", str(tmp_path / "out")]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["training.json"]
     report = json.loads((tmp_path / "out" / "training.json").read_text(encoding="utf-8"))
     assert list(report) == ["config", "loss", "seconds", "versions"]
@@ -67,7 +67,7 @@ def test_a_report_that_holds_its_configuration_has_it_once_and_no_page(tmp_path,
 
 @pytest.mark.parametrize(("seed", "words"), [("9", "error: seed: 9 is not wanted"), ("-1", "seed: ")])
 def test_what_fails_leaves_nothing(tmp_path, capsys, seed, words):
-    assert make_command(Keys, lambda: Stage, "Help.")(["--output", str(tmp_path / "out"), "--seed", seed]) == 2
+    assert make_command(Keys, f"{__name__}:Stage", "Help.")(["--output", str(tmp_path / "out"), "--seed", seed]) == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
