@@ -14,6 +14,7 @@ from rich.table import Table
 
 from benchmarks import chat_workload, compare, machine, products, profile, workload
 from benchmarks.options import parse
+from benchmarks.versions import versions
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import call_for_exit_code, exit_on_sigterm, set_up_logging
@@ -27,7 +28,6 @@ from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.trackers import Trackers
-from rlhf_dialog.runs.versions import versions
 from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer
 

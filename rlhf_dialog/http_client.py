@@ -98,8 +98,9 @@ class Client:
 
     def _connection(self, seconds: float, for_proxy: dict[str, str]) -> HTTPConnection:
         """A connection that is opened by its first request, or to the address that was checked."""
-        kind = HTTPSConnection if self._has_tunnel else _kind(self.proxy or self.url)
         place = self.proxy or self.url
+        is_encrypted = self._has_tunnel or place.scheme == "https"
+        kind: type[HTTPConnection] = HTTPSConnection if is_encrypted else HTTPConnection
         connection = kind(place.hostname or "", place.port or kind.default_port, timeout=seconds)
         if self._has_tunnel:
             connection.set_tunnel(self.url.hostname or "", self.url.port or kind.default_port, for_proxy)
@@ -138,7 +139,3 @@ def _whole(response: HTTPResponse, size: int, deadline: float) -> bytes:
     if response.length:
         raise EndedEarly(response.length)
     return body
-
-
-def _kind(url: SplitResult) -> type[HTTPConnection]:
-    return HTTPSConnection if url.scheme == "https" else HTTPConnection

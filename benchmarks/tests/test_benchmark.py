@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import benchmark, machine
+from benchmarks import benchmark, machine, versions
 from benchmarks.tests.inputs import RATES, error_of
 from tests.parts.processes import ROOT, output_of
 from tests.parts.trainers import make_trainer
@@ -29,6 +29,12 @@ def measured(tmp_path_factory) -> tuple[dict, Path, str]:
 
 
 # the command
+
+
+def test_the_commit_is_this_projects_own(monkeypatch):
+    """Installed somewhere inside another repository, the package has none."""
+    monkeypatch.setattr(versions, "ROOT", versions.ROOT / "tests")
+    assert versions.versions()["commit"] is None
 
 
 @pytest.mark.whole_run

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -27,7 +28,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, replies
 from rlhf_dialog.evaluation.compare import Comparison
-from rlhf_dialog.evaluation.divergence import kl_by_reply, log_ratios
+from rlhf_dialog.evaluation.divergence import kl_by_token, log_ratios
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias
 from rlhf_dialog.evaluation.measure import Judges
@@ -136,7 +137,7 @@ class Table:
         if self.plan.seed_columns:
             columns.add(measured, answers.dialogues, self.second_judge, self.plan.seed)
         if agent is not None and row.seed == 0 and not self.plan.top_k:
-            measured.per_prompt["kl"] = self.kl(agent, answers, kl_by_reply)
+            measured.per_prompt["kl"] = self.kl(agent, answers, _kl_by_reply)
         if row.kind == "best":  # of independent draws
             moved = self.kl(self.agent(row) if row.model else self.start, answers, log_ratios)
             measured.per_prompt["kl"] = moved + best_of_n_kl(row.count)
@@ -270,6 +271,11 @@ class Table:
         assert scorer is not None
         without = WithoutNeeds(scorer.reward)
         return replace(scorer, reward=without) if without.parts else scorer
+
+
+def _kl_by_reply(*arguments: Any) -> measure.Array:
+    """The sum of `kl_by_token` over each reply, (B,)."""
+    return np.nansum(kl_by_token(*arguments), axis=1)
 
 
 def scorer_of(config: Config) -> Scorer:

@@ -210,7 +210,7 @@ class _Table:
 
     def train(self, cells: list[Cell], seconds: float) -> None:
         """Make these cells, as far as the budget goes. Raises CellsFailed, with what went wrong."""
-        from rlhf_dialog.runs.versions import versions
+        from benchmarks.versions import versions
 
         made_with, deadline = versions(), time.monotonic() + seconds
         failed: dict[str, str] = {}

@@ -24,10 +24,8 @@ logger = logging.getLogger(__name__)
 PATHS = {"model_path": "--model_path", "env.args.tokenizer_path": "--tokenizer_path"}
 READ = ("config.yaml", "policy.safetensors")  # of a checkpoint, besides trainer.json
 PERMISSIONS = ("trust_remote_code", "allow_pickle_weights")
-UNUSED = {
-    "reward_class": {"id": "LengthMatch"},
-    "vec_info_class": {"id": "NLPVecInfo"},
-}  # those of the run may be the user's own
+# in place of those of the run, which may be the user's own
+UNUSED = {"reward_class": {"id": "LengthMatch"}, "vec_info_class": {"id": "NLPVecInfo"}}
 
 
 class ExportOptions(Options):

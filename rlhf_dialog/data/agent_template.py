@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from rlhf_dialog.data.chat_template import PROBE, TemplateEncoder, TurnEncoder
 from rlhf_dialog.data.dialogue import render_prompt
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -120,13 +118,9 @@ def _separator_values(encoder: PromptEncoder) -> dict[str, str]:
     if encoder.prefix:
         beginnings = [f"{tokenizer.bos_token}{space}" for space in ("", " ")]
         whole, prompt = encoder.encode_prompt([PROBE]), render_prompt([PROBE], encoder.separator)
-        fitting = [text for text in beginnings if _ids(tokenizer, text + prompt) == whole]
-        begin = (fitting or beginnings)[0]
+        read = {text: tokenizer(text + prompt, add_special_tokens=False, verbose=False) for text in beginnings}
+        begin = next((text for text, inputs in read.items() if inputs["input_ids"] == whole), beginnings[0])
     return {"BEGIN": _literal(begin), "END": _literal(f" {encoder.separator}")}
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def _fill_in(text: str, values: dict[str, str]) -> str:

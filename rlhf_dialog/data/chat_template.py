@@ -234,11 +234,9 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
         logger.warning("%s; they are left out", line)
     without = count_rows([prompt for prompt in kept if prompt.system is None])
     other = "that of the chat template" if isinstance(encoder, TemplateEncoder) else "none"
-    logger.info(
-        "system message: that of the row in %d rows%s",
-        count_rows(kept) - without,
-        f", {other if encoder.system_prompt is None else 'system_prompt'} in {without}" if without else "",
-    )
+    other = other if encoder.system_prompt is None else "system_prompt"
+    more = f", {other} in {without}" if without else ""
+    logger.info("system message: that of the row in %d rows%s", count_rows(kept) - without, more)
     return kept
 
 

@@ -124,12 +124,9 @@ def _without_separator(records: dict[int, DialogueRecord], separator: str, where
     holders = {i: record for i, record in records.items() if any(separator in text for text in _texts(record))}
     if not holders:
         return records
-    logger.warning(
-        "%s: %d turns or references hold the turn_separator '%s'; a space replaces it there",
-        where,
-        sum(separator in text for record in holders.values() for text in _texts(record)),
-        separator,
-    )
+    count = sum(separator in text for record in holders.values() for text in _texts(record))
+    line = "%s: %d turns or references hold the turn_separator '%s'; a space replaces it there"
+    logger.warning(line, where, count, separator)
     marks = [separator]
     changed = {
         number: replace(
@@ -310,7 +307,7 @@ class PromptEncoder:
         ids, text_ids = self._encode(render_target(turn, self.separator)), self._encode(render_reply(turn))
         if not turn.strip():
             return len(ids)
-        return len(ids) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, text_ids, strict=False)))
+        return len(ids) - count_shared(ids, text_ids)
 
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
         """The ids between the policy's reply and its next one: a separator if the reply has none, then the user's turn."""

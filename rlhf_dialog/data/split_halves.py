@@ -83,14 +83,10 @@ def _assignment(records: Sequence[DialogueRecord], parts: list[str]) -> str:
 def _log(halves: Halves, difference: int, dropped: int) -> None:
     total, largest = halves.num_dialogues, halves.largest_cluster
     is_uneven = (largest > MAX_CLUSTER * total and largest > 1) or difference > max(1, MAX_DIFFERENCE * total)
-    logger.log(
-        logging.WARNING if is_uneven else logging.INFO,
+    level = logging.WARNING if is_uneven else logging.INFO
+    warning = "; the dialogues are much alike, so a judge learns of less than the reward" if is_uneven else ""
+    text = (
         "halves of %d training dialogues: the largest cluster of dialogues that repeat each other has %d (%.2f %%), the halves "
-        "differ by %d, and %d that still repeat one of the reward's half were left out of the judge's%s",
-        halves.num_dialogues,
-        largest,
-        100 * largest / total,
-        difference,
-        dropped,
-        "; the dialogues are much alike, so a judge learns of less than the reward" if is_uneven else "",
+        "differ by %d, and %d that still repeat one of the reward's half were left out of the judge's%s"
     )
+    logger.log(level, text, total, largest, 100 * largest / total, difference, dropped, warning)

@@ -136,10 +136,6 @@ class DeepSpeedEngine(Engine):
         elif scaler.cur_scale > getattr(scaler, "min_scale", 1) or scaler.cur_scale < before["cur_scale"]:
             self.lowered = f"the scale of fp16 losses is lowered from {before['cur_scale']:g} to {scaler.cur_scale:g}"
 
-    def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Inside the block, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are

@@ -103,7 +103,8 @@ class Engine:
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_lr(self, lr: float) -> None:
-        self.optimizer.param_groups[0]["lr"] = lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
 
     @contextmanager
     def whole(self) -> Iterator[None]:

@@ -23,13 +23,11 @@ def spin_briefly() -> None:
 @cache
 def warn_when_too_late() -> None:
     """Warn, once per process, when libgomp was loaded with its long default, and say what to do about it."""
-    if sys.platform == "linux" and not any(name in os.environ for name in VARIABLES) and _has_libgomp():
+    if sys.platform != "linux" or any(name in os.environ for name in VARIABLES):
+        return
+    if "libgomp" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"):
         logger.warning(
             "torch was imported before rlhf_dialog, so its idle threads spin for a long time, which is slow on a busy machine: "
             "import rlhf_dialog first, or export GOMP_SPINCOUNT=%s",
             SPINS,
         )
-
-
-def _has_libgomp() -> bool:
-    return "libgomp" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")

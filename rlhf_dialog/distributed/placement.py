@@ -49,11 +49,8 @@ def check_placement(config: Config, device: torch.device) -> None:
     for key in FROZEN_KEYS:
         frozen_settings(config, key)
     if unused := unused_reference_keys(config):
-        logger.warning(
-            "%s: has no effect, because with use_lora the reference is the policy without its adapter; there is no second model "
-            "to place",
-            ", ".join(unused),
-        )
+        why = "with use_lora the reference is the policy without its adapter; there is no second model to place"
+        logger.warning("%s: has no effect, because %s", ", ".join(unused), why)
     if config.use_deepspeed:
         settings = engine_settings(config)
         if settings.precision == "fp16" and device.type == "cpu":
@@ -134,13 +131,9 @@ class Placement:
 
     def _prepare(self, settings: EngineSettings) -> None:
         """Give the reference the engine's precision, so that the first KL is 0."""
-        logger.info(
-            "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW",
-            settings.stage,
-            settings.precision,
-            ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else "",
-            settings.source,
-        )
+        away = ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else ""
+        text = "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW"
+        logger.info(text, settings.stage, settings.precision, away, settings.source)
         if settings.half:
             dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
             self.models.ref_policy.to(dtype)
@@ -238,7 +231,8 @@ class Placement:
             self.reported = True
             text = "the weights are gathered once per rollout: %.2f s of the %.2f s of the first one"
             logger.info(text, waited, time.perf_counter() - start)
-        self._send_back()
+        for module in self.waiting:
+            module.to("cpu")
 
     @contextmanager
     def judging(self) -> Iterator[None]:
@@ -248,10 +242,6 @@ class Placement:
                 if not isinstance(module, Policy | Critic):
                     stack.enter_context(deepspeed_engine.gather_weights(engine))
             yield
-
-    def _send_back(self) -> None:
-        for module in self.waiting:
-            module.to("cpu")
 
     @contextmanager
     def whole_weights(self) -> Iterator[None]:
@@ -292,13 +282,8 @@ def deepspeed_setting(config: Config, world: World) -> MemorySetting:
         )
     if fsdp := fsdp_settings(config):
         stage: Any = 0 if reference_is_policy(config) else 3
-        setting = replace(
-            setting,
-            zero_stage=3,
-            frozen_stage=stage,
-            offload_optimizer=fsdp.cpu_offload,
-            offload_param=fsdp.cpu_offload,
-        )
+        away = fsdp.cpu_offload
+        setting = replace(setting, zero_stage=3, frozen_stage=stage, offload_optimizer=away, offload_param=away)
     frozen = frozen_settings(config, "ref_ds_config")
     if frozen:
         setting = replace(setting, frozen_stage=frozen.stage, frozen_offload=frozen.offload)  # type: ignore[arg-type]

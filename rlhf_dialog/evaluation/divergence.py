@@ -41,13 +41,6 @@ def kl_by_token(
     return table
 
 
-def kl_by_reply(
-    agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
-) -> Array:
-    """The sum of `kl_by_token` over each reply, (B,)."""
-    return np.nansum(kl_by_token(agent, start, replies, batch_size, temperature), axis=1)
-
-
 @torch.no_grad()
 def log_ratios(
     agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0

@@ -85,10 +85,10 @@ def ratio(sums: Array) -> Array:
     return np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom != 0)
 
 
-def mean_statistic(values: Array) -> Statistic:
+def mean_statistic(values: Array, units: Numbers | None = None) -> Statistic:
     """The mean of the finite numbers in `values`: (N,), or (S, N) of S training seeds on the same prompts."""
     known = np.isfinite(values)
-    return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio)
+    return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio, units)
 
 
 def interval(statistic: Statistic, seed: int = 0) -> Interval:

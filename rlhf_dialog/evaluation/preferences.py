@@ -233,10 +233,10 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [_row(name, found) for name, found in rows]
     ranks = [_number(report[unit]["rank_correlation"]) if unit in report else "-" for unit in UNITS]
     lines += ["", f"Rank correlation of score and number of words: {ranks[0]}, of characters: {ranks[1]}. "]
-    longer = _percent(length["prefers_longer"])
+    longer = _number(length["prefers_longer"], ".0%")
     lines[-1] += f"Of two replies with other numbers of words it prefers the longer one in {longer}."
     repeated = report["last_turn_repeated"]["preferred_to_chosen"]
-    lines += [f"It scores a repetition of the last turn above the chosen reply in {_percent(repeated)}.", ""]
+    lines += [f"It scores a repetition of the last turn above the chosen reply in {_number(repeated, '.0%')}.", ""]
     lines += [f"Swap test (chosen and rejected exchanged): {'passed' if swap['passed'] else 'FAILED'}, "]
     lines[-1] += f"largest deviation {swap['largest_deviation']:.1e}."
     stored = f"mean {normal['mean']:.4f}, deviation {normal['std']:.4f}, of {normal['of']}"
@@ -256,9 +256,5 @@ def _row(name: str, numbers: dict[str, Any]) -> str:
     return f"| {name}{count} | {numbers['mean']:.1%} | {numbers['low']:.1%} to {numbers['high']:.1%} |"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)

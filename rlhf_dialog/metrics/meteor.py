@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
 
 WORDNET_SETTINGS = ("auto", "require", "off")
+NO_WORDNET: Any = SimpleNamespace(synsets=lambda word: [])
 
 
 def meteor(references: str | Sequence[str], response: str, wordnet: Any | None) -> float:
@@ -23,7 +25,7 @@ def meteor(references: str | Sequence[str], response: str, wordnet: Any | None) 
         [word_tokenize(text.lower(), preserve_line=True) for text in texts],
         word_tokenize(response.lower(), preserve_line=True),
         stemmer=_stemmer(),
-        wordnet=_NoWordNet() if wordnet is None else wordnet,
+        wordnet=NO_WORDNET if wordnet is None else wordnet,
         alpha=0.9,
         beta=3.0,
         gamma=0.5,
@@ -71,20 +73,9 @@ def load_wordnet(meteor_wordnet: str | bool) -> Any | None:
     return wordnet
 
 
-class _NoWordNet:
-    def synsets(self, word: str) -> list[Any]:
-        return []
-
-
-class _CachedStemmer:
-    """nltk's Porter stemmer, which is most of METEOR's cost, with a memory of the words it has seen."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem = lru_cache(maxsize=100_000)(PorterStemmer().stem)
-
-
 @cache
-def _stemmer() -> _CachedStemmer:
-    return _CachedStemmer()
+def _stemmer() -> Any:
+    """nltk's Porter stemmer, which is most of METEOR's cost, with a memory of the words it has seen."""
+    from nltk.stem.porter import PorterStemmer
+
+    return SimpleNamespace(stem=lru_cache(maxsize=100_000)(PorterStemmer().stem))

@@ -195,13 +195,9 @@ def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
     if alone.explains(difference):
         lm.set_attn_implementation(ATTENTION)
     else:
-        logger.info(
-            "%s does not support packed rows (predictions differ by %.2g nats, rounding explains %.2g), so padding is computed "
-            "too: a run takes up to twice as long",
-            type(lm).__name__,
-            difference,
-            alone.limit,
-        )
+        effect = "so padding is computed too: a run takes up to twice as long"
+        text = "%s does not support packed rows (predictions differ by %.2g nats, rounding explains %.2g), %s"
+        logger.info(text, type(lm).__name__, difference, alone.limit, effect)
     return packs(lm)
 
 

@@ -120,12 +120,8 @@ class NetworkLM(PreTrainedModel):
         return output_embeddings(self.trunk.network)
 
 
-class ValueTrunk(nn.Module):
+class ValueTrunk(Trunk):
     """A network that returns values, as a trunk whose only hidden unit is the value."""
-
-    def __init__(self, network: nn.Module):
-        super().__init__()
-        self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False) -> tuple[Tensor]:
         """Values (B, L, 1)."""

@@ -60,14 +60,10 @@ def agent_card(repo: str, settings: dict[str, Any], run: CardRun, key: str) -> s
     """The README.md of an agent whose `rlhf_dialog.json` holds `settings`. Raises UserError for a damaged evaluation."""
     data = describe_data_set(run.data_path, run.local_names)
     try:
-        parts = [
-            _introduction(repo, run),
-            _use(repo, settings),
-            _task(settings),
-            f"## Data\n\n{data.text}",
-            _reward(run),
-        ]
-        parts += [_training(run), _evaluation(repo, run), _limits(run), _command(run), _versions(run.versions)]
+        parts = [_introduction(repo, run), _use(repo, settings), _task(settings), f"## Data\n\n{data.text}"]
+        parts += [_reward(run), _training(run), _evaluation(repo, run), _limits(run), _command(run)]
+        versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+        parts += [f"## Versions\n\n{versions}"] if versions else []
         start = run.config.get("model_path")
         base_model = start if isinstance(start, str) and run.is_on_the_hub(start) else None
         header = card_header(repo, data, _results(run, data), base_model=base_model, **{RUN_KEY: run.name})
@@ -265,7 +261,3 @@ def _command(run: CardRun) -> str:
         "## How it was made\n\nPut your own paths into these settings, of which folders have their last name only, and save them "
         f"as `settings.yaml`:\n\n{code_block(text, 'yaml')}\n\n```bash\nrlhf-dialog train --config settings.yaml\n```"
     )
-
-
-def _versions(versions: dict[str, str]) -> str:
-    return "## Versions\n\n" + ", ".join(f"{name} {version}" for name, version in versions.items()) if versions else ""

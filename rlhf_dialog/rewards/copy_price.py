@@ -16,7 +16,6 @@ class CopyPrice(BaseReward):
     """
 
     name = "copy_price"
-
     reaches_out = reaches_nothing
 
     def __init__(self, turns: int = 2):

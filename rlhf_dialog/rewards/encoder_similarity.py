@@ -24,7 +24,6 @@ class EncoderSimilarity(BaseReward):
 
     name = "encoder_similarity"
     uses_device = True
-
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str):
@@ -67,10 +66,8 @@ class EncoderSimilarity(BaseReward):
         return vectors
 
     def frozen_models(self) -> dict[str, Any]:
-        """The encoder."""
         return {MODEL: self.encoder}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder of the encoder."""
         return {MODEL: args["model"]} if args.get("model") else {}

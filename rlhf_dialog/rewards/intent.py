@@ -142,12 +142,10 @@ class Intent(BaseReward):
         return super().move_to(device)
 
     def frozen_models(self) -> dict[str, Any]:
-        """The classifier."""
         return {CLASSIFIER: self.model}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder or Hub name of the classifier."""
         return {CLASSIFIER: args["intent_model"]} if args.get("intent_model") else {}
 
 

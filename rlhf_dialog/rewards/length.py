@@ -15,7 +15,6 @@ class LengthMatch(BaseReward):
 
     needs = ("reference",)
     name = "length_match"
-
     reaches_out = reaches_nothing
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:

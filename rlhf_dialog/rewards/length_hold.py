@@ -18,7 +18,6 @@ class LengthHold(BaseReward):
     """
 
     name = "length_hold"
-
     reaches_out = reaches_nothing
 
     def __init__(self, words: float | None = None, rate: float = 0.2, gain: float = 2.0, max_price: float = 4.0):

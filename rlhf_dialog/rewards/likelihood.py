@@ -31,7 +31,6 @@ class LikelihoodPrice(BaseReward):
     uses_device = True
     floor: float | None
     tokens: int
-
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
@@ -77,12 +76,10 @@ class LikelihoodPrice(BaseReward):
         return [total / len(own) for total, own in zip(sums, counted, strict=True)]
 
     def frozen_models(self) -> dict[str, Any]:
-        """The language model."""
         return {MODEL: self.speaker.policy}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder of the language model."""
         return {MODEL: args["model"]} if args.get("model") else {}
 
 
@@ -118,7 +115,6 @@ class MutualInformation(BaseReward):
 
     name = "mutual_information"
     uses_device = True
-
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, tokens: int = 12, system_prompt: str | None = None):
@@ -136,12 +132,10 @@ class MutualInformation(BaseReward):
         return [ours - theirs for ours, theirs in pairs]
 
     def frozen_models(self) -> dict[str, Any]:
-        """The language model."""
         return self.likelihood.frozen_models()
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder of the language model."""
         return LikelihoodPrice.model_paths(args)
 
 

@@ -10,9 +10,7 @@ class NoReward(BaseReward):
     """0 for each dialogue: what a run with an `environment` has by default, beside the rewards of the environment."""
 
     name = "no_reward"
-
     reaches_out = reaches_nothing
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """Zeros."""
         return [0.0] * len(dialogues)

@@ -31,7 +31,6 @@ class RelevanceReward(BaseReward):
 
     name = "relevance"
     uses_device = True
-
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(
@@ -73,12 +72,10 @@ class RelevanceReward(BaseReward):
         return margins(scores, same.reshape(len(contexts), len(self.bank))).tolist()
 
     def frozen_models(self) -> dict[str, Any]:
-        """The relevance model."""
         return {MODEL: self.model}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder of the relevance model."""
         return {MODEL: args["model"]} if args.get("model") else {}
 
 

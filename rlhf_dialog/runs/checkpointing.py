@@ -145,13 +145,9 @@ class RunCheckpointer:
         trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
             seed_rank(self.config.seed, world, trainer.iteration)
-            logger.warning(
-                "%s: was saved by %d processes, but this run has %d; random numbers are seeded again, so the run "
-                "continues, but not exactly as it would have",
-                source,
-                saved_by,
-                world.size,
-            )
+            effect = "random numbers are seeded again, so the run continues, but not exactly as it would have"
+            text = "%s: was saved by %d processes, but this run has %d; %s"
+            logger.warning(text, source, saved_by, world.size, effect)
         with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
         logger.info("resumed after iteration %d", trainer.iteration)

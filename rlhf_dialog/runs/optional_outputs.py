@@ -3,26 +3,20 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
 
 logger = logging.getLogger(__name__)
 
 
-class Closeable(Protocol):
-    """Something that is closed at the end of the run, or when it has failed."""
-
-    def close(self) -> None: ...
-
-
 class OptionalOutputs:
-    """Things by name, each of which may fail: trackers, the ledger, the report."""
+    """Things by name, each of which may fail: trackers, the ledger, the report; each is closed at the end, or when it fails."""
 
     def __init__(self) -> None:
         self.others: dict[str, Any] = {}
 
-    def add(self, name: str, make: Callable[[], Closeable]) -> None:
+    def add(self, name: str, make: Callable[[], Any]) -> None:
         """Make one of them; without it, and with a warning, if that fails."""
         try:
             self.others[name] = make()

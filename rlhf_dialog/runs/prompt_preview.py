@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import ROLES, TurnEncoder, fix_date, keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptSampler
+from rlhf_dialog.data.prompts import PromptSampler, count_shared
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.runs.data_source import build_simulated, training_prompts
@@ -37,7 +36,7 @@ def as_read(encoder: TurnEncoder, turns: Sequence[str], system: str | None = Non
         return AsRead(text, len(ids), tuple(turns[: kept[-1]]))
     newest = whole.encode_prompt(turns[-1:], system)
     count = len(newest) - len(ids)
-    head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(newest, ids, strict=False)))
+    head = count_shared(newest, ids)
     return AsRead(text, len(ids), tuple(turns[:-1]), _text(encoder, newest[head : head + count]), count)
 
 

@@ -138,11 +138,8 @@ def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bit
     text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
     logger.log(logging.INFO if num_bits == 16 else logging.DEBUG, text, num_bits, mean, largest)
     if num_bits == 16 and mean > COARSE * scale:
-        logger.warning(
-            "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
-            "faults, and the updates are noisy; set precision: fp32",
-            mean,
-        )
+        effect = "the checks of the run see only large faults, and the updates are noisy; set precision: fp32"
+        logger.warning("rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so %s", mean, effect)
     least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
     largest = max(largest, least_largest * scale)
     least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
@@ -237,25 +234,17 @@ def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> Non
     `iteration` is the number of the iteration whose `kl` the controller took in last.
     """
     if iteration == 1 and kl > 1.0:
-        logger.warning(
-            "the policy starts %.2f nats per token away from its reference (objective/kl_initial): check that ref_model, its "
-            "tokenizer and the prompts belong together",
-            kl,
-        )
+        remedy = "check that ref_model, its tokenizer and the prompts belong together"
+        text = "the policy starts %.2f nats per token away from its reference (objective/kl_initial): %s"
+        logger.warning(text, kl, remedy)
     num_above, is_new = controller.num_above, controller.num_below == 0
     if not controller.kl_rate or not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
         return
     if controller.at_its_bound or controller.growth >= 1.5:
         bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
-        logger.warning(
-            "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: lower lr, or "
-            "raise rollout_batch_size",
-            controller.kl_target,
-            num_above,
-            controller.growth,
-            controller.kl_coef,
-            bound,
-        )
+        remedy = "lower lr, or raise rollout_batch_size"
+        text = "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: %s"
+        logger.warning(text, controller.kl_target, num_above, controller.growth, controller.kl_coef, bound, remedy)
 
 
 def watch_support(mass: float | None, first: float | None, iteration: int) -> float | None:
@@ -267,13 +256,9 @@ def watch_support(mass: float | None, first: float | None, iteration: int) -> fl
         return first
     first = mass if first is None else first
     if mass < 0.5 * first:
-        logger.warning(
-            "iteration %d: the reference gives only %.2f of its probability to the tokens that top-k and top-p keep (%.2f at "
-            "the start); objective/kl does not show this, see objective/kl_full",
-            iteration,
-            mass,
-            first,
-        )
+        now = f"{mass:.2f} of its probability to the tokens that top-k and top-p keep ({first:.2f} at the start)"
+        remedy = "objective/kl does not show this, see objective/kl_full"
+        logger.warning("iteration %d: the reference gives only %s; %s", iteration, now, remedy)
     return first
 
 

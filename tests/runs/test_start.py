@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.runs import stage_times, versions
+from rlhf_dialog.runs import stage_times
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.smoke import two_prompts
 from tests.parts.ppo_runs import rows
@@ -59,12 +59,6 @@ def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run("--resume", "auto") == 2
     assert "in use by process 7 on elsewhere" in capsys.readouterr().err
-
-
-def test_the_commit_is_this_projects_own(monkeypatch):
-    """Installed somewhere inside another repository, the package has none."""
-    monkeypatch.setattr(versions, "ROOT", versions.ROOT / "tests")
-    assert versions.versions()["commit"] is None
 
 
 @pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])

@@ -171,14 +171,9 @@ def _name_unused_text(prompts: list[DialogueRecord], where: str) -> None:
         if isinstance(value, str) and " " in value and name not in ID_KEYS and "system" not in name.lower():
             sizes[name] += len(value)
     for name, _ in sizes.most_common(1):
-        logger.warning(
-            "%s: %d of %d prompts have no reference, and the text column '%s' is not used; if it holds the replies, name it "
-            "with columns: {reference: ...}",
-            where,
-            len(without),
-            len(prompts),
-            name,
-        )
+        remedy = "if it holds the replies, name it with columns: {reference: ...}"
+        text = "%s: %d of %d prompts have no reference, and the text column '%s' is not used; %s"
+        logger.warning(text, where, len(without), len(prompts), name, remedy)
 
 
 def _utterances(rows: Rows) -> Iterator[DialogueRecord]:

@@ -254,12 +254,9 @@ def write_exchanges(output: Path, number: int, seed: int, careless: float = 0.0)
     splits = exchange_splits(number, seed, careless)
     with new_folder(output) as folder:
         for name, exchanges in splits.items():
-            _write(folder / f"{name}.jsonl", (one.to_json() for one in exchanges))
+            lines = "".join(f"{one.to_json()}\n" for one in exchanges)
+            (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8", newline="\n")
     return {name: len(exchanges) for name, exchanges in splits.items()}
-
-
-def _write(path: Path, lines: Iterator[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.audit import checks, findings
+from rlhf_dialog.evaluation.audit import checks
 from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Probe, Training, fixed_probes
 from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer, ScoreTable
 from rlhf_dialog.evaluation.audit.search import Budget, search
@@ -72,7 +72,7 @@ def audit(
         "calibration": checks.calibrations(scorer.reward, prompts),
         "asked": progress.done,
     }
-    return {"findings": findings.list_findings(result, defects, checks.flat_parts(score, parts)), **result}
+    return {"findings": checks.list_findings(result, defects, checks.flat_parts(score, parts)), **result}
 
 
 def _score_probes(payer: CountingScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:
@@ -125,7 +125,7 @@ def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) 
     return {
         "num_prompts": int(np.isfinite(table.score).sum()),
         **_compare(table.score, true.score, units, seed),
-        "more": intervals.interval(_mean(more, units), seed),
+        "more": intervals.interval(intervals.mean_statistic(more, units), seed),
         "parts": {name: float(np.nanmean(x)) if np.isfinite(x).any() else math.nan for name, x in table.parts.items()},
         "judges": judges,
     }
@@ -133,13 +133,10 @@ def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) 
 
 def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = "paid") -> dict[str, Interval]:
     has_both = _both(values, true)
-    here, there = (_mean(np.where(has_both, some, np.nan), units) for some in (values, true))
-    mean = intervals.interval(_mean(values, units), seed)
+    pair = (np.where(has_both, some, np.nan) for some in (values, true))
+    here, there = (intervals.mean_statistic(some, units) for some in pair)
+    mean = intervals.interval(intervals.mean_statistic(values, units), seed)
     return {name: mean, "difference": intervals.difference(there, here, seed)}
-
-
-def _mean(values: Array, units: Numbers) -> intervals.Statistic:
-    return replace(intervals.mean_statistic(values), units=units)
 
 
 def _both(values: Array, true: Array) -> NDArray[np.bool_]:

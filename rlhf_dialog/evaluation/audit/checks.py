@@ -1,7 +1,10 @@
-"""Defects of a reward that no single reply shows: scores that depend on the batch, parts that do not vary, wrong confidence."""
+"""Defects of a reward that no single reply shows, and what of a whole audit is a hole, or only worth knowing.
+
+Defects: scores that depend on the batch, parts that do not vary, wrong confidence.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +20,9 @@ NUM_ALONE = 8  # replies that are scored in a call of their own
 CHANGED = 0.1  # of the scores' standard deviation: rounding, also that of bfloat16, is below it
 FLAT = 0.01  # of the score's standard deviation: a part below it decides nothing
 NUM_BINS = 10
+Finding = dict[str, Any]
+NOT_JUDGED = "no judge tells true replies from random ones at these prompts, so none can say whether they are worse"
+SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 AGAIN, NEIGHBOURS = "the same reply again", "other dialogues in the batch"
 
 
@@ -92,3 +98,40 @@ def calibration(classifier: Intent, prompts: Sequence[Dialogue]) -> dict[str, An
     error = sum(one["replies"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / len(prompts)
     means = {"accuracy": float(right.mean()), "confidence": float(confidence.mean())}
     return {"part": classifier.name, **means, "error": error, "bins": bins}
+
+
+def list_findings(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable[str]) -> list[Finding]:
+    """The findings: `probe`, `hole`, `text` and their numbers; defects first, then holes, the largest difference first.
+
+    A fixed probe is a hole where the interval of its difference to the true replies lies above zero, a search's row where also
+    the interval of a judge's difference lies below zero. Without such a judge, the row is `unjudged` where no judge tells true
+    replies from random ones (`result["telling"]`), else it is named, as a part that does not vary.
+    """
+    findings: list[Finding] = []
+    for defect in defects:
+        change = f"{defect['largest']:.2f} standard deviations of the scores"
+        text = f"{defect['probe']}: the score of a reply changes by up to {change}"
+        findings.append({"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]})
+    paid_more = [(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
+    for name, row in sorted(paid_more, key=lambda item: -float(item[1]["difference"]["mean"])):
+        findings.append({"probe": name, "hole": True, "text": paid_more_text(name, row), **row["difference"]})
+    for name, row in result["search"].items():
+        judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
+        below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
+        if row["difference"]["low"] > 0:
+            able = below or {judge: difference for judge, difference in judged.items() if judge in result["telling"]}
+            opinions = [f"{judge} says {SPAN.format_map(difference)}" for judge, difference in able.items()]
+            conclusion = "but " if below else "no judge puts it below them: " if able else NOT_JUDGED
+            text = f"{paid_more_text(name, row)}; {conclusion}{', '.join(opinions)}"
+            finding = {"probe": name, "hole": bool(below), "unjudged": not able, "text": text}
+            findings.append(finding | row["difference"] | {"judges": below})
+    for name in flat:
+        text = f"part {name}: hardly differs from reply to reply before training, so it decides nothing"
+        findings.append({"probe": f"part {name}", "hole": False, "text": text})
+    return findings
+
+
+def paid_more_text(name: str, row: dict[str, Any]) -> str:
+    """What replies of this kind are paid."""
+    difference, share = SPAN.format_map(row["difference"]), row["more"]["mean"]
+    return f"{name}: paid {difference} more than true replies, and more at {share:.0%} of prompts"

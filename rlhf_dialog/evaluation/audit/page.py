@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rlhf_dialog.evaluation.audit.findings import SPAN
+from rlhf_dialog.evaluation.audit.checks import SPAN
 from rlhf_dialog.evaluation.audit.probes import TRUE
 from rlhf_dialog.evaluation.report import cell
 

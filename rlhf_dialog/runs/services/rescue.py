@@ -73,11 +73,11 @@ class Rescue:
         if not saves:
             self._report_loss(iteration)
         elif self.world.is_main:
-            logger.warning(
-                "the run ends after iteration %d, which is saved: %s. Correct what failed, then continue with --resume",
-                iteration,
-                f"{type(error).__name__} between two iterations",
+            cause = f"{type(error).__name__} between two iterations"
+            text = (
+                "the run ends after iteration %d, which is saved: %s. Correct what failed, then continue with --resume"
             )
+            logger.warning(text, iteration, cause)
 
     def _complete(self, metrics: Metrics) -> bool:
         return all([service.complete(self.run, metrics) for service in self.services])
@@ -90,12 +90,14 @@ class Rescue:
             saved = iteration_of(newest) if newest else 0
         lost = iteration - saved
         if lost > 0 and self.world.is_main:
-            logger.warning(
-                "the run ends, and %s since %s lost; checkpoints come every %d iterations (save_interval)",
-                "1 finished iteration" if lost == 1 else f"{lost} finished iterations",
-                f"{f'iter_{saved:06d}' if saved else 'its start'} {'is' if lost == 1 else 'are'}",
-                self.run.config.save_interval,
+            start = f"iter_{saved:06d}" if saved else "its start"
+            what = (
+                f"1 finished iteration since {start} is"
+                if lost == 1
+                else f"{lost} finished iterations since {start} are"
             )
+            text = "the run ends, and %s lost; checkpoints come every %d iterations (save_interval)"
+            logger.warning(text, what, self.run.config.save_interval)
 
 
 @contextmanager

@@ -41,7 +41,6 @@ from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 KEY = "model_path"
-logger = logging.getLogger(__name__)
 
 
 def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str) -> list[PreferencePair]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.evaluation.audit import findings, page
+from rlhf_dialog.evaluation.audit import checks, page
 from rlhf_dialog.evaluation.audit.checks import NEIGHBOURS
 
 
@@ -17,7 +17,7 @@ def judged(high):
 
 def of(probes=None, search=None, defects=(), flat=(), telling=()):
     result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}, "telling": telling}
-    return result, findings.list_findings(result, defects, flat)
+    return result, checks.list_findings(result, defects, flat)
 
 
 @pytest.mark.parametrize(("low", "is_hole"), [(0.001, True), (0.0, False), (-0.1, False), (float("nan"), False)])

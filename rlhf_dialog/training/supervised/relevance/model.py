@@ -42,9 +42,6 @@ from rlhf_dialog.training.supervised.stage import StageOfHalves
 logger = logging.getLogger(__name__)
 NUM_MEASURED = {"bag": 2000, "convolution": 2000, "cross_encoder": 200}  # prompts, drawn by the seed
 CROSS_BANK = 32  # prompts of the bank that a cross-encoder reads with each reply
-
-
-logger = logging.getLogger(__name__)
 FILE = "checkpoint-members.pt"
 
 
@@ -144,7 +141,7 @@ def _paid(reward: RelevanceReward, said: list[Dialogue]) -> dict[str, float]:
 
 
 def _interval(values: Array, numbers: Numbers) -> dict[str, float]:
-    return intervals.interval(replace(intervals.mean_statistic(values), units=numbers))
+    return intervals.interval(intervals.mean_statistic(values, numbers))
 
 
 def markdown(split: str, result: dict[str, Any]) -> str:
