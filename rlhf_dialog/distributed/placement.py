@@ -15,19 +15,8 @@ from torch import nn
 
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import deepspeed_engine
+from rlhf_dialog.distributed import deepspeed_config, deepspeed_engine
 from rlhf_dialog.distributed.accelerator import Preparer
-from rlhf_dialog.distributed.deepspeed_config import (
-    FROZEN_KEYS,
-    EngineSettings,
-    FrozenSettings,
-    asks_deepspeed,
-    engine_document,
-    engine_settings,
-    frozen_settings,
-    reference_is_policy,
-    unused_reference_keys,
-)
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, keep_whole, shard, sharded_parts
@@ -46,16 +35,16 @@ logger = logging.getLogger(__name__)
 
 def check_placement(config: Config, device: torch.device) -> None:
     """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
-    for key in FROZEN_KEYS:
-        frozen_settings(config, key)
-    if unused := unused_reference_keys(config):
+    for key in deepspeed_config.FROZEN_KEYS:
+        deepspeed_config.frozen_settings(config, key)
+    if unused := deepspeed_config.unused_reference_keys(config):
         why = "with use_lora the reference is the policy without its adapter; there is no second model to place"
         logger.warning("%s: has no effect, because %s", ", ".join(unused), why)
     if config.use_deepspeed:
-        settings = engine_settings(config)
+        settings = deepspeed_config.engine_settings(config)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
-    if asks_deepspeed(config):
+    if deepspeed_config.asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
 
 
@@ -74,15 +63,15 @@ class Placement:
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
         self.config, self.models, self.world = config, models, world
         self.precision = precision_of(config, world.device)
-        self.settings: EngineSettings | None = None
+        self.settings: deepspeed_config.EngineSettings | None = None
         self.fsdp = fsdp_settings(config)
         trained = {name: module for name in ("policy", "critic") if (module := getattr(models, name)) is not None}
         for policy in (models.policy, models.ref_policy):
             _ = policy.has_plain_head  # is tried with whole weights
         documents: dict[str, dict[str, Any]] = {}
         if config.use_deepspeed:
-            self.settings = engine_settings(config)
-            document = engine_document(config, self.settings, plan, world.size)
+            self.settings = deepspeed_config.engine_settings(config)
+            document = deepspeed_config.engine_document(config, self.settings, plan, world.size)
             documents = {name: copy.deepcopy(document) for name in trained}
             deepspeed_engine.load_deepspeed(world.device)
             self._prepare(self.settings)
@@ -122,14 +111,14 @@ class Placement:
         roots: list[nn.Module] = (
             [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
         )
-        roots += [] if reference_is_policy(self.config) else [self.models.ref_policy]
+        roots += [] if deepspeed_config.reference_is_policy(self.config) else [self.models.ref_policy]
         for root in roots:
             shard(root, self.world, settings)
         layers = sum(len(sharded_parts(root)) for root in roots)
         logger.info("FSDP2, from %s: %d units, sharded over %d processes", settings.source, layers, self.world.size)
         return roots
 
-    def _prepare(self, settings: EngineSettings) -> None:
+    def _prepare(self, settings: deepspeed_config.EngineSettings) -> None:
         """Give the reference the engine's precision, so that the first KL is 0."""
         away = ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else ""
         text = "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW"
@@ -163,10 +152,10 @@ class Placement:
     # -- frozen models
 
     def _place_frozen(self, reward: BaseReward) -> None:
-        settings = frozen_settings(self.config, "ref_ds_config")
+        settings = deepspeed_config.frozen_settings(self.config, "ref_ds_config")
         if settings:
             self._freeze("reference", self.models.ref_policy, settings)
-        settings = frozen_settings(self.config, "intent_ds_config")
+        settings = deepspeed_config.frozen_settings(self.config, "intent_ds_config")
         if settings is None:
             return
         for name, (judge, module) in models_inside(reward).items():
@@ -174,7 +163,7 @@ class Placement:
             if settings.offload and settings.stage == 0 and self.world.device.type != "cpu":
                 judge.at_work = partial(self._on_device, [*judge.frozen_models().values()])
 
-    def _freeze(self, name: str, module: nn.Module, settings: FrozenSettings) -> None:
+    def _freeze(self, name: str, module: nn.Module, settings: deepspeed_config.FrozenSettings) -> None:
         if settings.stage == 3:
             if isinstance(module, Policy):
                 _ = module.has_plain_head
@@ -260,7 +249,7 @@ class Placement:
             yield
 
 
-def autocasts(config: Config, settings: EngineSettings) -> bool:
+def autocasts(config: Config, settings: deepspeed_config.EngineSettings) -> bool:
     """Whether models of a DeepSpeed run use autocast, if the run computes in 16 bits at all.
 
     At stage 3 only where a key asks for it: autocast keeps copies of weights that the stage is there to take away.
@@ -272,7 +261,7 @@ def deepspeed_setting(config: Config, world: World) -> MemorySetting:
     """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
     setting = memory_setting(config, world.size, on_cuda=world.device.type == "cuda")
     if config.use_deepspeed:
-        engine = engine_settings(config)
+        engine = deepspeed_config.engine_settings(config)
         setting = replace(
             setting,
             zero_stage=engine.stage,  # type: ignore[arg-type]
@@ -281,13 +270,13 @@ def deepspeed_setting(config: Config, world: World) -> MemorySetting:
             offload_param=engine.offload_param,
         )
     if fsdp := fsdp_settings(config):
-        stage: Any = 0 if reference_is_policy(config) else 3
+        stage: Any = 0 if deepspeed_config.reference_is_policy(config) else 3
         away = fsdp.cpu_offload
         setting = replace(setting, zero_stage=3, frozen_stage=stage, offload_optimizer=away, offload_param=away)
-    frozen = frozen_settings(config, "ref_ds_config")
+    frozen = deepspeed_config.frozen_settings(config, "ref_ds_config")
     if frozen:
         setting = replace(setting, frozen_stage=frozen.stage, frozen_offload=frozen.offload)  # type: ignore[arg-type]
-    frozen = frozen_settings(config, "intent_ds_config")
+    frozen = deepspeed_config.frozen_settings(config, "intent_ds_config")
     if frozen:
         setting = replace(setting, judge_stage=frozen.stage, judge_offload=frozen.offload)  # type: ignore[arg-type]
     return replace(setting, rows=math.ceil(setting.rows))

@@ -84,13 +84,9 @@ class CorpusUser:
         self.replies = _replies(record)[: self.max_turns]
         self.turns = [prompt.prompt_turns[-1] for prompt in prompts[1:]]
         self.spoken = 0
-        prompt = replace(
-            prompts[0],
-            reference=self.replies[-1][0][0],
-            act=self.replies[-1][1],
-            meta=record.meta | {"split": self.split, "dialogue": self.record},
-            references=self.replies[-1][0],
-        )
+        references, act = self.replies[-1]
+        meta = record.meta | {"split": self.split, "dialogue": self.record}
+        prompt = replace(prompts[0], reference=references[0], act=act, meta=meta, references=references)
         return prompt.prompt_turns[-1], {"prompt": prompt} | self._info()
 
     def step(self, reply: str) -> Step:

@@ -26,13 +26,12 @@ MEASURES = {  # how a number is taken from the values of a metric -> how it is s
 
 @dataclass(frozen=True)
 class Sign:
-    """One row of the table: a sign of a metric, when it is healthy, when it is sick, and what to do then."""
+    """One row of the table: a sign of a metric, when it is healthy, and when it is sick; ADVICE says what to do then."""
 
     name: str
     metric: str
     healthy: str
     sick: str
-    advice: str
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,6 @@ class Limit:
     measure: str
     side: str
     value: float
-
-    @property
-    def advice(self) -> str:
-        return ADVICE[self.name]
 
     @property
     def bound(self) -> str:
@@ -65,41 +60,13 @@ class Limit:
         return number < self.value if self.side == "below" else number > self.value
 
 
-RISING = "the interval of its change lies above 0"
-FALLS = Sign(
-    "reward falls", "`objective/score`", RISING, "it lies below 0", "lower `lr`, and look at clip fraction and KL below"
-)
-FLAT = Sign(
-    "reward does not rise",
-    "`objective/score`",
-    RISING,
-    "it contains 0",
-    "run more iterations or larger rollouts; if that changes nothing, raise `lr`, and see whether the reward differs "
-    "between replies to one prompt",
-)
-AGAINST = Sign(
-    "validation falls",
-    "`eval/score`",
-    RISING,
-    "it lies below 0",
-    "take the agent of the best iteration, train shorter or on more prompts, and read its replies: the reward may be gamed",
-)
-NOT_WITH = Sign(
-    "validation does not rise",
-    "`eval/score`",
-    RISING,
-    "it contains 0",
-    "raise `eval_episodes` for a narrower interval, and train on more prompts",
-)
+RISING, FALLING, UNCLEAR = "the interval of its change lies above 0", "it lies below 0", "it contains 0"
 JUDGED = "eval/judge_"  # begins the metrics of a judge that the reward does not contain
-JUDGE = Sign(
-    "held-out judge falls",
-    f"`{JUDGED}<name>`",
-    "the interval of its change does not lie below 0",
-    "it lies below 0",
-    "take the agent of an earlier iteration, raise `kl_coef`, and look for what the reward pays by mistake with "
-    "`rlhf-dialog audit`",
-)
+FALLS = Sign("reward falls", "`objective/score`", RISING, FALLING)
+FLAT = Sign("reward does not rise", "`objective/score`", RISING, UNCLEAR)
+AGAINST = Sign("validation falls", "`eval/score`", RISING, FALLING)
+NOT_WITH = Sign("validation does not rise", "`eval/score`", RISING, UNCLEAR)
+JUDGE = Sign("held-out judge falls", f"`{JUDGED}<name>`", "the interval of its change does not lie below 0", FALLING)
 STILL_GROWS = f"KL of {GROWN:g} or more still grows"
 LIMITS = (
     Limit("KL above its target", "objective/kl", "target", "above", 1.5),
@@ -115,7 +82,15 @@ LIMITS = (
     Limit("steps are clipped", "ppo/clip_fraction", "level", "above", 0.3),
     Limit("the critic explains little", "ppo/explained_variance", "level", "below", 0.1),
 )
-ADVICE = {  # what to do when a limit is broken
+ADVICE = {  # what to do when a sign is sick
+    "reward falls": "lower `lr`, and look at clip fraction and KL below",
+    "reward does not rise": "run more iterations or larger rollouts; if that changes nothing, raise `lr`, and see whether the "
+    "reward differs between replies to one prompt",
+    "validation falls": "take the agent of the best iteration, train shorter or on more prompts, and read its replies: the "
+    "reward may be gamed",
+    "validation does not rise": "raise `eval_episodes` for a narrower interval, and train on more prompts",
+    "held-out judge falls": "take the agent of an earlier iteration, raise `kl_coef`, and look for what the reward pays by "
+    "mistake with `rlhf-dialog audit`",
     "KL above its target": "raise `kl_coef` or `kl_rate`, or lower `lr`",
     "KL below its target": "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
     STILL_GROWS: "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
@@ -152,7 +127,7 @@ class Finding:
 def table() -> list[list[str]]:
     """The rows of all rules: sign, metric, healthy, sick, what to do."""
     signs: list[Sign | Limit] = [FALLS, FLAT, AGAINST, NOT_WITH, JUDGE, *LIMITS]
-    return [[one.name, one.metric.strip("`"), one.healthy, one.sick, one.advice] for one in signs]
+    return [[one.name, one.metric.strip("`"), one.healthy, one.sick, ADVICE[one.name]] for one in signs]
 
 
 def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Finding]]:
@@ -229,8 +204,8 @@ def _reward(values: Sequence[float]) -> Finding:
     if _direction(change) > 0:
         return Finding("reward", "healthy", f"The reward rises: {sentence}.")
     if _direction(change) < 0:
-        return Finding(FALLS.name, "sick", f"The reward falls: {sentence}; {FALLS.advice}.")
-    return Finding(FLAT.name, "sick", f"The reward does not rise: {sentence}; {FLAT.advice}.")
+        return Finding(FALLS.name, "sick", f"The reward falls: {sentence}; {ADVICE[FALLS.name]}.")
+    return Finding(FLAT.name, "sick", f"The reward does not rise: {sentence}; {ADVICE[FLAT.name]}.")
 
 
 def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
@@ -249,8 +224,8 @@ def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Fin
         return Finding("validation", "healthy", f"{name} rises{word}: {sentence}.")
     if _direction(change) < 0:
         word = " while the reward rises" if rises else ""
-        return Finding(AGAINST.name, "sick", f"{name} falls{word}: {sentence}; {AGAINST.advice}.")
-    return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {sentence}; {NOT_WITH.advice}.")
+        return Finding(AGAINST.name, "sick", f"{name} falls{word}: {sentence}; {ADVICE[AGAINST.name]}.")
+    return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {sentence}; {ADVICE[NOT_WITH.name]}.")
 
 
 def _rises(rewards: Sequence[float]) -> bool:
@@ -263,7 +238,7 @@ def _judge(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
     label = f"The held-out judge {name.removeprefix(JUDGED)}"
     if _direction(change) < 0:
         word = " while the reward rises" if _rises(rewards) else ""
-        return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_format_change(change)}; {JUDGE.advice}.")
+        return Finding(JUDGE.name, "sick", f"{label} falls{word}: {_format_change(change)}; {ADVICE[JUDGE.name]}.")
     word = "rises" if _direction(change) > 0 else "does not fall"
     return Finding("held-out judge", "healthy", f"{label} {word}: {_format_change(change)}.")
 
@@ -280,7 +255,7 @@ def _check_limits(metric: str, values: Sequence[float], target: float | None) ->
     for limit, number in numbers:
         if limit.is_broken_by(number):
             sentence = f"{number:.3g} {MEASURES[limit.measure]} (sick: {limit.sick})"
-            yield Finding(limit.name, "sick", f"{label} is {sentence}; {limit.advice}.")
+            yield Finding(limit.name, "sick", f"{label} is {sentence}; {ADVICE[limit.name]}.")
             return
     sentence = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[limit.measure]}" for limit, number in numbers))
     limits = ", ".join(limit.bound for limit, _ in numbers)

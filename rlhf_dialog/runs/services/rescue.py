@@ -73,11 +73,9 @@ class Rescue:
         if not saves:
             self._report_loss(iteration)
         elif self.world.is_main:
-            cause = f"{type(error).__name__} between two iterations"
-            text = (
-                "the run ends after iteration %d, which is saved: %s. Correct what failed, then continue with --resume"
-            )
-            logger.warning(text, iteration, cause)
+            text = "the run ends after iteration %d, which is saved: %s between two iterations. %s"
+            remedy = "Correct what failed, then continue with --resume"
+            logger.warning(text, iteration, type(error).__name__, remedy)
 
     def _complete(self, metrics: Metrics) -> bool:
         return all([service.complete(self.run, metrics) for service in self.services])
@@ -91,13 +89,9 @@ class Rescue:
         lost = iteration - saved
         if lost > 0 and self.world.is_main:
             start = f"iter_{saved:06d}" if saved else "its start"
-            what = (
-                f"1 finished iteration since {start} is"
-                if lost == 1
-                else f"{lost} finished iterations since {start} are"
-            )
-            text = "the run ends, and %s lost; checkpoints come every %d iterations (save_interval)"
-            logger.warning(text, what, self.run.config.save_interval)
+            what, verb = ("1 finished iteration", "is") if lost == 1 else (f"{lost} finished iterations", "are")
+            text = "the run ends, and %s since %s %s lost; checkpoints come every %d iterations (save_interval)"
+            logger.warning(text, what, start, verb, self.run.config.save_interval)
 
 
 @contextmanager

@@ -61,23 +61,12 @@ def markdown(split: str, result: dict[str, Any]) -> str:
         f"| {name} | {' | '.join(map(str, row))} |"
         for name, row in zip(LABELS, result["confusion_matrix"], strict=True)
     ]
-    return "\n".join(
-        [
-            f"## {split}: {result['num_pairs']} true replies",
-            "",
-            f"accuracy **{result['accuracy']:.3f}**, macro-F1 **{result['macro_f1']:.3f}**; "
-            f"always `{majority['class']}`: accuracy {majority['accuracy']:.3f}",
-            "",
-            "| act | precision | recall | F1 | support |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            f"| true \\ predicted | {' | '.join(LABELS)} |",
-            "|---|---|---|---|---|",
-            *matrix,
-            "",
-        ]
-    )
+    accuracy = f"accuracy **{result['accuracy']:.3f}**, macro-F1 **{result['macro_f1']:.3f}**"
+    always = f"always `{majority['class']}`: accuracy {majority['accuracy']:.3f}"
+    lines = [f"## {split}: {result['num_pairs']} true replies", "", f"{accuracy}; {always}", ""]
+    lines += ["| act | precision | recall | F1 | support |", "|---|---|---|---|---|", *rows, ""]
+    lines += [f"| true \\ predicted | {' | '.join(LABELS)} |", "|---|---|---|---|---|", *matrix, ""]
+    return "\n".join(lines)
 
 
 class IntentClassifier(StageOfHalves):

@@ -2,17 +2,9 @@
 
 from typing import Any
 
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rlhf_dialog.data.dialogue import Dialogue, render_reply
 from rlhf_dialog.errors import UserError
@@ -47,14 +39,14 @@ def new_tokenizer(
 
 def new_gpt2(
     tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
-) -> GPT2LMHeadModel:
+) -> transformers.GPT2LMHeadModel:
     """A GPT-2 with random weights and exactly the vocabulary of `tokenizer`.
 
     Raises UserError when `n_embd` is not a multiple of `n_head`.
     """
     _check_heads(n_embd, n_head)
-    return GPT2LMHeadModel(
-        GPT2Config(
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
             n_layer=n_layer,
             n_head=n_head,
             n_embd=n_embd,
@@ -73,14 +65,14 @@ def new_gpt2(
 
 def new_llama(
     tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
-) -> LlamaForCausalLM:
+) -> transformers.LlamaForCausalLM:
     """A Llama with random weights, tied embeddings and exactly the vocabulary of `tokenizer`; dropout in the attention alone.
 
     Raises UserError when `n_embd` is not a multiple of twice `n_head`: rotary positions turn pairs of numbers.
     """
     _check_heads(n_embd, 2 * n_head, f"twice n_head {n_head}")
-    return LlamaForCausalLM(
-        LlamaConfig(
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
             num_hidden_layers=n_layer,
             num_attention_heads=n_head,
             num_key_value_heads=n_head,
@@ -153,15 +145,15 @@ def new_bert(
     hidden_size: int,
     max_length: int,
     **labels: Any,
-) -> BertForSequenceClassification:
+) -> transformers.BertForSequenceClassification:
     """A BERT classifier with random weights; `labels` are `id2label` and `label2id`.
 
     Raises UserError when `hidden_size` is not a multiple of `num_heads`.
     """
     if hidden_size % num_heads:
         raise UserError(f"hidden_size: {hidden_size} is not a multiple of num_heads {num_heads}")
-    return BertForSequenceClassification(
-        BertConfig(
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(
             vocab_size=len(tokenizer),
             hidden_size=hidden_size,
             num_hidden_layers=num_layers,

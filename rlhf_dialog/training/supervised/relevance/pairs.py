@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rlhf_dialog.data import word_salad
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.word_salad import salads
 from rlhf_dialog.models.relevance import TurnTable
 
 KINDS = 5  # of replies, and of contexts, that each pair brings: its own, a near one, and three for copies
@@ -60,24 +60,18 @@ def number_pairs(
     replies = table.replies([pair.response for pair in pairs])
     dialogues = torch.tensor([pair.meta["dialogue"] for pair in pairs])
     near = near_prompts(table, contexts, dialogues, seed)
-    return Pairs(
-        table,
-        contexts,
-        replies,
-        _following(contexts, replies, dialogues, near),
-        dialogues,
-        near,
-        _salads(pairs, table, seed) if with_salads else replies.new_zeros(len(pairs), 0),
-        table.replies([answer.response for answer in answers]),
-        torch.tensor([answer.meta["dialogue"] for answer in answers], dtype=torch.long),
-    )
+    following = _following(contexts, replies, dialogues, near)
+    salads = _salads(pairs, table, seed) if with_salads else replies.new_zeros(len(pairs), 0)
+    model_replies = table.replies([answer.response for answer in answers])
+    model_dialogues = torch.tensor([answer.meta["dialogue"] for answer in answers], dtype=torch.long)
+    return Pairs(table, contexts, replies, following, dialogues, near, salads, model_replies, model_dialogues)
 
 
 def _salads(pairs: Sequence[Dialogue], table: TurnTable, seed: int) -> Tensor:
     """(N, W), drawn by `seed`; a bag cannot see that words were shuffled."""
     first = 1 if table.sizes.architecture == "bag" else 0
     draw, counts = random.Random(seed), Counter(word for pair in pairs for word in pair.response.split())
-    made = [salads(pair.response, pair.prompt_turns, counts, draw) for pair in pairs]
+    made = [word_salad.salads(pair.response, pair.prompt_turns, counts, draw) for pair in pairs]
     return torch.stack([table.replies(texts[first:]) for texts in made])
 
 
@@ -133,12 +127,10 @@ def batch_of(
     said = torch.cat([own_replies.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
     candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
-    return Batch(
-        candidates,
-        replies,
-        _reply_weights(pairs, rows, replies, sampled_rows, (copy_weight, salad_weight)),
-        _context_weights(candidates, own_replies, torch.cat([own_replies, pairs.replies[near]]), copy_weight),
-    )
+    reply_weights = _reply_weights(pairs, rows, replies, sampled_rows, (copy_weight, salad_weight))
+    of_contexts = torch.cat([own_replies, pairs.replies[near]])
+    context_weights = _context_weights(candidates, own_replies, of_contexts, copy_weight)
+    return Batch(candidates, replies, reply_weights, context_weights)
 
 
 def _older(contexts: Tensor, replies: Tensor) -> tuple[Tensor, Tensor]:
