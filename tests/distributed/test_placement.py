@@ -113,7 +113,8 @@ def test_a_frozen_model_is_shared_out(depth, monkeypatch):
     )
     wanted = FrozenSettings("x.json", 3, False, {"zero_optimization": {"stage": 3}})
     monkeypatch.setattr(
-        "rlhf_dialog.distributed.placement.frozen_settings", lambda _, key: wanted if key.startswith("int") else None
+        "rlhf_dialog.distributed.deepspeed_config.frozen_settings",
+        lambda _, key: wanted if key.startswith("int") else None,
     )
     judge = Judge()
     sharing = Placement.__new__(Placement)
