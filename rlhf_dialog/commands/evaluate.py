@@ -81,7 +81,7 @@ class EvaluateOptions(agent_options.AgentOptions):
     split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
     min_context_size: int | None = option("default: the configuration's")
-    batch_size: int = option("number of prompts answered at a time (default: 64)", 64)
+    batch_size: int | None = option("prompts answered at a time; default: 64, on a GPU as many as it has memory for")
     seed: int = option("seed of sampling and resampling (default: 0)", 0)
     temperature: float | None = option("default: the agent's own sampling")
     top_k: int | None = option("default: the agent's own sampling")
@@ -141,6 +141,7 @@ def run(options: EvaluateOptions) -> None:
     if options.register:
         register(options.register)
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
+    from rlhf_dialog.distributed.memory.chosen_sizes import fitting_batch
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
     agent = agent_options.load_agent(options, options.agent)
@@ -155,10 +156,11 @@ def run(options: EvaluateOptions) -> None:
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
+    options = replace(options, batch_size=options.batch_size or fitting_batch(agent, sampling))
     systems = {"metrics": agent}
     if options.baseline:
         systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
-    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
+    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size or 64)
     comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = pick_bias_prompts(task, options) if options.baselines else None

@@ -19,6 +19,7 @@ from rich.progress import track
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
+from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.part_sizes import EVALUATION
 from rlhf_dialog.models.policy import num_positions, teacher_forced
@@ -55,8 +56,9 @@ def generate_replies(
     batch_size: int = 64,
     title: str = "replies",
 ) -> Replies:
-    """Answer every prompt; the same seed, prompts and batch size give the same replies."""
-    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop, speaker.limits)
+    """Answer every prompt; a reply is decided by the seed and the number of its prompt, not by the batch or the device."""
+    limits = replace(speaker.limits, rows_at_once=max(speaker.limits.rows_at_once, batch_size))
+    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop, limits)
     return generate_share(speaker, prompts, range(len(prompts)), seed, batch_size, title)
 
 
@@ -65,16 +67,13 @@ def generate_share(
 ) -> Replies:
     """What `generate_replies` gives, with the speaker's sampling, for the prompts with the numbers of `share` alone."""
     torch.manual_seed(seed)
+    uniform = random_numbers(len(prompts), speaker.sampling, torch.device("cpu"))
     dialogues, num_tokens = [], []
-    for start in progress(range(0, len(prompts), batch_size), title):
-        size = min(batch_size, len(prompts) - start)
-        uniform = random_numbers(size, speaker.sampling, speaker.policy.lm.device)
-        first, end = max(share.start, start), min(share.stop, start + size)
-        if first < end:
-            mine = prompts[first:end]
-            replies = speaker.reply(mine, uniform[first - start : end - start])
-            dialogues += [p.with_reply(x.text, x.truncated) for p, x in zip(mine, replies, strict=True)]
-            num_tokens += [len(reply.ids) for reply in replies]
+    for start in progress(range(share.start, share.stop, batch_size), title):
+        rows = slice(start, min(start + batch_size, share.stop))
+        replies = speaker.reply(prompts[rows], send(uniform[rows], speaker.policy.lm.device))
+        dialogues += [p.with_reply(x.text, x.truncated) for p, x in zip(prompts[rows], replies, strict=True)]
+        num_tokens += [len(reply.ids) for reply in replies]
     return Replies(dialogues, num_tokens)
 
 

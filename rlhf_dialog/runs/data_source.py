@@ -31,7 +31,7 @@ from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward, check_needs
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services import validation as run_validation
-from rlhf_dialog.runs.services.validation import BATCH_SIZE, ValidationService
+from rlhf_dialog.runs.services.validation import ValidationService
 from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
@@ -145,7 +145,7 @@ def build_simulated(environment: EnvironmentConfig, seed: int, split: str) -> Si
     return found
 
 
-def play_dialogues(speaker: Responder, source: Simulated, numbers: range, at_once: int = BATCH_SIZE) -> list[Played]:
+def play_dialogues(speaker: Responder, source: Simulated, numbers: range, at_once: int = 64) -> list[Played]:
     """The dialogues of these numbers, at most `at_once` side by side; how many there are changes no dialogue."""
     dialogues = []
     for start in range(0, len(numbers), at_once):
@@ -195,7 +195,8 @@ class DialogueValidation(ValidationService):
 
     def _own_replies(self, trainer: PPOTrainer) -> Any:
         mine = trainer.world.share(range(self.num_prompts))
-        return play_dialogues(trainer.speaker, self.source, range(mine[0], mine[-1] + 1) if mine else range(0))
+        numbers = range(mine[0], mine[-1] + 1) if mine else range(0)
+        return play_dialogues(trainer.speaker, self.source, numbers, trainer.config.rollout_size)
 
     def _join(self, parts: list[Any]) -> Any:
         return [one for part in parts for one in part]

@@ -1,5 +1,7 @@
 """Replies: of an agent, without a model, and the references themselves."""
 
+import copy
+
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -10,18 +12,21 @@ from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import (
     baseline_replies,
     generate_replies,
+    generate_share,
     nearest_replies,
     pick_prompts,
     reference_nll,
 )
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import Intent, LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
 from tests.parts.evaluations import BASELINES
 from tests.parts.full_gpu import fill_gpu
+from tests.parts.pretended_gpu import CUDA, pretended_gpu
 
 
 def test_the_texts_of_the_baselines(prompts, agent):
@@ -85,6 +90,25 @@ def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
     sampling = Sampling(max_new_tokens=7, greedy=True)
     found = [generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
     assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
+
+
+def test_sampled_replies_depend_on_neither_batches_nor_ranks(prompts, agent):
+    sampling = Sampling(max_new_tokens=7)
+    found = [generate_replies(agent, prompts, sampling, 3, size).dialogues for size in (1, 4, 64)]
+    speaker = Responder(agent.policy, agent.encoder, sampling, agent.stop)
+    shares = [generate_share(speaker, prompts, part, 3, 2, "").dialogues for part in (range(3), range(3, len(prompts)))]
+    texts = [[dialogue.response for dialogue in dialogues] for dialogues in (*found, shares[0] + shares[1])]
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+    assert len(set(texts[0])) > 1
+
+
+def test_a_gpu_gives_the_replies_of_a_cpu(prompts, agent):
+    """The random numbers come from the host; those of a GPU would be others, and change with the size of a batch."""
+    texts = [one.response for one in generate_replies(agent, prompts, Sampling(7), 3, 4).dialogues]
+    with pretended_gpu():
+        policy = Policy(copy.deepcopy(agent.policy.lm).to(CUDA)).eval()
+        speaker = Responder(policy, agent.encoder, Sampling(7), StopRule(policy, agent.encoder.tokenizer, "<EOU>"))
+        assert [one.response for one in generate_replies(speaker, prompts, Sampling(7), 3, 2).dialogues] == texts
 
 
 def test_picked_prompts_keep_their_order_and_depend_on_the_seed():

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from rlhf_dialog.distributed.memory import chosen_sizes
-from rlhf_dialog.distributed.memory.chosen_sizes import choose_sizes, largest_power
+from rlhf_dialog.distributed.memory.chosen_sizes import choose_sizes, fitting_batch, largest_power
 from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
 from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models import generation
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.runs.identity import begun_sizes
 from rlhf_dialog.training.size_trial import try_sizes
@@ -112,6 +114,37 @@ def test_a_trial_changes_nothing(path, keys):
     same = [trainer.step()["ppo/loss"]]
     torch.set_rng_state(state)
     assert same == [plain.step()["ppo/loss"]]
+
+
+def test_tokens_and_gradients_are_the_same_for_all_sizes(path):
+    steps = []
+    for rows, microbatch in ((32, 32), (4, 2), (1, 1)):
+        keys = {
+            "per_device_rollout_size": rows,
+            "per_device_microbatch_size": microbatch,
+            "num_responses_per_prompt": 2,
+        }
+        torch.manual_seed(5)
+        trainer = new_trainer(path, CPU, **keys)
+        metrics = trainer.step()
+        weights = torch.cat([p.detach().flatten() for p in trainer.models.policy.parameters()])
+        steps.append((trainer.rollout.tokens.response_ids, metrics["ppo/grad_norm"], weights))
+    for ids, norm, weights in steps[1:]:
+        assert torch.equal(ids, steps[0][0])
+        assert norm == pytest.approx(steps[0][1], rel=1e-5)
+        torch.testing.assert_close(weights, steps[0][2], rtol=0, atol=1e-7)
+
+
+def test_an_evaluation_answers_as_many_prompts_as_fit(path, monkeypatch):
+    sampling, agent = Sampling(4), ChatAgent.load(path)
+    assert fitting_batch(agent, sampling) == 64
+    with pretended_gpu():
+        agent.policy.to(CUDA)
+        found = []
+        for free in (10**12, 10**7, 10**6, 1):
+            monkeypatch.setattr(chosen_sizes, "free_on_gpu", lambda device, free=free: free)
+            found.append(fitting_batch(agent, sampling))
+    assert found[0] == 1024 > found[1] > found[2] > found[3] == 1
 
 
 def failing_above(most, function, rows_of):

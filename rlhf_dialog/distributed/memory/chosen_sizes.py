@@ -1,17 +1,21 @@
-"""Sizes that are `auto` on a GPU: the largest powers of two for which it has memory, by the forecast."""
+"""Sizes that nobody has set, for a GPU: the largest powers of two for which it has memory, by the forecast."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory.forecast import forecast, human, read_sizes
+from rlhf_dialog.distributed.memory.forecast import forecast, human, inference_bytes, read_sizes
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu
+from rlhf_dialog.distributed.memory.model_bytes import model_sizes
 from rlhf_dialog.distributed.memory.setting import MemorySetting
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.responder import Responder
 
 logger = logging.getLogger(__name__)
 LEFT_FREE, LEFT_FREE_BY_SEVERAL = 0.1, 0.25  # of the free memory; several processes have buckets and gathered weights
+CPU_BATCH, LARGEST_BATCH = 64, 1024  # prompts that an evaluation answers at a time
 MICROBATCH, ROLLOUT = "per_device_microbatch_size", "per_device_rollout_size"
 
 
@@ -49,6 +53,34 @@ def choose_sizes(config: Config, world: World, setting: MemorySetting) -> bool:
         "chosen by the memory forecast, for %s of %s free on %s: %s", human(room), human(free), world.device, text
     )
     return True
+
+
+def fitting_batch(speaker: Responder, sampling: Sampling) -> int:
+    """How many prompts a loaded model answers at a time: 64, or the largest power of two for which its GPU has memory."""
+    policy, response = speaker.policy, sampling.max_new_tokens
+    if policy.lm.device.type != "cuda":
+        return CPU_BATCH
+    try:
+        sizes = model_sizes(policy.lm.config)
+    except Exception:  # of any kind: a network of the user's, or a model that needs its own code
+        return CPU_BATCH
+    room = int(free_on_gpu(policy.lm.device) * (1 - LEFT_FREE))
+    setting = MemorySetting(
+        rows=LARGEST_BATCH,
+        microbatch=LARGEST_BATCH,
+        prompt=speaker.encoder.max_prompt_length,
+        response=response,
+        precision="amp" if policy.use_amp else "fp32",
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        filtered=sampling.filtered,
+        on_cuda=True,
+    )
+
+    def fits(size: int) -> bool:
+        return inference_bytes(sizes, replace(setting, rows=size, microbatch=size, rows_at_once=size)) <= room
+
+    return largest_power(LARGEST_BATCH, fits)
 
 
 def largest_power(top: int, fits: Callable[[int], bool]) -> int:

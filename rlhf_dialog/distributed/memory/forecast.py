@@ -236,6 +236,12 @@ def _rollout(sizes: Sizes, setting: MemorySetting) -> list[Item]:
     ]
 
 
+def inference_bytes(sizes: Sizes, setting: MemorySetting) -> int:
+    """What generating replies, and predictions of these, take beside a loaded model."""
+    items = _rollout(sizes, setting) + _scoring(sizes, sizes, setting)
+    return max(sum(item.bytes for item in items if phase in item.phases) for phase in ("rollout", "scoring"))
+
+
 def _largest(phase: str, *items: Item) -> Item:
     """The largest of some items that are not there at the same time."""
     return replace(max(items, key=lambda item: item.bytes), phases=(phase,))
@@ -249,9 +255,10 @@ def _scoring(policy: Sizes, reference: Sizes, setting: MemorySetting) -> list[It
     # the logits and what they are in fp32; with a filter, five tensors of both models for the unfiltered KL
     logits = _logits(policy, setting, rows, 20 if setting.filtered else 4 + setting.converted_bytes)
     copies = 0 if setting.lora_rank else _bf16_copies(policy, setting)
+    head = 0 if setting.lora_rank or setting.precision != "amp" else 2 * policy.embedding  # is kept from the rollout
     return [
         _largest("scoring", Item("activations without gradients", live), Item("logits", logits)),
-        Item("bf16 copies of weights", copies if setting.critic == "separate" else 0, ("scoring",)),
+        Item("bf16 copies of weights", copies if setting.critic == "separate" else head, ("scoring",)),
     ]
 
 

@@ -11,7 +11,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.model_bytes import last_name
 from rlhf_dialog.models.precision import precision_of
 
-LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits
+LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits; more where a GPU has room for it
 NUCLEUS = 4096  # ids that top-p is taken to keep at most, of a large vocabulary
 CriticKind = Literal["none", "shared", "separate"]
 

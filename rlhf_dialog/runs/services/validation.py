@@ -24,7 +24,6 @@ from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
-BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,10 @@ class ValidationService(Service):
         """This rank's part of the replies; the random numbers of a prompt do not depend on the number of ranks."""
         mine = trainer.world.share(range(len(self.prompts)))
         share = range(mine[0], mine[-1] + 1) if mine else range(0)
-        size, title = min(BATCH_SIZE, trainer.plan.num_responses), f"evaluation of iteration {trainer.iteration}"
+        size, title = (
+            min(trainer.config.rollout_size, trainer.plan.num_responses),
+            f"evaluation of iteration {trainer.iteration}",
+        )
         return generate_share(trainer.speaker, self.prompts, share, self.config.seed, size, title)
 
     def _join(self, parts: list[Replies]) -> Replies:
