@@ -282,9 +282,12 @@ class ResponseBuffer:
 
 
 def ids_of(kept: Tensor, width: int) -> Tensor:
-    """The ids that are True in each row of `kept` (b, V), of which there are at most `width`, padded with -1: (b, width)."""
-    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :width]
-    return torch.where(kept.gather(1, order), order, -1)
+    """The first `width` ids that are True in each row of `kept` (b, V), padded with -1: (b, width)."""
+    place = kept.cumsum(dim=1).sub_(1).clamp_(max=width)
+    place.masked_fill_(~kept, width)  # into a column more
+    ids = place.new_full((len(kept), width + 1), -1)
+    numbers = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+    return ids.scatter_(1, place, numbers)[:, :width]
 
 
 class Decoder(Protocol):
@@ -424,11 +427,19 @@ def write_tokens(
     """
     limit, filters = uniform.shape[1], sampling.filters()
     for t in range(limit):
-        logits = at_least_float32(decoder.policy.logits(decoder.features))
+        logits = decoder.policy.logits(decoder.features)
         ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
-        tokens = _draw(scores, None if sampling.greedy else uniform[:, t])
-        buffer.put(t, {"ids": tokens} | _statistics(decoder, scores, tokens, sampling.filtered))
+        probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        total: Tensor | float = 1.0
+        if sampling.greedy:
+            tokens = scores.argmax(dim=-1)
+        else:
+            tokens, total = _draw(probabilities, uniform[:, t])
+        logprobs, entropy = _statistics(scores, probabilities, tokens, total)
+        columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
+        columns |= {} if decoder.values is None else {"values": decoder.values}
+        buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
         if sampling.filtered:
             buffer.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
@@ -446,38 +457,44 @@ def write_tokens(
 def scores_of(
     logits: Tensor, ids: Tensor, t: int, sampling: Sampling, stop: StopRule, filters: LogitsProcessorList
 ) -> Tensor:
-    """The scores (b, V) from which token t of the responses is drawn; `ids` (b, .) begin with the tokens before it."""
+    """The scores (b, V) from which token t of the responses is drawn; `ids` (b, .) begin with the tokens before it.
+
+    They are the logits themselves where nothing is to be done, else at least float32.
+    """
+    is_plain = sampling.bias is None and t >= sampling.min_new_tokens and not sampling.filtered
+    if is_plain and sampling.temperature == 1:
+        return logits
+    logits = at_least_float32(logits)
     if sampling.bias is not None:
         logits = logits + sampling.bias[min(t, 1)]
     if t < sampling.min_new_tokens:
         logits = stop.without_ends(logits, ids[:, :t])
-    return filters(ids, logits / sampling.temperature)  # type: ignore[arg-type]
+    logits = logits if sampling.temperature == 1 else logits / sampling.temperature
+    return filters(ids, logits)  # type: ignore[arg-type]
 
 
-def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:
-    """Log-probabilities, entropies and the other columns of Responses for `tokens` (b,) drawn from `scores` (b, V)."""
-    whole = scores.logsumexp(dim=-1)
-    probabilities = (scores - whole.unsqueeze(1)).exp_()
-    statistics = {
-        "logprobs": scores.gather(1, tokens.unsqueeze(1)).squeeze(1) - whole,
-        "entropy": whole - probabilities.mul_(scores).nan_to_num_(nan=0.0).sum(dim=-1),
-    }
-    if decoder.values is not None:
-        statistics["values"] = decoder.values
-    return statistics | ({"features": decoder.features} if filtered else {})
+def _statistics(scores: Tensor, probabilities: Tensor, tokens: Tensor, total: Tensor | float) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of `tokens` (b,) and the entropies (b,), of `scores` (b, V).
 
-
-def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
-    """One token id for each row of `scores` (b, V): (b,).
-
-    It is the token at which the cumulative probability passes the random number `uniform` (b,) in [0, 1); with None, the most
-    likely token. Of a row that is not finite, any token.
+    `probabilities`: the softmax of the scores, which is overwritten; because of rounding it adds up to `total`.
     """
-    if uniform is None:
-        return scores.argmax(dim=-1)
-    cumulated = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    drawn = torch.searchsorted(cumulated, uniform.unsqueeze(1) * cumulated[:, -1:], right=True).squeeze(1)
-    return drawn.clamp_(max=scores.shape[1] - 1)
+    drawn = tokens.unsqueeze(1)
+    logprobs = (probabilities.gather(1, drawn).squeeze(1) / total).log().to(probabilities.dtype)
+    whole = scores.gather(1, drawn).squeeze(1) - logprobs
+    products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
+    return logprobs, whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
+
+
+def _draw(probabilities: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token id for each row of `probabilities` (b, V), (b,), and what the row adds up to, (b,).
+
+    It is the token at which the cumulative probability passes the random number `uniform` (b,) in [0, 1). Of a row that is not
+    finite, any token.
+    """
+    cumulated = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    total = cumulated[:, -1]
+    drawn = torch.searchsorted(cumulated, (uniform * total).unsqueeze(1), right=True).squeeze(1)
+    return drawn.clamp_(max=probabilities.shape[1] - 1), total
 
 
 def join_rows(parts: list[Tensor], empty: int) -> Tensor:

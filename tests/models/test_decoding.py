@@ -181,10 +181,11 @@ def test_padded_decoding_counts_on_from_the_mask():
 @pytest.mark.parametrize("uniform", [0.0, 0.1, 0.25, 0.6, 0.999999999, 1 - 2**-53])
 def test_a_random_number_picks_the_token_that_it_falls_on(uniform):
     """By hand over probabilities 0, 1/4, 0, 1/2, 1/4, 0: never a token without probability."""
-    scores = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64).log()
+    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
     wanted = 1 if uniform < 0.25 else 3 if uniform < 0.75 else 4
     for dtype in (torch.float32, torch.float64):
-        assert generation._draw(scores.to(dtype), torch.tensor([uniform], dtype=torch.float64)).item() == wanted
+        drawn, _ = generation._draw(probabilities.to(dtype), torch.tensor([uniform], dtype=torch.float64))
+        assert drawn.item() == wanted
 
 
 def test_rounding_leaves_no_random_number_behind_the_last_token():
@@ -195,7 +196,7 @@ def test_rounding_leaves_no_random_number_behind_the_last_token():
         sums.add(scores.softmax(dim=-1).double().sum().item())
         scores = torch.cat([scores, torch.full((1, 3), -torch.inf)], dim=1)
         largest = torch.tensor([1 - 2**-53], dtype=torch.float64)  # that torch.rand can give
-        assert generation._draw(scores, largest).item() == count - 1
+        assert generation._draw(scores.softmax(dim=-1), largest)[0].item() == count - 1
     assert min(sums) < 1 < max(sums)
 
 
@@ -203,7 +204,7 @@ def test_one_random_number_for_every_token(monkeypatch):
     """From torch's global state, as one table: rows do not take numbers from each other."""
     policy, case, used = new_policy("gpt2"), new_case(3, rows=5), []
     draw = generation._draw
-    monkeypatch.setattr(generation, "_draw", lambda scores, u: used.append(u) or draw(scores, u))
+    monkeypatch.setattr(generation, "_draw", lambda x, u: used.append(u) or draw(x, u))
     answered(policy, case, Sampling(4), Ends([]), seed=3)
     torch.manual_seed(3)
     assert torch.equal(torch.stack(used, dim=1), torch.rand(5, 4, dtype=torch.float64))

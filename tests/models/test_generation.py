@@ -53,6 +53,8 @@ def everything(ids):
 class Scripted(nn.Module):
     """A model that says what it is told: `logits` (steps, B, V); it writes down how it was called."""
 
+    device = torch.device("cpu")
+
     def __init__(self, logits, eos=None):
         super().__init__()
         self.logits, self.calls = logits, []

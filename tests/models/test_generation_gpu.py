@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -13,7 +15,7 @@ from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, 
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
-from tests.parts.pretended_gpu import pretended_gpu
+from tests.parts.pretended_gpu import NO_KERNEL, pretended_gpu
 from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
 from tests.parts.token_batches import columns_of
 
@@ -164,6 +166,48 @@ def test_a_plan_that_the_host_makes_needs_no_wait():
                 torch.testing.assert_close(getattr(predictions, name).inner, theirs, rtol=0, atol=1e-4)
 
 
+class OverTheVocabulary(TorchDispatchMode):
+    """The names of the operations that read or write a tensor of all rows and all tokens; but for the head's product."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        shapes = [tuple(x.shape) for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+        if (5, 259) in shapes and name not in NO_KERNEL | {"mm", "addmm"}:
+            self.names.append(name)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(4), ["_softmax", "cumsum", "searchsorted", "gather", "gather", "mul_", "nansum"]),
+        (Sampling(4, greedy=True), ["_softmax", "argmax", "gather", "gather", "mul_", "nansum"]),
+    ],
+    ids=["drawn", "greedy"],
+)
+def test_a_token_costs_four_operations_over_the_vocabulary(sampling, expected):
+    """Searching and gathering read a few numbers of each row."""
+    with pretended_gpu():
+        policy = on_gpu("gpt2")
+        with OverTheVocabulary() as found:
+            answer(policy, sampling)
+    assert sorted(found.names) == sorted(4 * expected)
+    assert len({*expected} - {"searchsorted", "gather"}) == 4
+
+
+def test_top_p_sorts_once_a_token():
+    with pretended_gpu():
+        policy = on_gpu("gpt2")
+        with OverTheVocabulary() as found:
+            answer(policy, Sampling(4, top_p=0.8))
+    assert sum(name in ("sort", "argsort") for name in found.names) == 4
+    assert "div" not in found.names
+
+
 @pytest.mark.parametrize("shape", ["qwen2", "mistral"])
 def test_layers_share_one_bias_a_step_and_never_ask_for_grouped_heads(shape, monkeypatch):
     """A bool mask would become a bias in every layer; with a mask, `enable_gqa` takes the kernel that holds all scores."""
@@ -181,6 +225,7 @@ def test_layers_share_one_bias_a_step_and_never_ask_for_grouped_heads(shape, mon
     layers = policy.lm.config.num_hidden_layers
     calls.clear()
     answer(policy, Sampling(4))
+    assert not any(x.get("enable_gqa") for x in calls)
     steps = [x.get("attn_mask") for x in calls][-3 * layers :]
     for number, bias in enumerate(steps):
         assert (bias is steps[number - 1]) == (number % layers > 0)

@@ -71,3 +71,4 @@ def test_a_number_that_is_not_finite_is_seen_at_the_next_look(number, look_at):
 def test_the_ids_of_what_is_kept():
     kept = torch.tensor([[True, False, True, False], [False, False, False, True], [True, True, False, True]])
     assert ids_of(kept, 3).tolist() == [[0, 2, -1], [3, -1, -1], [0, 1, 3]]
+    assert ids_of(kept, 1).tolist() == [[0], [3], [0]]  # rows that have ended may keep more than those that count
