@@ -294,7 +294,7 @@ def start(words: list[str], folder: Path, ranks: int = 1) -> str:
         output = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115
         environment = fixed_environment(folder) | several | numbers
         process = subprocess.Popen(
-            [sys.executable, *script], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "-P", *script], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         began.append((process, output))
     return "".join(end(process, output, words) for process, output in began)
