@@ -5,12 +5,14 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 from rich import console
 from rich.segment import Segment
 from rich.text import Text
 
+log_once = cache(logging.getLogger(__name__).info)
 T = TypeVar("T")
 # C0 but tab and newline, DEL, C1, marks and overrides of the direction of text, line separators, halves of characters
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]")

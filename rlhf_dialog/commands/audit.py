@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.evaluate import Task, read_columns
-from rlhf_dialog.commands.evaluate_options import all_judges
-from rlhf_dialog.commands.options import REGISTER, Options, check_run_keys, option, register, run_command
+from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
+from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
-from rlhf_dialog.rewards.base import models_inside, walk
-from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.base import models_inside
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.terminal import Console
 
@@ -45,7 +44,7 @@ HOLES = 1  # the exit code
 SEARCH = {f"search_{name}": name for name in ("prompts", "replies", "rounds", "candidates")}
 
 
-class AuditOptions(Options):
+class AuditOptions(DeviceOption):
     description = __doc__
     config: str = option("YAML of a training, with its data and its reward", metavar="FILE")
     output: Path | None = option("JSON file for everything that was found")
@@ -69,7 +68,6 @@ class AuditOptions(Options):
     )
     search_candidates: int = option("changed texts in a round (default: 100, at least 20)", 100)
     seed: int = option("seed of everything that is drawn (default: 0)", 0)
-    device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 
 def check(options: AuditOptions) -> None:
@@ -110,6 +108,7 @@ def run(options: AuditOptions) -> int:
     from rlhf_dialog.evaluation.audit.search import Budget
     from rlhf_dialog.evaluation.replies import pick_prompts
 
+    options = options.on_device()
     path = find_config(options.config)
     config = RunConfig(load_config(path), path, trusted=True)
     keys, data_path = config.config, options.data_path or config.data_path()
@@ -135,10 +134,8 @@ def build_scorer(config: RunConfig, device: str) -> Scorer:
     """The reward, as an evaluation asks it. Raises what `build_reward` raises."""
     reward = config.reward()
     assert reward is not None  # the user named the file
-    for classifier in (one for one in walk(reward) if isinstance(one, Intent)):
-        classifier.precision = "fp32"  # so that no finding depends on the processor
     rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
-    return Scorer(reward.move_to(device), rules)
+    return Scorer(place_judge(reward, device), rules)
 
 
 def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:

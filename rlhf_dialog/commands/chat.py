@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, show_answer, split_command
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
-from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
+from rlhf_dialog.commands.options import REGISTER, PrecisionOption, option, register, run_command
 from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
@@ -81,7 +81,7 @@ def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
         show_answer(talk, talk.say(message), screen)
 
 
-class ChatOptions(Options):
+class ChatOptions(PrecisionOption):
     description = "Chat with an agent in the terminal, and teach a bot by rating it."
 
     agent: str | None = option(
@@ -95,7 +95,6 @@ class ChatOptions(Options):
     )
     tokenizer: str | None = option("folder of another tokenizer; default: the agent's own")
     register: str | None = option(REGISTER)
-    device: str = option("cpu or cuda (default: cpu)", "cpu")
     seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)")
     temperature: float | None = option(
         "sampling temperature; 0: always the most likely token (default: chat_temperature of the "

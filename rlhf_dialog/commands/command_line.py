@@ -201,19 +201,13 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises UserError for a device that is neither the processor nor one of the GPUs; `cuda` becomes that of this process."""
-    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
-        raise UserError(f"--device: found '{device}', wanted cpu or cuda")
-    if device == "cpu":
-        return
-    from rlhf_dialog.distributed.device import count_gpus, take_gpu
+    """Raises UserError for a device that is not there; `cuda` becomes that of this process."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", device):
+        raise UserError(f"--device: found '{device}', wanted auto, cpu or cuda")
+    if device.startswith("cuda"):
+        from rlhf_dialog.models.device import choose_device
 
-    num_gpus = count_gpus()
-    if int(device[5:] or 0) >= num_gpus:
-        found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
-        raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
-    if device == "cuda":
-        take_gpu()
+        choose_device(device, "--device ")
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -144,6 +144,7 @@ def run(options: EvaluateOptions) -> None:
     from rlhf_dialog.distributed.memory.chosen_sizes import fitting_batch
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
+    options = options.on_device()
     agent = agent_options.load_agent(options, options.agent)
     task = read_task(options, agent)
     task.columns = read_columns(options.columns)
@@ -259,7 +260,7 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):
         reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
-        reward = reward and reward.move_to(options.device)
+        reward = reward and agent_options.place_judge(reward, options.device)
     elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     scorer = None
@@ -268,9 +269,7 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
         scorer = Scorer(reward, rules, run.config.truncation_penalty)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
-        judges.intent = Intent(options.intent_model).move_to(options.device)
-    if judges.intent:
-        judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
+        judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)
     agent_options.set_judges(judges, options)
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges

@@ -1,27 +1,29 @@
 """The options of scripts/evaluate.py that name agents and judges, and what loads them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE
-from rlhf_dialog.commands.options import Options, option
+from rlhf_dialog.commands.options import DeviceOption, PrecisionOption, option
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, free_name
+from rlhf_dialog.rewards.base import BaseReward, free_name, walk
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.reward_model import RewardModel
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.measure import Judges
 
 
-class JudgeOptions(Options):
+class JudgeOptions(DeviceOption):
     """The options that say who judges."""
 
     judge: tuple[str, ...] = option(
@@ -48,7 +50,6 @@ class JudgeOptions(Options):
         "act classifier; default: that of the run's reward, if it has one", rivals="classifier"
     )
     no_intent: bool = option("leave out the intent metrics, and a score that needs a classifier", rivals="classifier")
-    device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 
 def set_judges(judges: "Judges", options: JudgeOptions) -> None:
@@ -80,9 +81,19 @@ def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
     judges: dict[str, BaseReward] = {}
     for word in words:
         if (node := _reward_node(word)) is not None:
-            reward = _reward(word, node).move_to(device)
+            reward = place_judge(_reward(word, node), device)
             judges[free_name(f"judge_{reward.name}", judges)] = reward
     return judges
+
+
+def place_judge(reward: BaseReward, device: str) -> BaseReward:
+    """The reward on the device, with its models in float32, so that a table does not depend on the processor that made it."""
+    for part in walk(reward):
+        if isinstance(part, Intent):
+            part.precision = "fp32"
+        elif isinstance(part, RewardModel) and part.scalar is not None:
+            part.scalar.options = replace(part.scalar.options, precision="fp32")
+    return reward.move_to(device)
 
 
 def judge_folder(options: JudgeOptions) -> str | None:
@@ -141,7 +152,7 @@ if TYPE_CHECKING:
 OWN = ("metrics", "before", "after", "difference")  # names that an evaluation gives to its own rows
 
 
-class AgentOptions(JudgeOptions):
+class AgentOptions(PrecisionOption, JudgeOptions):
     agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
     baseline: str | None = option(
         "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
@@ -166,21 +177,23 @@ class AgentOptions(JudgeOptions):
 def load_baseline(
     options: AgentOptions, agent: "ChatAgent", name: str | None = None, key: str = "--baseline"
 ) -> "ChatAgent":
-    """Another agent, by default that of --baseline, with room for responses as long as the first agent's."""
+    """Another agent, by default that of --baseline, with the first agent's precision and length of responses."""
     from rlhf_dialog.models.chat_agent import read_settings
 
     folder = model_folder(name or str(options.baseline), key, options.trust_remote_code)
     own = read_settings(Path(folder), agent.settings)
-    settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
+    settings = own.model_copy(update=agent.settings.model_dump(include={"max_new_tokens", "precision"}))
     return load_agent(options, folder, settings)
 
 
 def load_agent(options: AgentOptions, folder: str, settings: "AgentSettings | None" = None) -> "ChatAgent":
-    """The agent of a folder, on the device and with the permission of the options."""
+    """The agent of a folder, with device, precision and permission of the options."""
     from rlhf_dialog.models.chat_agent import ChatAgent
 
     trusted = options.trust_config or options.config is not None
-    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code, trusted)
+    agent = ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code, trusted)
+    agent.set_precision(options)
+    return agent
 
 
 def folders_beside(options: AgentOptions) -> dict[str, str]:

@@ -20,18 +20,19 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, parse_arguments
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.config.settings import AsksPrecision, Precision, Settings
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
+LAST = ("device", "precision", "debug")  # of the options of a command
 Form = Literal["named", "positional", "repeated"]
 
 
@@ -69,6 +70,20 @@ class Options:
                 usual = {bool: False} | ({annotation: None} if type(None) in get_args(annotation) else {})
                 declared.default = () if is_tuple else usual.get(annotation, MISSING)
         dataclass(frozen=True, kw_only=True)(cls)
+
+
+class DeviceOption(Options):
+    device: str = option("auto, cpu or cuda (default: auto, which is cuda if available)", "auto")
+
+    def on_device(self) -> Self:
+        """The same options, with the device that `auto` is here. Raises UserError for one that is not there."""
+        from rlhf_dialog.models.device import choose_device
+
+        return cast(Self, replace(cast(Any, self), device=choose_device(self.device, "--device ")))
+
+
+class PrecisionOption(AsksPrecision, DeviceOption):
+    precision: str = option("of replies (default: auto, as the agent's run)", "auto", choices=get_args(Precision))
 
 
 S = TypeVar("S", bound=Settings)
@@ -186,9 +201,9 @@ def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Pa
 
 
 def option_fields(kind: type[Options]) -> Iterator[Field[Any]]:
-    """The fields that are options; `debug` is the last."""
+    """The fields that are options; those that many commands have are the last."""
     options = [one for one in fields(kind) if "meaning" in one.metadata]
-    return iter(sorted(options, key=lambda one: one.name == "debug"))
+    return iter(sorted(options, key=lambda one: one.name in LAST and LAST.index(one.name) + 1))
 
 
 def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, Any]:

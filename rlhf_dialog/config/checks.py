@@ -45,7 +45,7 @@ def folder_name(value: str | None) -> str | None:
 
 def check_together(config: Any) -> None:
     """Raises ValueError when the keys of a `schema.Config`, whose values are valid, contradict each other."""
-    _check_precision(config)
+    check_precision(config)
     n, estimator = config.num_responses_per_prompt, config.advantage_estimator
     if config.estimator.needs_groups and n < 2:
         raise ValueError(
@@ -157,9 +157,9 @@ def _check_networks(config: Any) -> None:
         raise ValueError(f"critic_class: under {key} there is no separate critic; leave one of them out")
 
 
-def _check_precision(config: Any) -> None:
+def check_precision(config: Any) -> None:
     """Raises ValueError when `precision` asks for one thing, and an older key for another."""
-    precision, use_amp, amp_dtype = config.precision, config.use_amp, config.amp_dtype
+    precision, use_amp, amp_dtype = config.precision, config.use_amp, getattr(config, "amp_dtype", "auto")
     if precision == "auto":
         return
     conflicting = {}

@@ -8,11 +8,10 @@ from pydantic_core.core_schema import ValidationInfo
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.settings import ChatKeys, ColumnsKey, DataKeys, SamplingKeys
+from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
 
 PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=10**6)]
 Positive = Annotated[float, Field(gt=0, le=10**6)]
@@ -20,7 +19,7 @@ MaybePositive = Annotated[float | None, Field(gt=0, le=10**6)]
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
-class RunKeys(Settings):
+class RunKeys(AsksPrecision, Settings):
     """Run"""
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
@@ -358,15 +357,6 @@ class Config(
     @property
     def rollout_size(self) -> int:
         return 128 if self.per_device_rollout_size == "auto" else self.per_device_rollout_size
-
-    @property
-    def asked_precision(self) -> Precision:
-        """What `precision`, else `use_amp` with `amp_dtype`, asks for; `auto`: the device decides."""
-        if self.use_amp is None or self.precision != "auto":
-            return self.precision
-        if not self.use_amp:
-            return "fp32"
-        return "bf16" if self.amp_dtype == "auto" else self.amp_dtype
 
     @property
     def uses_fp16(self) -> bool:

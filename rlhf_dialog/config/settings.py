@@ -3,12 +3,25 @@
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
+from rlhf_dialog.config.checks import check_precision
+
 MOST = 10**12  # of any whole number
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+class AsksPrecision:
+    @property
+    def asked_precision(self: Any) -> Precision:
+        """What `precision`, else `use_amp` with `amp_dtype`, asks for; `auto`: the device decides."""
+        if (use_amp := getattr(self, "use_amp", None)) is None or self.precision != "auto":
+            return self.precision  # type: ignore[no-any-return]
+        older: Precision = getattr(self, "amp_dtype", "auto") if use_amp else "fp32"
+        return "bf16" if older == "auto" else older
 
 
 class Settings(BaseModel):
@@ -45,6 +58,19 @@ class Settings(BaseModel):
         if type(value) is int and abs(value) > MOST:
             raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
+
+
+class ComputeKeys(AsksPrecision, Settings):
+    """Device and precision"""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it, else fp32")
+    use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> Self:
+        check_precision(self)
+        return self
 
 
 ColumnKind = Literal[

@@ -16,6 +16,8 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.strategy import PLACE, answer, asks_fsdp, is_on
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
+from rlhf_dialog.models.device import pick_device
+from rlhf_dialog.models.precision import precision_of
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
@@ -102,6 +104,9 @@ def _engine_settings(config: Config, name: str | None, key: str) -> EngineSettin
     if config.use_offload and stage == 0:
         raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
     optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
+    auto = [half for half in HALVES if isinstance(raw.get(half), dict) and raw[half].get("enabled") == "auto"]
+    if auto and stage and not config.use_fp16 and (half := precision_of(config, pick_device(config))) in auto:
+        document[half].setdefault("enabled", True)
     on: list[Precision] = [half for half in HALVES if document[half].get("enabled") is True]
     if len(on) > 1:
         raise UserError(
@@ -111,7 +116,7 @@ def _engine_settings(config: Config, name: str | None, key: str) -> EngineSettin
         what = f"{on[0]} with ZeRO stage 0 is not supported"
         remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
         raise UserError(what, where=source, remedy=remedy)
-    if on and config.asked_precision != "auto":
+    if on and config.asked_precision not in ("auto", on[0]):
         asked = "precision" if config.use_amp is None else "use_amp"
         notes.append(f"{asked} has no effect, because the engine computes in {on[0]}")
     if "bf16" in on:

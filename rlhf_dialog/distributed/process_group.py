@@ -12,11 +12,11 @@ from torch.distributed.rendezvous import rendezvous
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
-from rlhf_dialog.distributed.device import take_gpu
 from rlhf_dialog.distributed.rank_errors import MEETING, rank
 from rlhf_dialog.distributed.strategy import settle
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.device import pick_device, take_gpu
 
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may wait for a reward; gloo, through which ranks wait
 EXCHANGE_WAIT = timedelta(minutes=10)  # to meet, and for nccl, which exchanges what all ranks have already
@@ -101,15 +101,6 @@ def _exchange_once(device: torch.device) -> None:
         work.wait(FIRST_EXCHANGE)
     group: Any = dist.group.WORLD
     group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
-
-
-def pick_device(config: Config) -> torch.device:
-    """The device that `device` and `disable_cuda` choose. Raises UserError when CUDA is asked for but not available."""
-    available = torch.cuda.is_available() and not config.disable_cuda
-    if config.device == "cuda" and not available:
-        why = "disable_cuda: true hides them" if config.disable_cuda else "torch finds no CUDA device here"
-        raise UserError(f"device: cuda, but {why}; use device: auto or device: cpu")
-    return torch.device("cuda" if available and config.device != "cpu" else "cpu")
 
 
 def set_threads(config: Config) -> None:

@@ -3,19 +3,17 @@
 `accelerate launch` hands on the answers of `accelerate config` as environment variables: each is honoured, reported or refused.
 """
 
-import logging
 import os
 import re
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.terminal import log_once
 
-logger = logging.getLogger(__name__)
 PLACE = "accelerate's configuration"
 ON, OFF = "1|t|true|y|yes|on", "0|f|false|n|no|off"
 SWITCHES = {"FSDP_": "ACCELERATE_USE_FSDP", "ACCELERATE_DEEPSPEED_": "ACCELERATE_USE_DEEPSPEED"}  # of families
@@ -160,8 +158,3 @@ def _refuse_single_process() -> None:
         if os.environ.get(name, "1") not in ("", "0", "1"):
             what = f"{launcher} has started {os.environ[name]} tasks, but each would train alone, because WORLD_SIZE is not set"
             raise UserError(what, remedy=f"start one torchrun on each host, see docs/SCALING.md; {alone}")
-
-
-@cache
-def log_once(text: str) -> None:
-    logger.info("%s", text)

@@ -9,10 +9,12 @@ from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import Replies, map_batches
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import teacher_forced
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.token_batch import TokenBatch
 
 
 @torch.no_grad()
+@without_tf32()
 def kl_by_token(
     agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
 ) -> Array:
@@ -29,9 +31,9 @@ def kl_by_token(
     def divergences(batch: list[Dialogue]) -> Array:
         tokens, start_tokens = _both_tokens(agent, start, batch)
         packed = start_tokens.pack()
-        features = packed.scatter(start.policy.features(packed)[0])
-        reference = start.policy, features
-        kl = teacher_forced(agent.policy, tokens, temperature, with_entropy=False, reference=reference).kl
+        features = packed.scatter(start.policy.in_float32.features(packed)[0])
+        reference = start.policy.in_float32, features
+        kl = teacher_forced(agent.policy.in_float32, tokens, temperature, with_entropy=False, reference=reference).kl
         assert kl is not None
         return torch.where(tokens.mask, kl.double(), torch.nan).cpu().numpy()
 
@@ -42,6 +44,7 @@ def kl_by_token(
 
 
 @torch.no_grad()
+@without_tf32()
 def log_ratios(
     agent: ChatAgent, start: ChatAgent, replies: Replies, batch_size: int = 64, temperature: float = 1.0
 ) -> Array:
@@ -52,7 +55,7 @@ def log_ratios(
 
     def sums(batch: list[Dialogue]) -> Array:
         logprobs, start_logprobs = (
-            teacher_forced(speaker.policy, tokens, temperature, with_entropy=False).logprobs.double()
+            teacher_forced(speaker.policy.in_float32, tokens, temperature, with_entropy=False).logprobs.double()
             for speaker, tokens in zip((agent, start), _both_tokens(agent, start, batch), strict=True)
         )
         return np.asarray((logprobs - start_logprobs).sum(dim=1).tolist())

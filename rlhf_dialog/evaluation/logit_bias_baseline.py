@@ -18,6 +18,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.policy import in_chunks
+from rlhf_dialog.models.precision import without_tf32
 
 logger = logging.getLogger(__name__)
 SCALES = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -57,23 +58,23 @@ def fit_bias(
     return LogitBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))
 
 
+@without_tf32()
 def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
     replies_ids, states = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues], []
-    for speaker in (agent, start):
+    policies = [speaker.policy.in_float32 for speaker in (agent, start)]
+    for speaker, policy in zip((agent, start), policies, strict=True):
         turns, systems = [one.prompt_turns for one in dialogues], [one.system for one in dialogues]
         tokens = speaker.encode(turns, systems).with_replies(replies_ids)
         packed = tokens.pack()
-        states.append(speaker.policy.features(packed)[0])
+        states.append(policy.features(packed)[0])
     is_first = torch.zeros_like(tokens.mask)
     is_first[:, 0] = True
     kept = packed.gather(is_first)
 
-    def logprobs(speaker: ChatAgent, features: Tensor) -> Tensor:
-        return at_least_float32(speaker.policy.logits(features)).log_softmax(-1)
-
     def add_up(ours: Tensor, theirs: Tensor, at_start: Tensor) -> tuple[Tensor, Tensor]:
-        change = logprobs(agent, ours) - logprobs(start, theirs)
+        logits = [policy.logits(features) for policy, features in zip(policies, (ours, theirs), strict=True)]
+        change = at_least_float32(logits[0]).log_softmax(-1) - at_least_float32(logits[1]).log_softmax(-1)
         return change[at_start].sum(0, keepdim=True), change[~at_start].sum(0, keepdim=True)
 
     first, others = in_chunks(add_up, agent.policy.positions_at_once, *states, kept)

@@ -18,6 +18,7 @@ from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 from rlhf_dialog.models.part_sizes import PartSizes
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import ACTS, BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
@@ -88,6 +89,7 @@ class Measured:
         return {name: statistic.point for name, statistic in self.statistics().items()}
 
 
+@without_tf32()
 def measure(replies: Replies, judges: Judges) -> Measured:
     """Every metric that the data allows: those of references, or of acts, are left out when a prompt has none.
 
@@ -144,6 +146,7 @@ def choose_best(draws: Sequence[Replies], judges: Judges, scorer: Scorer) -> Rep
     return highest(draws, [score_replies(replies, judges, scorer) for replies in draws])
 
 
+@without_tf32()
 def score_replies(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
     """(B,): the score of each reply. Raises RewardError when the reward fails."""
     begin_scoring(scorer.reward, judges.purpose, judges.iteration)

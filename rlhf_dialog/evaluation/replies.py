@@ -23,6 +23,7 @@ from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.part_sizes import EVALUATION
 from rlhf_dialog.models.policy import num_positions, teacher_forced
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.terminal import each_logged
 
@@ -84,6 +85,7 @@ def join_replies(parts: Sequence[Replies]) -> Replies:
 
 
 @torch.no_grad()
+@without_tf32()
 def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int = 64) -> Array:
     """The negative log-likelihood of each prompt's first reference, with its end token, under the speaker's model.
 
@@ -96,7 +98,7 @@ def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int =
         room = positions and positions - max(map(len, targets))
         prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
         tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
-        logprobs = teacher_forced(speaker.policy, tokens, temperature=1.0, with_entropy=False).logprobs
+        logprobs = teacher_forced(speaker.policy.in_float32, tokens, temperature=1.0, with_entropy=False).logprobs
         nll = -logprobs.sum(dim=1)
         return np.asarray(torch.stack([nll, tokens.mask.sum(dim=1)], dim=1).tolist())
 

@@ -7,28 +7,31 @@ from pathlib import Path
 from pydantic import ConfigDict
 
 from rlhf_dialog.config.schema import ClassConfig, Config
-from rlhf_dialog.config.settings import ChatKeys, DataKeys, SamplingKeys
+from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, DataKeys, Precision, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.agent_template import stored_settings
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
+from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE, num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
+from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 from rlhf_dialog.models.responder import Responder
 
 AGENT_FORMAT = 1
 
 
-class AgentSettings(DataKeys, SamplingKeys, ChatKeys):
+class AgentSettings(AsksPrecision, DataKeys, SamplingKeys, ChatKeys):
     """The settings in `rlhf_dialog.json` of an agent's folder; a folder without it gets the defaults."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
 
+    precision: Precision = "auto"  # that of its run
     model_class: ClassConfig | None = None  # the network of the user's whose weights lie beside the file
 
 
@@ -45,12 +48,18 @@ class ChatAgent(Responder):
         super().__init__(policy, encoder, sampling, stop, context_size=settings.context_size)
         self.settings = settings
 
+    def set_precision(self, keys: AsksPrecision) -> None:
+        """Draw replies as the keys ask; for `auto` in the precision of the agent's run, else as `precision_of` chooses."""
+        asked, device = self.settings if keys.asked_precision == "auto" else keys, self.policy.lm.device
+        set_float32_products(asked, device)
+        self.policy.use_amp, self.policy.amp_dtype = autocast_of(asked, device).values()
+
     @classmethod
     def load(
         cls,
         folder: str | Path,
         tokenizer: str | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         settings: AgentSettings | None = None,
         trust_remote_code: bool = False,
         trust_config: bool = False,
@@ -72,7 +81,7 @@ class ChatAgent(Responder):
             raise UserError(
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
-        policy = Policy(lm).to(device).eval()
+        policy = Policy(lm).to(choose_device(device)).eval()
         positions, room = num_positions(lm), settings.max_prompt_length
         if positions:
             room = min(room, positions - settings.max_new_tokens)
@@ -80,7 +89,9 @@ class ChatAgent(Responder):
             raise UserError(
                 f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
             )
-        return cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
+        agent = cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
+        agent.set_precision(settings)
+        return agent
 
     def with_system_prompt(self, system_prompt: str | None) -> "ChatAgent":
         """The same model behind another system prompt; None: the template's own. Raises UserError without a chat template."""

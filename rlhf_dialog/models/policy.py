@@ -3,11 +3,12 @@
 N packed tokens, K of them predict a response token, V vocabulary, S kept tokens of a filter, H hidden width, b rows.
 """
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +85,13 @@ class Policy(nn.Module):
         self.lm, self.use_amp, self.amp_dtype = lm, use_amp, amp_dtype
         self.adapter = adapter  # the LoRA adapter that is trained; it is selected in the model
         self.value_head = new_value_head(lm) if with_value_head else None
+
+    @property
+    def in_float32(self) -> Self:
+        """The same model without autocast, for log-probabilities that a table prints."""
+        view = copy.copy(self)
+        view.use_amp = False
+        return view
 
     def autocast(self, like: Tensor) -> torch.autocast:
         """Autocast under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""

@@ -3,12 +3,9 @@
 `precision: auto` is bf16 (autocast) on a GPU that has it, else fp32. Trained weights are float32 in any case.
 
 - **Frozen linear layers keep the checkpoint's 16-bit type on a GPU** (`narrow`): those of the reference, of LoRA's base and of
-  a classifier. Autocast would round the same numbers to the same type for every product, so not a bit of a result changes, and
-  the first KL is 0 but for rounding. Embeddings and norms stay in float32: autocast leaves them alone in the trained policy,
-  and the reference must compute as that does. A checkpoint in float32 stays float32.
-- **fp32 asked by name is strict**: frozen weights are float32 even if the checkpoint is not, and products are not rounded
-  to TF32. `use_amp: true` or `false` mean what they did before `precision` existed, so they have no TF32 either.
-- **TF32** multiplies what stays float32 on a GPU in all other cases.
+  a classifier. Autocast would round to the same numbers, so not a bit changes. Embeddings and norms stay in float32, as
+  autocast leaves them in the trained policy. A checkpoint in float32 stays float32.
+- **TF32** multiplies what stays float32 on a GPU, but where fp32 is asked by name, or under the older `use_amp`.
 - **Frozen float32 weights are converted once a rollout** (`converted_once`), not once a token.
 """
 
@@ -23,18 +20,17 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.settings import AsksPrecision
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
-
 Precision = Literal["fp32", "bf16", "fp16"]
 HALF = (torch.bfloat16, torch.float16)
 
 
-def precision_of(config: Config, device: torch.device) -> Precision:
-    """The precision that a run computes in on `device`."""
-    asked = config.asked_precision
+def precision_of(keys: AsksPrecision, device: torch.device) -> Precision:
+    """The precision that a run, a stage or a command computes in on `device`."""
+    asked = keys.asked_precision
     if asked != "auto":
         return asked
     return "bf16" if device.type == "cuda" and gpu_has_bf16() else "fp32"
@@ -77,9 +73,9 @@ def report_emulation(device: torch.device) -> None:
         )
 
 
-def autocast_of(config: Config, device: torch.device) -> dict[str, Any]:
+def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:
     """`use_amp` and `amp_dtype` of the models of a run. Raises UserError when this torch has no such autocast for the device."""
-    precision = precision_of(config, device)
+    precision = precision_of(keys, device)
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     if precision != "fp32":
         with warnings.catch_warnings():
@@ -87,20 +83,32 @@ def autocast_of(config: Config, device: torch.device) -> dict[str, Any]:
             with torch.autocast(device.type, dtype):
                 works = torch.is_autocast_enabled(device.type)
         if not works:
-            key = "precision" if config.use_amp is None else "amp_dtype"
+            key = "precision" if getattr(keys, "use_amp", None) is None else "amp_dtype"
             raise UserError(f"{key}: this torch does not support {precision} on {device.type}; use precision: fp32")
     return {"use_amp": precision != "fp32", "amp_dtype": dtype}
 
 
-def uses_tf32(config: Config, device: torch.device) -> bool:
+def uses_tf32(keys: AsksPrecision, device: torch.device) -> bool:
     """Whether float32 products may be rounded to TF32: on a GPU, unless a key asks for what was there before, or for fp32."""
-    return device.type == "cuda" and config.use_amp is None and config.precision != "fp32"
+    return device.type == "cuda" and getattr(keys, "use_amp", None) is None and keys.asked_precision != "fp32"
 
 
-def set_float32_products(config: Config, device: torch.device) -> None:
+def set_float32_products(keys: AsksPrecision, device: torch.device) -> None:
     """Let a GPU multiply float32 in TF32, or strictly, in this process; on a CPU nothing is set."""
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if uses_tf32(config, device) else "highest")
+        torch.set_float32_matmul_precision("high" if uses_tf32(keys, device) else "highest")
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Inside the block, or in the decorated function, float32 is never rounded to TF32: for numbers that a table prints."""
+    products = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(products)
 
 
 def narrow(model: nn.Module, types: tuple[torch.dtype, ...] = HALF) -> None:

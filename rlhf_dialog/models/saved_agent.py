@@ -55,6 +55,8 @@ def save_agent(
         # older versions do not know them
         names |= {name for name in NEWER if getattr(config, name) is not None}
         settings = {"format_version": AGENT_FORMAT, **config.model_dump(include=names)}
+        if (asked := config.asked_precision) != "auto":
+            settings["precision"] = asked
         if config.stop_token_ids:
             settings["stop_token_ids"] = config.stop_token_ids
         network = {} if spec is None else {"model_class": spec.model_dump()}

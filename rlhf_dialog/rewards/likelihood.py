@@ -65,7 +65,7 @@ class LikelihoodPrice(BaseReward):
         from rlhf_dialog.models.policy import teacher_forced
         from rlhf_dialog.models.token_batch import group_equal
 
-        encoder, policy = self.speaker.encoder, self.speaker.policy
+        encoder, policy = self.speaker.encoder, self.speaker.policy.in_float32
         counted = [encode_without_end(encoder, dialogue.response)[: self.tokens] for dialogue in dialogues]
         size = self.speaker.settings.context_size
         prompts = [encoder.encode_prompt(one.turns_before[-size:], one.system) for one in dialogues]
@@ -99,7 +99,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
                 f"prompts with {settings.turn_separator!r}"
             )
         settings = settings.model_copy(update={"system_prompt": system_prompt})
-    speaker = ChatAgent.load(path, settings=settings)
+    speaker = ChatAgent.load(path, device="cpu", settings=settings)  # the run moves it
     speaker.policy.requires_grad_(False)
     return speaker
 

@@ -221,8 +221,8 @@ def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, ca
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--device", "foo"], "--device: found 'foo', wanted cpu or cuda"),
-        (["--device", "cuda:99"], "--device cuda:99: torch finds "),
+        (["--device", "foo"], "--device: found 'foo', wanted auto, cpu or cuda"),
+        (["--device", "cuda:99"], "--device cuda:99, but torch finds "),
         (["--seed", str(2**70)], f"--seed: found {2**70}, wanted 0 to 4294967295"),
     ],
 )

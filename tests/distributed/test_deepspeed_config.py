@@ -59,7 +59,33 @@ def test_shipped_files_mean_what_their_names_say(path):
     assert found.stage == stages[path.name]
     assert (found.offload_optimizer, found.offload_param) == (("offload" in path.name,) * 2)
     assert found.sizes == {}
-    assert path.read_text(encoding="utf-8").count('"auto"') == 3
+    assert path.read_text(encoding="utf-8").count('"auto"') == 3 + path.name.startswith("zero3")
+
+
+AUTO = {"zero_optimization": {"stage": 3}, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "keys", "expected"),
+    [
+        (True, {}, "bf16"),
+        (False, {}, "fp32"),
+        (False, {"precision": "bf16"}, "bf16"),
+        (True, {"use_amp": False}, "fp32"),
+    ],
+)
+def test_a_block_that_is_auto_is_on_where_it_is_the_runs_precision(settings, monkeypatch, on_gpu, keys, expected):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    keys = {"device": "auto", **keys}
+    found = settings(AUTO, **keys)
+    assert (found.precision, found.notes) == (expected, ())
+    assert "fp16" not in found.document
+    assert ("bf16" in found.document) == (expected == "bf16")
+    assert settings(AUTO | {"zero_optimization": {"stage": 0}}, **keys).precision == "fp32"  # autocast
+    assert settings(AUTO, **keys, use_fp16=True).precision == "fp16"
+    shipped = engine_settings(config(deepspeed_config="zero3.json", **keys))
+    assert shipped.precision == expected
 
 
 def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
@@ -120,7 +146,7 @@ def test_keys_and_blocks(settings):
     assert (found.offload_optimizer, found.offload_param, found.precision) == (True, True, "fp16")
     found = settings({"zero_optimization": {"stage": 2}, "fp16": {"enabled": False, "loss_scale_window": 100}})
     assert found.precision == "fp32"
-    found = settings({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, use_amp=True)
+    found = settings({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, use_amp=False)
     assert found.document["bf16"] == {"check_grad_overflow": True, "enabled": True}
     assert "use_amp has no effect" in found.notes[0]
 

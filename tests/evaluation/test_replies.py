@@ -2,10 +2,12 @@
 
 import copy
 
+import numpy as np
 import pytest
+import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation import divergence
+from rlhf_dialog.evaluation import divergence, logit_bias_baseline
 from rlhf_dialog.evaluation import replies as replies_module
 from rlhf_dialog.evaluation.divergence import kl_by_token
 from rlhf_dialog.evaluation.measure import Judges, measure
@@ -127,6 +129,39 @@ def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_p
     found = reference_nll(ChatAgent.load(tmp_path), prompts)
     whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
     assert found[:, 1].tolist() == [min(length, 63) for length in whole]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda agent, start, replies: reference_nll(agent, replies.dialogues),
+        lambda agent, start, replies: divergence.kl_by_token(agent, start, replies),
+        lambda agent, start, replies: divergence.log_ratios(agent, start, replies),
+        lambda agent, start, replies: torch.stack(
+            logit_bias_baseline._changes(agent, start, replies.dialogues)[:2]
+        ).detach(),
+    ],
+    ids=["perplexity", "kl", "log-ratios", "logit shift"],
+)
+def test_the_numbers_of_a_table_are_those_of_float32_whatever_the_replies_were_drawn_in(runs, prompts, numbers):
+    agents, products = [ChatAgent.load(folder) for folder in runs], []
+    replies = generate_replies(agents[0], prompts[:6], agents[0].sampling)
+    expected = numbers(*agents, replies)
+    for agent in agents:
+        agent.policy.use_amp = True
+        agent.policy.lm.register_forward_pre_hook(lambda *_: products.append(torch.get_float32_matmul_precision()))
+        agent.policy.lm.base_model.register_forward_pre_hook(
+            lambda *_: products.append(torch.get_float32_matmul_precision())
+        )
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # as a run on a GPU leaves it
+    try:
+        np.testing.assert_array_equal(numbers(*agents, replies), expected)
+        assert set(products) == {"highest"}
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert agents[0].policy.use_amp
 
 
 def test_random_references_are_shuffled_by_the_seed(agent):

@@ -50,6 +50,7 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
         "temperature": 0.6,
         "top_k": 7,
         "top_p": 1.0,
+        "precision": "fp32",
     }
     head = tmp_path / "agent/value_head.safetensors"
     assert head.exists() == (make is None)
@@ -58,6 +59,22 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
         assert policy.value_head.weight.any()
     assert not list((tmp_path / "agent").glob("*.bin"))
     assert {path.name for path in tmp_path.iterdir()} == {"agent"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "stored"), [({"use_amp": None}, None), ({"use_amp": True}, "bf16"), ({"precision": "fp32"}, "fp32")]
+)
+def test_an_agent_draws_in_the_precision_that_its_run_asked_for(tmp_path, keys, stored):
+    """Auto is not written: the machine decides on which it is loaded."""
+    trainer = make_trainer(**keys)
+    save_agent(tmp_path / "agent", trainer.models.policy, trainer.models.tokenizer, trainer.config)
+    assert json.loads((tmp_path / "agent/rlhf_dialog.json").read_text()).get("precision") == stored
+    agent = ChatAgent.load(tmp_path / "agent")
+    assert agent.policy.use_amp == (stored == "bf16")
+    agent.set_precision(AgentSettings(precision="fp32"))
+    assert not agent.policy.use_amp
+    agent.set_precision(AgentSettings())
+    assert agent.policy.use_amp == (stored == "bf16")
 
 
 def test_an_agent_keeps_its_system_prompt(tmp_path):

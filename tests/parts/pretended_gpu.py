@@ -30,6 +30,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -123,6 +124,7 @@ def pretended_gpu() -> Iterator[Counts]:
     global _counts
     _counts = counts = Counts()
     swapped, lifted = torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()
+    _device_constructors()  # kept by torch from its first call on, which must not see what is patched
     with contextlib.ExitStack() as stack:
         for place, name, pretended in _patches():
             stack.enter_context(mock.patch.object(place, name, pretended, create=not hasattr(place, name)))
@@ -170,6 +172,12 @@ class GpuTensor(torch.Tensor):
 
     def get_device(self) -> int:
         return 0
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.inner.untyped_storage()
+
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
 
     def cpu(self, *_: Any) -> Tensor:
         return self.to(CPU)
@@ -228,15 +236,21 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     inner_args, inner_kwargs = tree_unflatten([x.inner if isinstance(x, GpuTensor) else x for x in flat], spec)
     inner_kwargs |= {"device": CPU} if made_here else {}
     pinned = inner_kwargs.pop("pin_memory", None)
-    if func is torch.ops.aten.mm.dtype:  # of CUDA alone: 16-bit factors, and sums that stay float32
-        func, inner_args = torch.ops.aten.mm.default, [x.to(inner_args[2]) for x in inner_args[:2]]
-    out = func(*inner_args, **inner_kwargs)
+    widens = name in ("mm", "addmm") and func._overloadname.startswith("dtype")
+    out = (_widened if widens else func)(*inner_args, **inner_kwargs)
     if pinned:
         _pin(out)
     if not made_here and not (ours and (name != "copy_" or isinstance(args[0], GpuTensor))):
         return out
     back = {id(x.inner): x for x in ours}  # an operation in place returns the tensor that it was given
     return tree_map(lambda x: back[id(x)] if id(x) in back else GpuTensor(x) if isinstance(x, Tensor) else x, out)
+
+
+def _widened(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
+    """`mm` or `addmm` with a dtype of the result, which only CUDA has."""
+    *tensors, dtype = args
+    product = {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
+    return product if out is None else out.copy_(product)
 
 
 def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -332,6 +346,13 @@ class _Event:
         return 1000 * (end.seconds - self.seconds)
 
 
+class _Generator(torch.Generator):
+    """A generator of the CPU, wherever it is asked for."""
+
+    def __new__(cls, device: Any = "cpu") -> "_Generator":
+        return super().__new__(cls)
+
+
 class _Stream:
     """The only stream of the device."""
 
@@ -382,6 +403,8 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event
+    yield torch, "Generator", _Generator
+    yield torch, "inference_mode", torch.no_grad  # whose tensors cannot be wrapped
     yield torch.cuda, "current_stream", lambda *_: _Stream()
 
 

@@ -17,6 +17,7 @@ from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer, 
 from rlhf_dialog.evaluation.audit.search import Budget, search
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
 
@@ -34,6 +35,7 @@ class AuditPlan:
     seed: int = 0
 
 
+@without_tf32()
 def audit(
     prompts: Sequence[Dialogue], training: Training, scorer: Scorer, judges: dict[str, BaseReward], plan: AuditPlan
 ) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 
 
@@ -26,7 +27,7 @@ class Partner:
 
     def __init__(self, name: str, options: ChatOptions):
         self.name, self._open = name, ExitStack()
-        adjust, trust_remote_code = partial(at_temperature, options.temperature), options.trust_remote_code
+        adjust, trust_remote_code = partial(_adjust, options), options.trust_remote_code
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
             folder = _find_folder(name, trust_remote_code)
@@ -71,6 +72,11 @@ class Partner:
     def begin(self) -> ChatSession:
         """A new dialogue."""
         return ChatSession(self.store, self.answering, self.person, "terminal")
+
+
+def _adjust(options: ChatOptions, agent: ChatAgent) -> None:
+    agent.sampling = at_temperature(options.temperature, agent.sampling)
+    agent.set_precision(options)
 
 
 def _find_folder(name: str, trust_remote_code: bool) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_dialog.commands.command_line import check_device
-from rlhf_dialog.commands.options import option
+from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
@@ -31,7 +31,7 @@ SECONDS_TO_END = 2  # for requests that are being answered when the server ends
 Login = Callable[[str, str], bool]
 
 
-class ServeOptions(BotOptions):
+class ServeOptions(PrecisionOption, BotOptions):
     port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
     host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
     auth: str | None = option(
@@ -44,7 +44,6 @@ class ServeOptions(BotOptions):
         form="repeated",
     )
     share: bool = option("also make a public link through Gradio's servers")
-    device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 
 def run_serve(options: ServeOptions) -> None:
@@ -70,7 +69,9 @@ def run_serve(options: ServeOptions) -> None:
         from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
-        answering = stack.enter_context(Answering(bot, device=options.device))
+        answering = stack.enter_context(
+            Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
+        )
         version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)

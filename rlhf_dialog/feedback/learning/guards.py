@@ -19,6 +19,7 @@ from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.generation import GenerationLimits, random_numbers
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.responder import Reply, Responder
 from rlhf_dialog.runs.services.guard import GuardLimit
 
@@ -105,6 +106,7 @@ def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
 
 
+@without_tf32()
 def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:
     """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
     rows = [
@@ -116,7 +118,8 @@ def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply])
     ]
     if not rows:
         return math.nan
-    policies, pad_id = (learner.policy, learner.reference_policy), learner.encoder.encoder.pad_id
+    policies = (learner.policy.in_float32, learner.reference_policy.in_float32)
+    pad_id = learner.encoder.encoder.pad_id
     own, first = (compute_logprobs_in_batches(policy, rows, pad_id, BATCH_SIZE) for policy in policies)
     return (own - first).sum().item() / sum(len(row.response) for row in rows)
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.distributed import random_states as torch_states
-from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import losses as formulas
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
@@ -30,6 +29,7 @@ from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
+from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.runs.checkpoint import as_user_error
@@ -47,13 +47,14 @@ Save = Callable[[dict[str, Any]], bool | None]  # called with what a night has d
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
     """The agent of a version. Raises UserError when it does not load."""
     try:
-        agent = ChatAgent.load(bot.agent_folder(version), device=choose_device(settings.device))
+        agent = ChatAgent.load(bot.agent_folder(version), device=settings.device)
     except UserError as error:
         raise UserError(
             f"{bot.folder}: version {version} cannot be loaded ({error.with_location('', '--agent')}); go back to another one "
             "with `feedback rollback`"
         ) from error
-    agent.policy.use_amp = settings.use_amp
+    set_float32_products(settings, agent.policy.lm.device)
+    agent.policy.use_amp, agent.policy.amp_dtype = autocast_of(settings, agent.policy.lm.device).values()
     return agent
 
 
@@ -70,13 +71,13 @@ class Learner:
         first = load_version(bot, bot.first(), settings)
         if settings.use_lora:
             self.agent, self.policy = first, _with_adapter(first, settings)
-            self.reference_policy: Policy = DisabledAdapter(first.policy.lm, use_amp=settings.use_amp)
+            self.reference_policy: Policy = DisabledAdapter(first.policy.lm, use_amp=first.policy.use_amp)
         else:
             self.agent = load_version(bot, self.version, settings)
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
         self.encoder = tokenized.ExampleEncoder.from_agent(self.agent)
         size = settings.per_device_microbatch_size
-        setting = f"{bot.first()}, {choose_device(settings.device)}, use_amp {settings.use_amp}"
+        setting = f"{bot.first()}, {first.policy.lm.device.type}, use_amp {first.policy.use_amp}"
         self.reference = tokenized.ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
@@ -294,7 +295,7 @@ def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int
 def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:
     lm = first.policy.lm
     add_adapters(lm, ["policy"], settings.lora_r, settings.lora_alpha, settings.lora_target_modules, settings.seed)
-    return Policy(lm, use_amp=settings.use_amp, adapter="policy").to(lm.device).eval()
+    return Policy(lm, use_amp=first.policy.use_amp, adapter="policy").to(lm.device).eval()
 
 
 def _weights(settings: BotSettings) -> str:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from rlhf_dialog.feedback.store import examples as stored
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.services.guard import GuardLimit
 from rlhf_dialog.runs.verification import sha256_of
@@ -261,13 +263,18 @@ def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAns
     return comparison, measure_guards(learner, heldout), compare_answers(learner, policy, lines)
 
 
+@without_tf32()
 def log_ratios(learner: Learner, policy: Policy, examples: stored.Examples) -> dict[str, float]:
-    """The log-ratio of each row of the examples to the first version, by its name."""
-    rows = _rows(learner.encoder, examples)
-    learner.reference.add(rows)
-    size = learner.settings.per_device_microbatch_size
-    own = tokenized.compute_logprobs_in_batches(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
-    return dict(zip(rows, (own - learner.reference.get(list(rows))).tolist(), strict=True))
+    """The log-ratio of each row of the examples to the first version, by its name, in float32."""
+    rows, reference = _rows(learner.encoder, examples), learner.reference_policy
+    pad_id, size = learner.encoder.encoder.pad_id, learner.settings.per_device_microbatch_size
+    compute = partial(tokenized.compute_logprobs_in_batches, rows=list(rows.values()), pad_id=pad_id, batch_size=size)
+    if reference.use_amp or reference.lm.device.type == "cuda":  # those that are kept are as exact as the training
+        first = compute(reference.in_float32)
+    else:
+        learner.reference.add(rows)
+        first = learner.reference.get(list(rows))
+    return dict(zip(rows, (compute(policy.in_float32) - first).tolist(), strict=True))
 
 
 def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: ChangedAnswers) -> tuple[bool, str]:

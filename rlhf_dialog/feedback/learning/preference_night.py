@@ -25,7 +25,6 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_json, replace_text, write_json
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Watch
 from rlhf_dialog.feedback.store.bot import WORK
@@ -138,6 +137,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         num_samples=0,
         seed=(night_seed(night) + number) % 2**32,
         device=settings.device,
+        precision=settings.precision,
         use_amp=settings.use_amp,
     )
     with atomic_folder(target) as draft:
@@ -196,7 +196,8 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
     # as the agent answers people
     room = agent.max_prompt_length if positions is None else positions - agent.max_new_tokens
     return Config(
-        **agent.model_dump(exclude_unset=True) | {"max_prompt_length": min(agent.max_prompt_length, room)},
+        **agent.model_dump(exclude_unset=True)
+        | {"max_prompt_length": min(agent.max_prompt_length, room), "precision": settings.precision},
         env={"args": {"data_path": str(folder / "prompts.jsonl")}},
         model_path=str(night.bot.agent_folder(night.snapshot.champion)),
         ref_model=str(night.bot.agent_folder(night.bot.first())),
@@ -224,7 +225,7 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
         seed=night_seed(night),
-        device=choose_device(settings.device),
+        device=settings.device,
         use_amp=settings.use_amp,
     )
 

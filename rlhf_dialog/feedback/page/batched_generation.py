@@ -20,6 +20,7 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.policy import teacher_forced
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.streaming import GrowingReply, stream
 
 CPU = torch.device("cpu")
@@ -66,15 +67,15 @@ class Answering:
         self,
         source: Bot | ChatAgent,
         *,
-        device: str = "cpu",
+        device: str = "auto",
         seed: int | None = None,
-        adjust: Callable[[Sampling], Sampling] | None = None,
+        adjust: Callable[[ChatAgent], None] | None = None,
         max_batch: int = 16,
         max_versions: int = 3,
     ):
         """`source`: a bot, whose champion is read between dialogues, or a single agent.
 
-        `seed` is that of the answers' seeds (None: a new one each time); `adjust` changes the sampling of a bot's versions.
+        `seed` is that of the answers' seeds (None: a new one each time); `adjust` changes versions of a bot.
         """
         self.bot = source if isinstance(source, Bot) else None
         versions = BotVersions(source, device, adjust) if isinstance(source, Bot) else OneAgent(source)
@@ -227,9 +228,10 @@ def _closing_error() -> AnsweringClosed:
     return AnsweringClosed("the program is ending")
 
 
+@without_tf32()
 def _logprob(agent: ChatAgent, turns: Sequence[str], token_ids: Sequence[int], like: ChatAgent) -> float:
     """Log-probability of the whole answer under `agent`, for the prompt and at the temperature of `like`."""
     prompt = like.encoder.encode_prompt([turn.strip() for turn in turns][-like.settings.context_size :])
     tokens = agent.batch([prompt]).with_replies([token_ids])
-    logprobs = teacher_forced(agent.policy, tokens, like.sampling.temperature, with_entropy=False).logprobs
+    logprobs = teacher_forced(agent.policy.in_float32, tokens, like.sampling.temperature, with_entropy=False).logprobs
     return math.fsum(logprobs[0].tolist())

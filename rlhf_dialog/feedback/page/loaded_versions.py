@@ -11,7 +11,6 @@ from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, chat_sampling
-from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.network import AGENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -36,9 +35,9 @@ class OneAgent:
 
 
 class BotVersions:
-    """The versions of a bot folder, with another sampling where `adjust` changes it."""
+    """The versions of a bot folder, changed by `adjust` when they are loaded."""
 
-    def __init__(self, bot: Bot, device: str = "cpu", adjust: Callable[[Sampling], Sampling] | None = None):
+    def __init__(self, bot: Bot, device: str = "auto", adjust: Callable[[ChatAgent], None] | None = None):
         self.bot, self._device, self._adjust = bot, device, adjust
         self.last_good, self.first = bot.last_good, bot.first
 
@@ -49,18 +48,19 @@ class BotVersions:
 def load_agent(
     folder: str | Path,
     tokenizer: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     trust_remote_code: bool = False,
-    adjust: Callable[[Sampling], Sampling] | None = None,
+    adjust: Callable[[ChatAgent], None] | None = None,
     trust_config: bool = False,
 ) -> ChatAgent:
     """An agent from a local folder; a plain chat model speaks by its own template. Raises UserError as `ChatAgent.load`."""
     plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
     settings = AgentSettings(**plain) if plain else None
     agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config)
-    sampling = chat_sampling(agent.settings)
-    agent.sampling = sampling if adjust is None else adjust(sampling)
+    agent.sampling = chat_sampling(agent.settings)
     agent.stop.ends_loops = True
+    if adjust:
+        adjust(agent)
     return agent
 
 

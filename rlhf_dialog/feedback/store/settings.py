@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
-from rlhf_dialog.config.settings import ColumnsKey, Settings
+from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, Settings
 from rlhf_dialog.feedback.store.limits import PageLimits
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LossKeys(Settings):
     replay_share: float = Field(0.5, ge=0, lt=1, description="largest share of older feedback in a night")
 
 
-class OptimizerKeys(Settings):
+class OptimizerKeys(ComputeKeys):
     """Optimizer"""
 
     learning_rate: float | None = Field(
@@ -78,8 +78,6 @@ class OptimizerKeys(Settings):
         None, min_length=1, description="linear layers to adapt, by the ends of their names; null: all of the trunk"
     )
     seed: int = Field(0, ge=0, lt=2**32, description="order of the examples, replay, adapters, resampling")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on GPUs and on CPUs with AMX")
 
 
 class RewardModelKeys(Settings):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.command_line import check_output
-from rlhf_dialog.commands.options import REGISTER, Options, option
+from rlhf_dialog.commands.command_line import check_device, check_output
+from rlhf_dialog.commands.options import REGISTER, PrecisionOption, option
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baseline_names
@@ -30,7 +30,7 @@ AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 
 
-class EvaluatePolicyOptions(Options):
+class EvaluatePolicyOptions(PrecisionOption):
     agent: Path = option("folder of the agent, runs/NAME/agent")
     dialogues: int = option("number of dialogues per policy; default 1000", 1000)
     domain: str | None = option("path of the agent's domain, if it has moved or lies outside of the agent's folder")
@@ -79,6 +79,7 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
             )
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
+    check_device(options.device)
     environment = choose_environment(options)
     if options.baseline:
         check_folder(str(options.baseline), "--agent")
@@ -88,11 +89,14 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     source, numbers = build_simulated(environment, options.seed, "test"), range(options.dialogues)
     settings = _with_temperature(options.temperature, read_settings(options.agent))
     trusted = options.trust_config
-    agent = ChatAgent.load(options.agent, settings=settings, trust_config=trusted)
+    agent = ChatAgent.load(options.agent, device=options.device, settings=settings, trust_config=trusted)
+    agent.set_precision(options)
     dialogues = {"agent": play_dialogues(agent, source, numbers, AT_ONCE)}
     if options.baseline:
-        baseline_settings = _with_temperature(options.temperature, read_settings(options.baseline, settings))
-        baseline = ChatAgent.load(options.baseline, settings=baseline_settings, trust_config=trusted)
+        own = read_settings(options.baseline, settings).model_copy(update={"precision": settings.precision})
+        own = _with_temperature(options.temperature, own)
+        baseline = ChatAgent.load(options.baseline, device=options.device, settings=own, trust_config=trusted)
+        baseline.set_precision(options)
         dialogues["baseline"] = play_dialogues(baseline, source, numbers, AT_ONCE)
     registered = baseline_names(source.environments[0])
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in registered}

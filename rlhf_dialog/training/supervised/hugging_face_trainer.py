@@ -11,9 +11,10 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArg
 from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.distributed import openmp
-from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.device import choose_device
+from rlhf_dialog.models.precision import precision_of, set_float32_products
 from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
@@ -23,8 +24,8 @@ POOL = 50  # batches that are sorted by length together
 
 
 def prepare(config: SupervisedKeys) -> None:
-    """Set seeds, threads and memory options. Raises UserError when the device is not available."""
-    choose_device(config.device)
+    """Set seeds, threads, memory options and float32 products. Raises UserError when the device is not available."""
+    set_float32_products(config, torch.device(choose_device(config.device)))
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     if torch.get_num_threads() > 1:
@@ -35,6 +36,7 @@ def prepare(config: SupervisedKeys) -> None:
 
 def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments: one pass over a data set that is in the order of `batch_order`."""
+    device = torch.device(choose_device(config.device))
     return {
         "output_dir": scratch,
         "max_steps": num_steps(config, num_examples),
@@ -45,8 +47,8 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": choose_device(config.device) == "cpu",
-        "bf16": config.use_amp,
+        "use_cpu": device.type == "cpu",
+        "bf16": precision_of(config, device) == "bf16",
         "gradient_checkpointing": False,
         "save_strategy": "no",
         "logging_steps": 0.05,

@@ -23,11 +23,11 @@ from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs, spli
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
-from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
+from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids
 from rlhf_dialog.rewards.composite import build_reward
@@ -101,7 +101,8 @@ def sample_replies(keys: RankingKeys, prompts: list[Dialogue], model_path: str, 
     settings = AgentSettings(turn_separator=turn_separator, max_new_tokens=keys.max_new_tokens)
     try:
         own = read_settings(Path(model_path), settings)
-        agent = ChatAgent.load(model_path, device=choose_device(keys.device), settings=own)
+        agent = ChatAgent.load(model_path, device=keys.device, settings=own)
+        agent.set_precision(keys)
     except UserError as error:
         raise error.with_location("model_path", "--agent") from error
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues

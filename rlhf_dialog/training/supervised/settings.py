@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlhf_dialog.config.schema import MemoryKeys
-from rlhf_dialog.config.settings import ColumnsKey, DataKeys, ReplyKeys, Settings
+from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys
 from rlhf_dialog.data.learned_half import Half
 
 HalfKey = Annotated[
@@ -17,7 +17,7 @@ HalfKey = Annotated[
 ]
 
 
-class SupervisedKeys(Settings):
+class SupervisedKeys(ComputeKeys):
     """Training"""
 
     epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
@@ -27,7 +27,6 @@ class SupervisedKeys(Settings):
     weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
     batch_size: int = Field(32, ge=1, description="examples per optimizer step")
     seed: int = Field(0, ge=0, lt=2**32, description="random seed of weights, order of the data and dropout")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if it is available")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     checkpoint_minutes: float = Field(
         5.0, gt=0, description="minutes between checkpoints, from which an interrupted training resumes exactly"
@@ -35,7 +34,6 @@ class SupervisedKeys(Settings):
     resume: Literal["auto", "never"] = Field(
         "auto", description="auto: resume an interrupted training with the same settings and data; never: start again"
     )
-    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 
 class SFTConfig(SupervisedKeys, DataKeys, MemoryKeys):

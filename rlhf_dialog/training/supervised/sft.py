@@ -18,6 +18,7 @@ from rlhf_dialog.models import lora
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, recompute_layers
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
@@ -228,7 +229,11 @@ class HeldOutLoss(TrainerCallback):
         """Measure, log and store the loss in nats per labelled token; True when `patience` is exhausted."""
         if not self.rows:
             return False
-        loss = token_loss(lm, self.rows, batch_size=64)
+        patched = lm.__dict__.pop("forward", None)  # the trainer's own, which has autocast
+        try:
+            loss = token_loss(lm, self.rows, batch_size=64)
+        finally:
+            lm.__dict__.update({"forward": patched} if patched else {})
         best = min((point["loss"] for point in self.points), default=math.inf)
         self.points.append({"step": step, "loss": loss, "perplexity": math.exp(loss)})
         logger.info("step %d: validation loss %.3f, perplexity %.1f per token", step, loss, math.exp(loss))
@@ -255,8 +260,9 @@ class HeldOutLoss(TrainerCallback):
 
 
 @torch.no_grad()
+@without_tf32()
 def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int) -> float:
-    """Mean negative log-likelihood in nats over all labelled tokens of `rows`; dropout is off while it measures."""
+    """Mean negative log-likelihood in nats over all labelled tokens of `rows`, in float32; dropout is off while it measures."""
     was_training, total, count = lm.training, 0.0, 0
     policy, ordered = Policy(lm.eval()), sorted(rows, key=lambda row: row["length"])
     if not policy.has_plain_head:

@@ -17,6 +17,7 @@ from rlhf_dialog.data.sources import NO_COLUMNS, load_records
 from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.training.supervised import hugging_face_trainer as trainers
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
@@ -25,11 +26,7 @@ Keys = TypeVar("Keys", bound=SupervisedKeys)
 
 
 def of_half(
-    pairs: list[Dialogue],
-    half: Half,
-    data_path: str,
-    report: Callable[[str], None],
-    columns: Columns = NO_COLUMNS,
+    pairs: list[Dialogue], half: Half, data_path: str, report: Callable[[str], None], columns: Columns = NO_COLUMNS
 ) -> tuple[list[Dialogue], LearnedHalf | None]:
     """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
 
@@ -70,7 +67,8 @@ class SupervisedStage(ABC, Generic[Keys]):
         self.report(f"{self.num_parameters / 1e6:.2f} million parameters{self.size()}")
         self.learn()
         self.save()
-        return self.measure()
+        with without_tf32():
+            return self.measure()
 
     @abstractmethod
     def read(self) -> tuple[list[Any], Any]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning.learner import Learner, Night, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning.night import log_ratios
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
 from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
@@ -326,3 +327,18 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         night.save({"done": 3})
     assert json.loads((tmp_path / NIGHT / "state.json").read_text())["night"] == {"done": 2}
+
+
+@pytest.mark.parametrize("use_lora", [False, True])
+def test_the_gate_reads_log_ratios_of_float32(tmp_path, use_lora):
+    """Those of a night in bf16 are those of a night in float32 with the same weights."""
+    found, bot = {}, new_bot(tmp_path)
+    for precision in ("fp32", "bf16"):
+        learner = learner_of(bot, precision=precision, use_lora=use_lora, lora_r=2)
+        torch.manual_seed(0)
+        for parameter in learner.parameters:
+            parameter.data += 0.02 * torch.randn_like(parameter)
+        found[precision] = log_ratios(learner, learner.policy, examples())
+        assert learner.policy.use_amp == learner.reference_policy.use_amp == (precision == "bf16")
+    assert found["bf16"] == pytest.approx(found["fp32"], abs=1e-4)
+    assert max(map(abs, found["fp32"].values())) > 0.1

@@ -241,7 +241,9 @@ def test_an_answer_that_is_preferred_to_an_edited_one_is_a_choice(bot, talk, ans
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_the_same_answer_again_is_said_and_not_stored(bot, store, greedy):
-    adjust = lambda sampling: replace(sampling, greedy=True) if greedy else replace(sampling, top_k=1)  # noqa: E731
+    def adjust(agent):
+        agent.sampling = replace(agent.sampling, greedy=greedy, top_k=0 if greedy else 1)
+
     with Answering(bot, seed=0, adjust=adjust) as answering:
         talk = ChatSession(store, answering, "somebody", "terminal")
         answer = said(talk, "Hello")

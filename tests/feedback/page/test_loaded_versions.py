@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from functools import partial
 
 import pytest
 
@@ -169,10 +170,15 @@ def test_one_agent_is_its_only_version():
     assert served.agent(served.hold()) == "it"
 
 
+def resampled(change):
+    """What gives an agent another sampling."""
+    return lambda agent: setattr(agent, "sampling", change(agent.sampling))
+
+
 def test_a_bots_versions_have_their_settings_and_the_given_sampling(bot):
     from dataclasses import replace
 
-    agent = BotVersions(bot, adjust=lambda sampling: replace(sampling, greedy=True)).load("0001")
+    agent = BotVersions(bot, adjust=resampled(lambda sampling: replace(sampling, greedy=True))).load("0001")
     assert (agent.sampling.max_new_tokens, agent.sampling.greedy) == (8, True)
 
 
@@ -211,13 +217,13 @@ def test_an_agents_chat_temperature_is_its_samplings_and_the_persons_choice_come
     save(tmp_path, {"temperature": 0.9, "chat_temperature": chat_temperature})
     sampling = load_agent(tmp_path).sampling
     assert (sampling.greedy, sampling.temperature) == expected
-    chosen = load_agent(tmp_path, adjust=lambda sampling: at_temperature(0.5, sampling)).sampling
+    chosen = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
     assert (chosen.greedy, chosen.temperature) == (False, 0.5)
 
 
 @pytest.mark.parametrize(("chat_top_p", "expected"), [(None, 0.6), (0.9, 0.9), (1.0, 1.0)])
 def test_an_agents_chat_top_p_is_its_samplings_whatever_the_temperature(tmp_path, chat_top_p, expected):
     save(tmp_path, {"top_p": 0.6, "top_k": 7, "chat_top_p": chat_top_p})
-    sampling = load_agent(tmp_path, adjust=lambda sampling: at_temperature(0.5, sampling)).sampling
+    sampling = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
     assert (sampling.top_p, sampling.top_k, sampling.temperature) == (expected, 7, 0.5)
     assert ChatAgent.load(tmp_path).sampling.top_p == 0.6

@@ -61,7 +61,7 @@ class LMUser:
         openings: str | Sequence[str] = (),
         goodbye: Sequence[str] = GOODBYE,
         max_turns: int = 10,
-        device: str = "cpu",
+        device: str = "auto",
         **sampling: Any,
     ):
         if max_turns < 1:
@@ -175,7 +175,7 @@ def _fitting(speaker: "ChatAgent", variants: list[list[str]]) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any], ...] = ()) -> "ChatAgent":
+def load_speaker(model: str, device: str = "auto", sampling: tuple[tuple[str, Any], ...] = ()) -> "ChatAgent":
     """The model of a folder or Hub name, with the `sampling` (keys of a run's YAML) in place of its own settings.
 
     Raises UserError when it cannot be loaded, or a key or its value is wrong.
@@ -252,7 +252,7 @@ class LMWords:
         instruction: str = INSTRUCTION,
         examples: Sequence[tuple[Sequence[Act], str]] = (),
         tries: int = 3,
-        device: str = "cpu",
+        device: str = "auto",
         **sampling: Any,
     ):
         self.words, self.tries = words, tries

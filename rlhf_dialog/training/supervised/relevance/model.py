@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
-from rlhf_dialog.distributed.device import choose_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Numbers
@@ -29,6 +28,8 @@ from rlhf_dialog.json_files import damage_as_user_error
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.device import choose_device
+from rlhf_dialog.models.precision import precision_of
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.terminal import TimeLeft
@@ -227,7 +228,8 @@ def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callab
         raise UserError(
             "sft_model: model_replies asks for replies of the SFT model; name its folder, or set model_replies: 0"
         )
-    agent = ChatAgent.load(config.sft_model)
+    agent = ChatAgent.load(config.sft_model, device=config.device)
+    agent.set_precision(config)
     prompts = pick_prompts(pairs, config.model_replies, config.seed)
     answers = generate_replies(agent, prompts, agent.sampling, config.seed, title="replies of the SFT model").dialogues
     report(f"{len(answers)} replies of '{config.sft_model}'")
@@ -257,7 +259,7 @@ def fit(
     for step in range(progress.step + 1, steps + 1):
         rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
         batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.use_amp):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
             loss = loss_of(config, member, pairs, batch)
         optimizer.zero_grad()
         loss.backward()

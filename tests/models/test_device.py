@@ -7,15 +7,17 @@ import torch
 
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import device, process_group
+from rlhf_dialog.distributed import process_group
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import device
+from rlhf_dialog.terminal import log_once
 
 CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_class": {"id": "MeteorReward"}}
 
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet():
-    device.log_once.cache_clear()
+    log_once.cache_clear()
 
 
 @pytest.fixture
