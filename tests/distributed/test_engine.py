@@ -168,3 +168,23 @@ def test_where_there_is_no_such_autocast(path, monkeypatch):
 def test_a_critic_in_fp16_gives_float32(path):
     models = load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16", use_share_model=False), CPU)
     assert critic_values(models.critic, TokenBatch(*EPISODES)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("use_amp", [False, True])
+def test_the_moments_of_adam_are_there_from_the_start_and_are_those_of_its_first_step(use_amp):
+    trainer = make_trainer(use_amp=use_amp, num_mini_batch=1, ppo_epoch=1)
+    engine = trainer.engines["policy"]
+    optimizer, trained = engine.optimizer, engine.trained.values()
+    assert all({*optimizer.state[p]} == {"step", "exp_avg", "exp_avg_sq"} for p in trained)
+    assert all(float(x.abs().sum()) == 0 for state in optimizer.state.values() for x in state.values())
+    places = {id(x) for state in optimizer.state.values() for x in state.values()}
+    trainer.step()
+    plain = make_trainer(use_amp=use_amp, num_mini_batch=1, ppo_epoch=1)
+    plain.engines["policy"].optimizer.state.clear()  # torch makes them in its first step
+    plain.step()
+    lazy = plain.engines["policy"].optimizer.state
+    for p, q in zip(trained, plain.engines["policy"].trained.values(), strict=True):
+        assert torch.equal(p, q)
+        assert all(torch.equal(x, lazy[q][name]) for name, x in optimizer.state[p].items())
+        assert all(x.dtype == lazy[q][name].dtype for name, x in optimizer.state[p].items())
+    assert {id(x) for state in optimizer.state.values() for x in state.values()} == places

@@ -58,13 +58,15 @@ def test_nothing_is_left_of_the_first_try():
         assert [x for x in held if x() is not None] == []
         tensor = torch.zeros(rows)
         held.append(weakref.ref(tensor))
+        failure = None
         try:
             raise torch.OutOfMemoryError(MESSAGE)
         except torch.OutOfMemoryError as error:
-            if rows > 2:
-                other = tensor + 1
-                held.append(weakref.ref(other))
-                raise ValueError("the reward failed") from error
+            failure = error  # its traceback holds this frame, which holds it
+        if rows > 2:
+            other = tensor + 1
+            held.append(weakref.ref(other))
+            raise ValueError("the reward failed") from failure
         return rows
 
     assert PartSizes().fit("reward x", 8, compute) == 2
