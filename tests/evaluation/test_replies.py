@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.replies import (
     reference_nll,
 )
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import Intent, LengthMatch, Meteor
@@ -104,13 +104,21 @@ def test_sampled_replies_depend_on_neither_batches_nor_ranks(prompts, agent):
     assert len(set(texts[0])) > 1
 
 
-def test_a_gpu_gives_the_replies_of_a_cpu(prompts, agent):
+def test_a_gpu_gives_the_replies_of_a_cpu(prompts, agent, monkeypatch):
     """The random numbers come from the host; those of a GPU would be others, and change with the size of a batch."""
+    drawn = []
+
+    def draw(rows, sampling, device):
+        drawn.append(device.type)
+        return random_numbers(rows, sampling, device)
+
+    monkeypatch.setattr(replies_module, "random_numbers", draw)
     texts = [one.response for one in generate_replies(agent, prompts, Sampling(7), 3, 4).dialogues]
     with pretended_gpu():
         policy = Policy(copy.deepcopy(agent.policy.lm).to(CUDA)).eval()
         speaker = Responder(policy, agent.encoder, Sampling(7), StopRule(policy, agent.encoder.tokenizer, "<EOU>"))
         assert [one.response for one in generate_replies(speaker, prompts, Sampling(7), 3, 2).dialogues] == texts
+    assert drawn == ["cpu", "cpu"]
 
 
 def test_picked_prompts_keep_their_order_and_depend_on_the_seed():
