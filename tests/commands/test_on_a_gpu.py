@@ -81,7 +81,8 @@ def test_evaluate(gpu, script, runs, classifier, tmp_path):
     exact = evaluated(script, tmp_path, *words, "--precision", "fp32")
     assert not in_bf16(gpu)
     on_cpu = evaluated(script, tmp_path, *words, "--device", "cpu")
-    assert exact["after"] == on_cpu["after"]
+    for name, found in exact["after"].items():  # chunks of other sizes change the last digits of a KL
+        assert found["mean"] == pytest.approx(on_cpu["after"][name]["mean"], abs=1e-5), name
     assert exact["baselines"] == on_cpu["baselines"] == on_gpu["baselines"]  # no replies are drawn for these
     for system in ("after", "before"):
         assert on_gpu[system]["reference_perplexity"] == on_cpu[system]["reference_perplexity"]
