@@ -120,7 +120,7 @@ def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
 
 def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> "tuple[Policy, PreTrainedTokenizerBase]":
     """The policy of the checkpoint, built as in the run, and its tokenizer."""
-    from rlhf_dialog.models.loading import build_trained, load_policy_lm, load_tokenizer
+    from rlhf_dialog.models.loading import Form, build_trained, load_policy_lm, load_tokenizer
     from rlhf_dialog.models.pretrained import warn_of_remote_code
     from rlhf_dialog.models.weights import load_module
     from rlhf_dialog.runs.identity import model_fingerprint
@@ -129,7 +129,7 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> "tuple[
         warn_of_remote_code(
             {"model_path": config.model_path, "env.args.tokenizer_path": config.env.args.tokenizer_path}
         )
-    lm = load_policy_lm(config)
+    lm = load_policy_lm(config, Form(config.packing))
     if config.use_lora:
         _refuse_another_base(model_fingerprint(lm), config, source, state)
     tokenizer = load_tokenizer(config, lm)

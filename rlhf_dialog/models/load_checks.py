@@ -68,7 +68,7 @@ TEXTS = (
 class SingleRowPredictions:
     """What a model predicts of some texts, each row alone, and how other shapes change that, in nats.
 
-    `ids`: of each row, (L,); `logprobs`: of each row, (L - 1,). The two shapes are computed when they are asked for.
+    `ids`: of each row, (L,), on the host; `logprobs`: of each row, (L - 1,). The two shapes are computed when they are asked for.
     """
 
     @torch.no_grad()
@@ -111,7 +111,7 @@ def limit_of(*shapes: float) -> float:
 
 def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
     """The log-probabilities (K,) of the tokens of some rows; `padded`: together, padded on the right, else packed."""
-    ids, mask = in_batch(rows)
+    ids, mask = in_batch(rows, policy.lm.device)
     packed = TokenBatch(ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:]).pack()
     features, _ = policy.features(packed, padded=padded)
     return policy.predict(features, packed, temperature=1.0).logprobs
@@ -119,7 +119,7 @@ def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
 
 def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) -> Tensor:
     """As `logprobs`, of rows that are padded on the left."""
-    ids, mask = in_batch(rows, side="left")
+    ids, mask = in_batch(rows, policy.lm.device, side="left")
     ids = ids.masked_fill(~mask, pad_id)
     options = supported_options(policy.lm, position_ids=position_ids_of(mask))
     logits = policy.lm(input_ids=ids, attention_mask=mask.long(), use_cache=False, **options).logits
@@ -127,11 +127,11 @@ def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) ->
     return predict(predictions, ids[:, 1:][mask[:, :-1]], 1.0, None, with_entropy=False)[0]
 
 
-def in_batch(rows: Sequence[Tensor], side: str = "right") -> tuple[Tensor, Tensor]:
-    """Ids and mask (R, L)."""
+def in_batch(rows: Sequence[Tensor], device: torch.device, side: str = "right") -> tuple[Tensor, Tensor]:
+    """Ids and mask (R, L) on the device."""
     masks = [torch.ones_like(row, dtype=torch.bool) for row in rows]
     ids, mask = (pad_sequence(x, batch_first=True, padding_side=side) for x in (list(rows), masks))
-    return ids, mask
+    return ids.to(device), mask.to(device)
 
 
 def largest(first: Tensor, second: Tensor) -> float:
@@ -163,6 +163,7 @@ def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positi
 
 
 logger = logging.getLogger(__name__)
+LARGE = 2 * 2**30  # bytes of weights
 STEPS = 2  # tokens that come one by one
 DROPOUT_NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 DROPOUTS: set[Any] = {torch.dropout, *(getattr(functional, name) for name in DROPOUT_NAMES)}
@@ -178,6 +179,54 @@ REMEDIES = {
 def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> SingleRowPredictions:
     """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
     return SingleRowPredictions(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
+
+
+@contextmanager
+def trial_form(lm: PreTrainedModel) -> Iterator[None]:
+    """Inside the block, a model on a GPU computes in strict float32, and a large one has its first layers alone.
+
+    These are the layers up to the first one of the last kind, at least two. On a CPU nothing changes.
+    """
+    if lm.device.type != "cuda":
+        yield
+        return
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    place = layer_list(lm) if sum(p.nbytes for p in lm.parameters()) > LARGE else None
+    layers = getattr(*place) if place else None
+    if place:
+        setattr(*place, layers[: num_layers_to_try(lm, layers)])  # type: ignore[index]
+    held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
+    try:
+        for p, x in held:
+            p.data = x.float()
+        yield
+    finally:
+        for p, x in held:
+            p.data = x
+        if place:
+            setattr(*place, layers)
+        torch.set_float32_matmul_precision(precision)
+
+
+def layer_list(lm: PreTrainedModel) -> tuple[nn.Module, str] | None:
+    """The module that has the list of the trunk's layers, and the list's name in it; None where there is none."""
+    count = getattr(lm.config.get_text_config(), "num_hidden_layers", None)
+    for module in lm.base_model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                return module, name
+    return None
+
+
+def num_layers_to_try(lm: PreTrainedModel, layers: nn.ModuleList) -> int:
+    """The number of the first layers among which there is one of each kind: of modules, shapes and attention."""
+    types = getattr(lm.config.get_text_config(), "layer_types", None) or [None] * len(layers)
+    kinds = []
+    for layer, attention in zip(layers, types, strict=True):
+        parts = [(name, type(module).__name__) for name, module in layer.named_modules()]
+        kinds.append((attention, parts, [p.shape for p in layer.parameters()]))
+    return max(2, *(kinds.index(kind) + 1 for kind in kinds))
 
 
 def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
@@ -215,13 +264,13 @@ def packing_error(lm: PreTrainedModel, alone: SingleRowPredictions) -> float:
 def beginnings(alone: SingleRowPredictions) -> TokenBatch:
     """The first tokens of each row, of different numbers, as prompts."""
     rows = [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
-    return TokenBatch.from_prompts([row.tolist() for row in rows], 0, alone.ids[0].device)
+    return TokenBatch.from_prompts([row.tolist() for row in rows], 0, alone.policy.lm.device)
 
 
 def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: SingleRowPredictions) -> float:
     """The largest difference in nats of the STEPS tokens that follow each beginning, when they come one by one."""
     starts = beginnings(alone).prompt_mask.sum(dim=1).tolist()
-    newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)])
+    newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)]).to(policy.lm.device)
     expected = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
     predicted = []
     for step in range(STEPS):

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import lora, network
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, use_packing
+from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
 from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
-from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
+from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable, warn_of_remote_code
 
 logger = logging.getLogger(__name__)
+CPU = torch.device("cpu")
 PROBE = "Hello , how are you ? I'd like 12 of them ."
 WIDE_PROBE = "".join(map(chr, range(32, 127))) + " Où est la gare ? Grüße — «да» 你好 🙂\n"
 
@@ -72,15 +73,29 @@ class Models:
     tokenizer: PreTrainedTokenizerBase
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form in which a model is loaded.
+
+    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
+    """
+
+    packing: bool = True
+    device: torch.device = CPU
+    kept_types: tuple[torch.dtype, ...] = ()
+
+
 def load_causal_lm(
     path: str,
     key: str,
     trust_remote_code: bool = False,
     allow_pickle_weights: bool = False,
-    packing: bool = True,
+    form: Form = Form(),
     trusted_classes: Sequence[ClassConfig | None] | None = (),
 ) -> PreTrainedModel:
-    """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
+    """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and its `form` allows it.
+
+    On a GPU its weights come there one by one.
 
     The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
     or where id and args are among the `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be
@@ -89,20 +104,24 @@ def load_causal_lm(
     if (spec := network.spec_in(path)) is not None:
         if trusted_classes is not None and spec not in trusted_classes:
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
-        lm = network.load_policy(spec, path, key)
+        lm = network.load_policy(spec, path, key).to(form.device)
     else:
-        safe = None if allow_pickle_weights else True
-        lm = load_pretrained(
-            AutoModelForCausalLM,
-            path,
-            key,
-            dtype=torch.float32,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=safe,
-        ).eval()
+        safe, on_gpu = None if allow_pickle_weights else True, form.device.type == "cuda"
+        with keep_types(lambda model: linear_weights(model) if form.kept_types else ()) if on_gpu else nullcontext():
+            lm = load_pretrained(
+                AutoModelForCausalLM,
+                path,
+                key,
+                dtype=torch.float32,
+                trust_remote_code=trust_remote_code,
+                use_safetensors=safe,
+                device_map={"": form.device} if on_gpu else None,
+            ).eval()
     check_finite(lm, path, key)
+    if form.kept_types:
+        narrow(lm.requires_grad_(False), form.kept_types)
     with nullcontext() if spec else readable(path, key, "a causal LM"):
-        return prepare_lm(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
+        return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
 
 
 def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
@@ -128,9 +147,10 @@ def prepare_lm(
         raise UserError(
             f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is not a causal LM that can be trained here"
         )
-    alone = predicted_on_texts(lm, tokenizer)
-    if not (packing and use_packing(lm, alone)):
-        check_left_padding(lm, alone, path, key)
+    with trial_form(lm):
+        alone = predicted_on_texts(lm, tokenizer)
+        if not (packing and use_packing(lm, alone)):
+            check_left_padding(lm, alone, path, key)
     return lm
 
 
@@ -142,7 +162,7 @@ def own_tokenizer(path: str, key: str, trust_remote_code: bool) -> PreTrainedTok
         return None
 
 
-def load_policy_lm(config: Config) -> PreTrainedModel:
+def load_policy_lm(config: Config, form: Form) -> PreTrainedModel:
     """The language model that a run trains, before any update: that of `model_path`, or the network of `model_class`.
 
     The network starts with the weights of `model_path` if that is an agent with this network, else as its class makes it with
@@ -150,14 +170,14 @@ def load_policy_lm(config: Config) -> PreTrainedModel:
     """
     spec, path = config.model_class, config.model_path
     if spec is None:
-        return load_causal_lm(path, "model_path", config.trust_remote_code, config.allow_pickle_weights, config.packing)
+        return load_causal_lm(path, "model_path", config.trust_remote_code, config.allow_pickle_weights, form)
     found = network.spec_in(path)
     if found is not None and found.id == spec.id:
         lm = network.load_policy(spec, path, "model_path")
     else:
         lm = network.new_policy(spec, "model_class", config.seed)
         logger.info("model_class: '%s' starts as its class makes it; model_path '%s' is not its agent", spec.id, path)
-    return prepare_lm(lm, spec.id, "model_class", config.packing)
+    return prepare_lm(lm.to(form.device), spec.id, "model_class", config.packing)
 
 
 def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
@@ -257,11 +277,13 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
         )
 
 
-def _load_critic(config: Config, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> PreTrainedModel | None:
+def _load_critic(
+    config: Config, tokenizer: PreTrainedTokenizerBase, form: Form, options: dict[str, Any]
+) -> PreTrainedModel | None:
     """The model of `critic_path`; None without. Raises UserError when it reads other token ids than the policy."""
     if config.critic_path is None:
         return None
-    lm = load_causal_lm(config.critic_path, "critic_path", **options)
+    lm = load_causal_lm(config.critic_path, "critic_path", form=form, **options)
     check_length(lm, config, config.critic_path)
     own = read_tokenizer(config.critic_path, "critic_path", config.trust_remote_code)
     probes = [PROBE, WIDE_PROBE]
@@ -285,19 +307,22 @@ def load_models(config: Config, device: torch.device) -> Models:
         warn_of_remote_code(
             {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
         )
-    options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
+    options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle}
     options["trusted_classes"] = [config.model_class]
-    lm = load_policy_lm(config)
+    amp = autocast_of(config, device)
+    narrows = device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config)
+    trained, frozen = Form(config.packing, device), Form(config.packing, device, HALF if narrows else ())
+    # LoRA's base, which each token is multiplied with, has no other 16-bit type than that of the products
+    lm = load_policy_lm(config, replace(trained, kept_types=(amp["amp_dtype"],) if narrows and config.use_lora else ()))
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     _compare_with_reference(tokenizer, config)
-    ref_lm = _load_reference(config, lm, options)
-    critic_lm = _load_critic(config, tokenizer, options)
-    amp = autocast_of(config, device)
+    ref_lm = _load_reference(config, lm, frozen, options)
+    critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)
     ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
-    if device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config):
-        narrow(lm, (amp["amp_dtype"],))  # LoRA's base, which each token is multiplied with
+    if narrows:
+        narrow(lm, (amp["amp_dtype"],))
         if ref_lm is not None:
             narrow(ref_lm)
     return Models(
@@ -305,11 +330,12 @@ def load_models(config: Config, device: torch.device) -> Models:
     )
 
 
-def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]) -> PreTrainedModel | None:
+def _load_reference(config: Config, lm: PreTrainedModel, form: Form, options: dict[str, Any]) -> PreTrainedModel | None:
     """The model of the reference; None when it is the policy without its adapter."""
     if config.use_lora and config.ref_model in (None, config.model_path):
         return None
-    ref_lm = load_causal_lm(config.ref_model, "ref_model", **options) if config.ref_model else copy.deepcopy(lm)
+    other = config.ref_model
+    ref_lm = load_causal_lm(other, "ref_model", form=form, **options) if other else copy.deepcopy(lm)
     if config.use_lora:
         logger.warning(
             "ref_model: '%s' is not model_path, so a second model is kept in memory for the reference", config.ref_model

@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.models.logprobs import at_least_float32
+from rlhf_dialog.models.precision import HALF
 
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
 
@@ -47,7 +48,7 @@ def add_adapters(
         for adapter in adapters:
             for transposed, some in by_layout.items():
                 config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]
-                with _peft_warnings_off():
+                with _peft_warnings_off(), _as_float32(lm):
                     inject_adapter_in_model(config, lm, adapter)
     use_onednn(lm, onednn)
     lm.eval()
@@ -86,6 +87,19 @@ def _peft_warnings_off() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Already found a `peft_config`")
         yield
+
+
+@contextmanager
+def _as_float32(lm: PreTrainedModel) -> Iterator[None]:
+    """Inside the block, weights in 16 bits say that they are float32, in which peft then makes adapters; they hold nothing."""
+    held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
+    for p, x in held:
+        p.data = torch.zeros((), device=x.device).expand(x.shape)
+    try:
+        yield
+    finally:
+        for p, x in held:
+            p.data = x
 
 
 def lora_layers(module: nn.Module) -> list[Any]:

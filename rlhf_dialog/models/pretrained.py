@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    modeling_utils,
+)
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -30,6 +36,7 @@ for _handler in logging.getLogger("transformers").handlers:
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
 ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"  # of transformers, whose threads would read several weights at once
+RESERVES = "caching_allocator_warmup"
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
@@ -59,10 +66,11 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
 def keep_types(names: Callable[[Any], Iterable[str]]) -> Iterator[None]:
     """Inside the block, `from_pretrained` leaves those `names` of a model in the type of its file, and reads one by one.
 
-    With a transformers that has no such plan, all weights get the type that is asked for.
+    Nor does it reserve a device's memory, which it would do in 32 bits. With a transformers that has no such plan, all weights
+    get the type that is asked for.
     """
     plan = getattr(PreTrainedModel, "_get_dtype_plan", None)
-    sequential = os.environ.get(ONE_BY_ONE)
+    sequential, reserve = os.environ.get(ONE_BY_ONE), getattr(modeling_utils, RESERVES, None)
 
     def with_names(model: Any, dtype: torch.dtype) -> dict[str, Any]:
         return plan(model, dtype) | {f"^{re.escape(name)}$": None for name in names(model)}  # type: ignore[misc]
@@ -70,11 +78,13 @@ def keep_types(names: Callable[[Any], Iterable[str]]) -> Iterator[None]:
     if plan is not None:
         PreTrainedModel._get_dtype_plan = with_names  # type: ignore[method-assign]
     os.environ[ONE_BY_ONE] = "1"
+    setattr(modeling_utils, RESERVES, lambda *_: None)
     try:
         yield
     finally:
         if plan is not None:
             PreTrainedModel._get_dtype_plan = plan  # type: ignore[method-assign]
+        setattr(modeling_utils, RESERVES, reserve)
         os.environ.pop(ONE_BY_ONE) if sequential is None else os.environ.update({ONE_BY_ONE: sequential})
 
 

@@ -80,7 +80,7 @@ def test_predictions_are_those_of_a_plain_loop(new_lm):
 def test_a_batch_is_padded_on_either_side():
     rows = [torch.tensor([1, 2, 3]), torch.tensor([4])]
     for side, ids, mask in (("right", [4, 0, 0], [1, 0, 0]), ("left", [0, 0, 4], [0, 0, 1])):
-        found = in_batch(rows, side)
+        found = in_batch(rows, torch.device("cpu"), side)
         assert found[0].tolist() == [[1, 2, 3], ids]
         assert found[1].int().tolist() == [[1, 1, 1], mask]
 

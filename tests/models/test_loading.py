@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
+from rlhf_dialog.models.loading import Form, load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION
@@ -219,7 +219,7 @@ def test_loading_probes_left_padding(monkeypatch):
     monkeypatch.setattr("rlhf_dialog.models.loading.load_pretrained", lambda *_, **__: Blind(copy.deepcopy(config)))
     assert packs(load_causal_lm("x", "model_path"))  # its trunk takes positions, and nothing is padded
     with pytest.raises(UserError, match="padded on the left"):
-        load_causal_lm("x", "model_path", packing=False)
+        load_causal_lm("x", "model_path", form=Form(packing=False))
     monkeypatch.setattr(Blind, "_supports_attention_backend", False)
     with pytest.raises(UserError, match="padded on the left"):
         load_causal_lm("x", "model_path")

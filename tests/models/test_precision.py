@@ -11,6 +11,7 @@ from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts import tiny
+from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.saved_models import CPU, EPISODES, save
 from tests.parts.token_batches import respond_to
 from tests.parts.trainers import make_trainer, settings
@@ -26,6 +27,7 @@ def saved(tmp_path_factory):
     for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
         lm = tiny.llama(tie_word_embeddings=False).to(dtype)
         found[name] = save(tmp_path_factory.mktemp(name), lm)
+    load_causal_lm(found["fp32"], "model_path")  # the first model of transformers must not be on the pretended GPU
     return found
 
 
@@ -88,10 +90,10 @@ def test_frozen_linear_layers_keep_the_type_of_their_checkpoint_on_a_gpu(saved, 
     in_bf16 = {"use_amp": keys.get("precision") != "fp32", "amp_dtype": torch.bfloat16}
     monkeypatch.setattr(loading, "autocast_of", lambda *_: in_bf16)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
-    monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
-    models = load_models(settings(model_path=saved[checkpoint], **keys), CUDA)
-    assert types_of(models.ref_policy) == ({wanted}, {torch.float32})
-    assert {p.dtype for p in models.policy.parameters() if p.requires_grad} == {torch.float32}
+    with pretended_gpu():
+        models = load_models(settings(model_path=saved[checkpoint], **keys), torch.device("cuda", 0))
+        assert types_of(models.ref_policy) == ({wanted}, {torch.float32})
+        assert {p.dtype for p in models.policy.parameters() if p.requires_grad} == {torch.float32}
 
 
 def test_on_a_cpu_every_weight_is_float32(saved):

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from rlhf_dialog.distributed.memory.model_bytes import ForwardPass, kept_bytes, lora_parameters, model_sizes
-from rlhf_dialog.models.loading import load_causal_lm
+from rlhf_dialog.models.loading import Form, load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.known_sizes import BILLION, LLAMA_3_8B, OPT_1B
@@ -125,7 +125,7 @@ def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10, shared=1):
 def test_activations_of_real_models(name, amp, packed, tmp_path):
     """Left out: statistics of norms and attention, masks, the last norm and token. amp + packed: explicit attention on a CPU."""
     AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
-    lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
+    lm = load_causal_lm(str(tmp_path), "model_path", form=Form(packing=packed))
     sizes = replace(model_sizes(KEPT_OF[name]), explicit_attention=amp and packed)
     expected = kept_bytes(sizes, 8 * 40, 40, ForwardPass(float_bytes=2 if amp else 4, packed=packed))
     assert 0.94 < expected / kept_by_autograd(lm, amp, packed) < 1.05

@@ -19,7 +19,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.bot import NIGHT
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
-from rlhf_dialog.models.loading import load_causal_lm
+from rlhf_dialog.models.loading import Form, load_causal_lm
 from tests.parts.taught_bots import new_bot, set_keys
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
@@ -129,7 +129,7 @@ def test_a_step_is_that_of_a_plain_loop(bot):
     plan = [{"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}] * 3
     found = train(learner, sft=SFT, plan=plan)
 
-    lm, first = (load_causal_lm(str(bot.agent_folder("0001")), "agent", packing=False) for _ in range(2))
+    lm, first = (load_causal_lm(str(bot.agent_folder("0001")), "agent", form=Form(packing=False)) for _ in range(2))
     optimizer = torch.optim.AdamW(lm.parameters(), lr=0.003, weight_decay=0, eps=1e-5)
     training, encoder = examples(), learner.encoder
     losses = []

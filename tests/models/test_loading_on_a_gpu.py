@@ -1,0 +1,143 @@
+"""How models come to a GPU, on the pretended one: weight by weight, in the types that they are used in."""
+
+import json
+import math
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import core_model_loading
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import load_checks, loading
+from rlhf_dialog.models.loading import Form, load_causal_lm, load_models
+from rlhf_dialog.models.policy import Policy, packs, teacher_forced
+from rlhf_dialog.models.precision import HALF, narrow
+from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts import pretended_gpu as gpus
+from tests.parts import tiny
+from tests.parts.saved_models import CPU, EPISODES, save
+from tests.parts.trainers import settings
+
+GPU = torch.device("cuda", 0)
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 6}
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def path(request, tmp_path_factory):
+    lm = tiny.llama(tie_word_embeddings=request.param == "tied", initializer_range=0.3, **SIZES)
+    folder = save(tmp_path_factory.mktemp("half"), lm.bfloat16())
+    load_causal_lm(
+        folder, "model_path"
+    )  # transformers initializes nothing any more where its first model is on this GPU
+    return folder
+
+
+class HostBytes:
+    """The most bytes that weights had on the host at the same time, from the file to their last reference."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def count(self, x):
+        if not isinstance(x, gpus.GpuTensor):
+            self.now += x.nbytes
+            self.most = max(self.most, self.now)
+            weakref.finalize(x, self.forget, x.nbytes)
+        return x
+
+    def forget(self, size):
+        self.now -= size
+
+    def read(self, weight, device=None, dtype=None):
+        return self.count(self.count(weight[...]).to(device=device, dtype=dtype))
+
+
+@pytest.mark.parametrize("kept_types", [(), HALF])
+def test_no_more_than_two_weights_lie_on_the_host(path, kept_types, monkeypatch):
+    host = HostBytes()
+    monkeypatch.setattr(loading, "prepare_lm", lambda lm, *_: lm)
+    monkeypatch.setattr(core_model_loading, "_materialize_copy", host.read)
+    with gpus.pretended_gpu():
+        lm = load_causal_lm(path, "model_path", form=Form(device=GPU, kept_types=kept_types))
+        whole = sum(p.nbytes for p in lm.parameters())
+        largest = max(p.nbytes for p in lm.parameters())
+        assert {p.device for p in lm.parameters()} == {GPU}
+    assert 0 < host.most <= 2 * largest + 0.05 * whole < whole
+
+
+def logprobs_of(lm, tokens):
+    policy = Policy(lm, use_amp=True).eval()
+    assert policy.has_plain_head
+    with torch.no_grad():
+        return teacher_forced(policy, tokens, 1.0).logprobs
+
+
+def test_frozen_models_have_the_numbers_of_before_bit_for_bit(path):
+    before = load_causal_lm(path, "model_path")  # in float32, on a CPU
+    with gpus.pretended_gpu():
+        tokens = TokenBatch(*(x.to(GPU) for x in EPISODES))
+        wide = logprobs_of(before.to(GPU), tokens)
+        narrow(before.requires_grad_(False))
+        lm = load_causal_lm(path, "model_path", form=Form(device=GPU, kept_types=HALF))
+        assert {n: p.dtype for n, p in lm.named_parameters()} == {n: p.dtype for n, p in before.named_parameters()}
+        assert torch.bfloat16 in {p.dtype for p in lm.parameters()}
+        assert packs(lm)
+        assert torch.equal(logprobs_of(lm, tokens), wide)
+
+
+def test_adapters_begin_as_on_a_cpu(path):
+    keys = {"model_path": path, "use_lora": True, "lora_r": 2, "use_share_model": False, "precision": "bf16"}
+    before = load_models(settings(**keys), CPU).policy.lm.state_dict()
+    with gpus.pretended_gpu():
+        after = load_models(settings(**keys), GPU).policy.lm.state_dict()
+        assert after.keys() == before.keys()
+        assert {after[name].dtype for name in after if ".lora_" in name} == {torch.float32}
+        assert all(torch.equal(after[name].cpu().float(), before[name]) for name in after)
+
+
+def test_a_damaged_weight_is_refused(path, tmp_path):
+    folder = save(tmp_path / "damaged", tiny.llama().bfloat16())
+    weights = load_file(f"{folder}/model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][0, 0] = math.inf
+    save_file(weights, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    with gpus.pretended_gpu(), pytest.raises(UserError, match=r"are damaged: model.layers.1.mlp.up_proj.weight"):
+        load_causal_lm(folder, "model_path", form=Form(device=GPU, kept_types=HALF))
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_the_tries_see_float32_and_of_a_large_model_a_layer_of_each_kind(tmp_path, large, monkeypatch):
+    """The third layer is the first one with a larger network."""
+    lm = tiny.llama(**SIZES)
+    wider = tiny.llama(**SIZES | {"intermediate_size": 96}).model.layers
+    lm.model.layers = torch.nn.ModuleList([*lm.model.layers[:2], *wider[2:]])
+    if large:
+        monkeypatch.setattr(load_checks, "LARGE", 1000)
+    with gpus.pretended_gpu():
+        lm = lm.bfloat16().to(GPU)
+        whole = list(lm.model.layers)
+        with load_checks.trial_form(lm):
+            assert list(lm.model.layers) == whole[: 3 if large else 6]
+            assert {p.dtype for p in lm.parameters()} == {torch.float32}
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert list(lm.model.layers) == whole
+        assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
+    cpu = tiny.llama().bfloat16()
+    with load_checks.trial_form(cpu):
+        assert {p.dtype for p in cpu.parameters()} == {torch.bfloat16}
+
+
+def test_a_large_model_of_two_kinds_of_attention_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_checks, "LARGE", 1000)
+    folder = save(tmp_path / "lm", tiny.llama(**SIZES).bfloat16())
+    layers, use_packing = [], loading.use_packing
+    monkeypatch.setattr(
+        loading, "use_packing", lambda lm, alone: layers.append(len(lm.model.layers)) or use_packing(lm, alone)
+    )
+    with gpus.pretended_gpu():
+        lm = load_causal_lm(folder, "model_path", form=Form(device=GPU, kept_types=HALF))
+        assert packs(lm)
+        assert len(lm.model.layers) == 6
+    assert layers == [2]
+    assert json.loads((tmp_path / "lm" / "config.json").read_text())["num_hidden_layers"] == 6
