@@ -27,7 +27,7 @@ def trainer_of(lm, epochs=2):
         rollout=SimpleNamespace(tokens=tokens),
         models=SimpleNamespace(policy=SimpleNamespace(lm=lm)),
         speaker=SimpleNamespace(limits=GenerationLimits(prompts_at_once=1)),
-        config=SimpleNamespace(ppo_epoch=epochs, per_device_microbatch_size=2),
+        config=SimpleNamespace(ppo_epoch=epochs, microbatch_size=2),
     )
 
 

@@ -17,7 +17,7 @@ from tests.parts.trainers import make_trainer, parameters, settings
 
 def state_in(folder, **keys) -> RunCheckpointer:
     """A run that has not begun."""
-    trainer = make_trainer(**keys)
+    trainer = make_trainer(**{"agent_dtype": "float32", **keys})  # the model has no folder to compare it with
     made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
     return RunCheckpointer(PPORun(trainer.config, folder, trainer), (), made_with)
 
