@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
-    "lines of the package": 51690,
-    "lines of the pipeline": 34110,
-    "lines of tests": 66100,
+    "lines of the package": 51420,
+    "lines of the pipeline": 33925,
+    "lines of tests": 67260,
     "words of documents": 33527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,

@@ -195,7 +195,7 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     place = layer_list(lm) if sum(p.nbytes for p in lm.parameters()) > LARGE else None
     layers = getattr(*place) if place else None
     if place:
-        setattr(*place, layers[: num_layers_to_try(lm, layers)])  # type: ignore[index]
+        setattr(*place, layers[: num_layers_to_try(lm, layers)])  # type: ignore[index, arg-type]
     held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
     try:
         for p, x in held:

@@ -104,7 +104,7 @@ def load_causal_lm(
     if (spec := network.spec_in(path)) is not None:
         if trusted_classes is not None and spec not in trusted_classes:
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
-        lm = network.load_policy(spec, path, key).to(form.device)
+        lm = network.load_policy(spec, path, key).to(form.device)  # type: ignore[arg-type]
     else:
         safe, on_gpu = None if allow_pickle_weights else True, form.device.type == "cuda"
         with keep_types(lambda model: linear_weights(model) if form.kept_types else ()) if on_gpu else nullcontext():
@@ -177,7 +177,7 @@ def load_policy_lm(config: Config, form: Form) -> PreTrainedModel:
     else:
         lm = network.new_policy(spec, "model_class", config.seed)
         logger.info("model_class: '%s' starts as its class makes it; model_path '%s' is not its agent", spec.id, path)
-    return prepare_lm(lm.to(form.device), spec.id, "model_class", config.packing)
+    return prepare_lm(lm.to(form.device), spec.id, "model_class", config.packing)  # type: ignore[arg-type]
 
 
 def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:

@@ -76,7 +76,7 @@ def keep_types(names: Callable[[Any], Iterable[str]]) -> Iterator[None]:
         return plan(model, dtype) | {f"^{re.escape(name)}$": None for name in names(model)}  # type: ignore[misc]
 
     if plan is not None:
-        PreTrainedModel._get_dtype_plan = with_names  # type: ignore[method-assign]
+        PreTrainedModel._get_dtype_plan = with_names  # type: ignore[assignment, method-assign]
     os.environ[ONE_BY_ONE] = "1"
     setattr(modeling_utils, RESERVES, lambda *_: None)
     try:
