@@ -58,7 +58,7 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
         "local_batch_size local_mini_batch_size generation_batches forward_batch_size backward_batch_size "
         "global_backward_batch_size global_batch_size auto_find_batch_size per_gpu_train_batch_size"
     ),
-    "an evaluation answers 64 prompts at a time, or one iteration's number if that is smaller; this cannot be set": (
+    "a validation answers 'per_device_rollout_size' prompts at a time, and `evaluate` those of its --batch_size": (
         "per_device_eval_batch_size eval_batch_size"
     ),
     "batches are limited by the number of responses; set 'per_device_microbatch_size' and 'per_device_rollout_size'": (
