@@ -65,9 +65,9 @@ def make_trainer(
     gae = config.advantage_estimator == "gae"
     lm = new_lm(0)
     lm.generation_config.eos_token_id = list(range(160, 240))
-    policy = Policy(lm, gae and config.use_share_model, use_amp).eval()
-    critic = Critic(new_lm(0), use_amp).eval() if gae and not config.use_share_model else None
-    ref_policy = Policy(new_lm(ref_seed), use_amp=use_amp).eval().requires_grad_(False)
+    policy = Policy(lm, gae and config.use_share_model, bool(use_amp)).eval()
+    critic = Critic(new_lm(0), bool(use_amp)).eval() if gae and not config.use_share_model else None
+    ref_policy = Policy(new_lm(ref_seed), use_amp=bool(use_amp)).eval().requires_grad_(False)
     for model in filter(None, (policy, critic, ref_policy)):
         model.to(world.device if world else "cpu", torch.float64 if double else torch.float32)
     torch.manual_seed(config.seed)
