@@ -15,12 +15,14 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from benchmarks.tests.inputs import CLASSIFIER
 from experiments.dailydialog import jobs
 from experiments.dailydialog.command import main
 from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.pretrained.stages import NAMES
 from experiments.everyday_dialogues.dialogues import write_dialogues
 from rlhf_dialog.commands import dispatcher
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from tests.parts import tiny
 from tests.parts.processes import load_script
@@ -126,6 +128,8 @@ def work(world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "work"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "run_jobs", run_here)
+        # the tests of the benchmark keep it out of the registry
+        patch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
         assert main(words_of(world, folder)) == 0
     return folder
 
