@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CEILINGS = {
     "lines of the package": 51420,
     "lines of the pipeline": 33925,
-    "lines of tests": 67260,
+    "lines of tests": 67270,
     "words of documents": 33527,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
