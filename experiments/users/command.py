@@ -70,7 +70,7 @@ class CompareUsersOptions(Options):
     temperature: float | None = option(OF_MODELS)
     top_p: float | None = option(OF_MODELS)
     seed: int = option("of the halves, the users and the folds; default 0", 0)
-    device: str = option("cpu or cuda; default cpu", "cpu")
+    device: str = option("auto, cpu or cuda (default: auto, which is cuda if available)", "auto")
 
 
 def run(options: CompareUsersOptions) -> None:
