@@ -1,5 +1,6 @@
 """The stages that measure: which rows a table has, on validation and then on test."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,18 +144,25 @@ def curve_rows(scene: Scene) -> Rows:
     return [model_row(curve.row_name(one), curve.agent_folder(scene, one), config=config) for one in numbers]
 
 
-def configuration(scene: Scene) -> str:
-    """The hash of all that was trained."""
-    return hash_of({stage: done(scene.folder(stage))["hash"] for stage in MEASURED})
+def configuration(scene: Scene, stages: Sequence[str] = MEASURED) -> str:
+    """The hash of what these stages have trained."""
+    return hash_of({stage: done(scene.folder(stage))["hash"] for stage in stages})
 
 
-def test(scene: Scene) -> None:
-    """The rows of test. Raises UserError where `chosen.json` is missing, or of other models."""
+def check_chosen(scene: Scene, stages: Sequence[str] = MEASURED) -> None:
+    """Raises UserError where `chosen.json` is missing, or of other models than these stages have trained."""
     path = scene.work / CHOSEN
     if not path.is_file():
         raise UserError(f"{path}: is not there, and the test split is read after it alone; run --again validation")
-    if read_json(path, end="; run --again validation", shape=dict[str, Any])["configuration"] != configuration(scene):
+    if read_json(path, end="; run --again validation", shape=dict[str, Any])["configuration"] != configuration(
+        scene, stages
+    ):
         raise UserError(f"{path}: is of other models than those in {scene.work}; run --again validation")
+
+
+def test(scene: Scene) -> None:
+    """The rows of test. Raises UserError as `check_chosen`."""
+    check_chosen(scene)
     rows = all_rows(scene, scene.size.draws, COUNTS, True)
     size: dict[str, Any] = {"split": "test", "prompts": scene.size.test_prompts}
     jobs = [job_of(scene, "test", f"at_{t:g}", rows, size | {"temperature": t}) for t in TEMPERATURES]

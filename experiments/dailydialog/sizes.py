@@ -204,8 +204,8 @@ _POLICY: Keys = {
 _SEED_KEYS: Keys = {
     **_POLICY,
     "num_mini_batch": 8,
-    "kl_rate": 0.5,
-}  # as 0.1 does, it would hardly move in so short a run
+    "kl_rate": 0.5,  # with 0.1 the coefficient would hardly move in so short a run
+}
 
 
 def pretrained_agents(seeds: int, learned_seeds: int) -> tuple[Agent, ...]:

@@ -126,9 +126,14 @@ def trained(scene: Scene) -> Iterator[str]:
     counts = read_json(scene.folder("best_of_4") / "drawn.json")
     yield f"- Draws: {counts['tokens']:,} tokens, {counts['best']:,} best replies, {counts['pairs']:,} pairs."
     yield f"- Machine: {plan['processor']}, {plan['cores']} cores."
+    yield from stage_times(scene)
+
+
+def stage_times(scene: Scene) -> Iterator[str]:
+    """A table of the stages in the order in which they ended."""
     yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
     for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
-        minutes = plan["minutes"].get(path.parent.name)
+        minutes = scene.plan["minutes"].get(path.parent.name)
         yield f"| {path.parent.name} | {done(path.parent)['seconds']:.0f} | {'-' if minutes is None else minutes} |"
 
 

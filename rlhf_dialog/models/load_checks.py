@@ -30,7 +30,7 @@ from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_options
-from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.precision import HALF, without_tf32
 from rlhf_dialog.models.token_batch import TokenBatch
 
 STOP = 20  # times the noise, at most
@@ -190,8 +190,6 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     if lm.device.type != "cuda":
         yield
         return
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
     place = layer_list(lm) if sum(p.nbytes for p in lm.parameters()) > LARGE else None
     layers = getattr(*place) if place else None
     if place:
@@ -200,13 +198,13 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     try:
         for p, x in held:
             p.data = x.float()
-        yield
+        with without_tf32():
+            yield
     finally:
         for p, x in held:
             p.data = x
         if place:
             setattr(*place, layers)
-        torch.set_float32_matmul_precision(precision)
 
 
 def layer_list(lm: PreTrainedModel) -> tuple[nn.Module, str] | None:

@@ -4,9 +4,8 @@ from typing import Any
 
 from experiments.dailydialog import calls
 from experiments.dailydialog.jobs import Job
-from experiments.dailydialog.measuring import Rows, model_row
+from experiments.dailydialog.measuring import Rows, check_chosen, configuration, model_row
 from experiments.dailydialog.pretrained import training
-from experiments.dailydialog.record import done, hash_of
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import (
     BEST,
@@ -24,8 +23,6 @@ from experiments.dailydialog.sizes import (
 )
 from experiments.dailydialog.systems import System
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import read_json
 
 GREEDY = "greedy"
 BEST_COUNTS = (2, 4)
@@ -127,27 +124,16 @@ def validate(scene: Scene) -> None:
     folder = scene.folder("validation") / AT_ONE
     systems = {row["name"]: System.read(row["name"], folder, [[row["name"]]]) for row in rows}
     numbers = {name: {metric: one.point(metric) for metric in VALIDATED} for name, one in systems.items()}
-    chosen: dict[str, Any] = {"configuration": configuration(scene), "setting": training.chosen_setting(scene)}
+    chosen: dict[str, Any] = {
+        "configuration": configuration(scene, MEASURED),
+        "setting": training.chosen_setting(scene),
+    }
     replace_json(scene.work / CHOSEN, chosen | {"floor": training.price_floor(scene), "validation": numbers})
-
-
-def configuration(scene: Scene) -> str:
-    """The hash of all that was trained."""
-    return hash_of({stage: done(scene.folder(stage))["hash"] for stage in MEASURED})
-
-
-def check_chosen(scene: Scene) -> None:
-    """Raises UserError where `chosen.json` is missing, or of other models."""
-    path = scene.work / CHOSEN
-    if not path.is_file():
-        raise UserError(f"{path}: is not there, and the test split is read after it alone; run --again validation")
-    if read_json(path, end="; run --again validation", shape=dict[str, Any])["configuration"] != configuration(scene):
-        raise UserError(f"{path}: is of other models than those in {scene.work}; run --again validation")
 
 
 def test(scene: Scene) -> None:
     """The rows of test. Raises UserError as `check_chosen`."""
-    check_chosen(scene)
+    check_chosen(scene, MEASURED)
     split: dict[str, Any] = {"split": "test", "prompts": scene.plan["test_prompts"]}
     changes: dict[str, dict[str, Any]] = {AT_ONE: {}, AT_LOW: {"temperature": 0.7}, SEED_SAMPLING: dict(SAMPLING)}
     changes[TWO] = {"prompts": scene.size.pretrained_prompts, "seed_columns": False, **judges_of_two(scene)}
@@ -175,7 +161,7 @@ def test_settings(scene: Scene) -> dict[str, Any]:
 
 def find_leaks(scene: Scene) -> None:
     """How likely the start finds test dialogues that it should never have seen. Raises UserError as `check_chosen`."""
-    check_chosen(scene)
+    check_chosen(scene, MEASURED)
     plan: dict[str, Any] = {"model": str(scene.start(MODEL)), "chitchat": str(scene.start(CHITCHAT)), "seed": 0}
     plan |= {"dialogues": scene.size.leak_dialogues, "max_new_tokens": training.policy_keys(scene)["max_new_tokens"]}
     scene.run([training.read_model(scene, "leak", "pretrained.leak", plan)])

@@ -13,7 +13,6 @@ from experiments.dailydialog.pretrained import measuring, targets, training
 from experiments.dailydialog.pretrained.columns import ratio_of
 from experiments.dailydialog.pretrained.estimate import speed_of
 from experiments.dailydialog.reading import POINTS, WITH_INTERVAL
-from experiments.dailydialog.record import done
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import BEST, CHOSEN, LEARNED, MATCHED, START, A, Agent, B
 from experiments.dailydialog.systems import System
@@ -293,10 +292,7 @@ def trained(scene: Scene) -> Iterator[str]:
         yield f"- The likelihood price of B reads under the SFT model, with a floor of {chosen['floor']:g} nats a token."
     yield f"- Chosen before test was read: configuration {chosen['configuration']}."
     yield f"- Machine: {machine(scene)}."
-    yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
-    for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
-        minutes = plan["minutes"].get(path.parent.name)
-        yield f"| {path.parent.name} | {done(path.parent)['seconds']:.0f} | {'-' if minutes is None else minutes} |"
+    yield from table.stage_times(scene)
 
 
 def notes(scene: Scene) -> Iterator[str]:

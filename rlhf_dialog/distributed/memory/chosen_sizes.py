@@ -25,11 +25,8 @@ def choose_sizes(config: Config, world: World, setting: MemorySetting) -> bool:
     Nothing is loaded yet. All ranks call it.
     """
     automatic = [key for key in (MICROBATCH, ROLLOUT) if getattr(config, key) == "auto"]
-    sizes = (
-        read_sizes(config)
-        if setting.on_cuda and automatic and not (config.model_class or config.critic_class)
-        else None
-    )
+    can_choose = setting.on_cuda and automatic and not (config.model_class or config.critic_class)
+    sizes = read_sizes(config) if can_choose else None
     if sizes is None:
         return False
     shared = world.size > 1 or setting.zero_stage > 0
@@ -62,7 +59,8 @@ def fitting_batch(speaker: Responder, sampling: Sampling) -> int:
         return CPU_BATCH
     try:
         sizes = model_sizes(policy.lm.config)
-    except Exception:  # of any kind: a network of the user's, or a model that needs its own code
+    except Exception as error:  # of any kind: a network of the user's, or a model that needs its own code
+        logger.debug("no memory forecast: %s", error)
         return CPU_BATCH
     room = int(free_on_gpu(policy.lm.device) * (1 - LEFT_FREE))
     setting = MemorySetting(
