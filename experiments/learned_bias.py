@@ -29,7 +29,7 @@ from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scorer, metrics_of
 
 logger = logging.getLogger(__name__)
-NUM_PROMPTS, NUM_RESPONSES = 32, 8  # prompts of an iteration, and responses to each
+NUM_PROMPTS, NUM_RESPONSES = 32, 8  # prompts of an iteration by default, and responses to each
 LOG_EVERY = 10  # iterations
 EPS = 1e-3  # of Adam: with 1e-8 tokens that are never drawn move as far as the others, by noise alone
 
@@ -42,6 +42,7 @@ class BiasTraining:
     iterations: float = math.inf
     tokens: float = math.inf  # generated
     seed: int = 0
+    num_prompts: int = NUM_PROMPTS  # of an iteration
 
 
 def learn_bias(
@@ -54,7 +55,7 @@ def learn_bias(
     generator, means, tokens = np.random.default_rng(training.seed), list[float](), 0
     torch.manual_seed(training.seed)
     while len(means) < training.iterations and tokens < training.tokens:
-        picked = generator.choice(len(prompts), min(NUM_PROMPTS, len(prompts)), replace=False)
+        picked = generator.choice(len(prompts), min(training.num_prompts, len(prompts)), replace=False)
         asked = [prompts[i] for i in picked.tolist() for _ in range(NUM_RESPONSES)]
         batch, replies = answer(start, asked, LogitBias(*bias.detach()).apply_to(sampling))
         scores = score_replies(replies, Judges(purpose="rollout", iteration=len(means)), scorer)

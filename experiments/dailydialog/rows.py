@@ -20,14 +20,14 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from experiments.dailydialog.numbers import BLOCK, RowFile
 from experiments.dailydialog.pretrained import columns
 from experiments.dailydialog.sizes import BIAS_RATES, START
-from experiments.learned_bias import BiasTraining, learn_bias
+from experiments.learned_bias import NUM_PROMPTS, BiasTraining, learn_bias
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, replies
-from rlhf_dialog.evaluation.compare import Comparison
+from rlhf_dialog.evaluation.compare import MATCHING_STEPS, Comparison
 from rlhf_dialog.evaluation.divergence import kl_by_token, log_ratios
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias
@@ -61,8 +61,8 @@ class Row(BaseModel):
 class Plan(BaseModel):
     """What is measured, on what, with what. `config`: the YAML of the start, whose reward scores.
 
-    `seed_columns`: also those of `pretrained.columns`, with the acts by `second_judge`; `match_prompts`: how many prompts choose
-    the temperature of a matched row; None: all.
+    `seed_columns`: also those of `pretrained.columns`, with the acts by `second_judge`; `match_prompts`, `match_steps`: how many
+    prompts choose the temperature of a matched row (None: all), and in how many steps; `bias_step`: prompts of a bias's step.
     """
 
     data: str
@@ -76,6 +76,8 @@ class Plan(BaseModel):
     rows: list[Row]
     bias_prompts: int
     bias_tokens: int
+    bias_rates: tuple[float, ...] = BIAS_RATES
+    bias_step: int = NUM_PROMPTS
     relevance: list[str] = []
     act_judge: str | None = None
     encoder: str | None = None
@@ -85,6 +87,7 @@ class Plan(BaseModel):
     top_k: int = 0
     min_new_tokens: int = 0
     match_prompts: int | None = None
+    match_steps: int = MATCHING_STEPS
 
 
 class Table:
@@ -222,7 +225,7 @@ class Table:
         wanted = np.mean([RowFile(self.folder, name).read()[f"{BLOCK}distinct_2"].mean() for name in row.like])
         prompts = replies.pick_prompts(self.prompts, self.plan.match_prompts, self.plan.seed)
         comparison = Comparison({"before": self.start}, prompts, Judges(), self.sampling(self.start), 0, BATCH)
-        match = comparison.match_distinct_2(float(wanted))
+        match = comparison.match_distinct_2(float(wanted), self.plan.match_steps)
         if match is None:
             return None
         print(match.title, flush=True)
@@ -241,10 +244,10 @@ class Table:
     def learned_bias(self, seed: int) -> LogitBias:
         """The bias that is learned from the reward, as PPO samples, with the rate of the best score on validation prompts."""
         training, learned = self.some_prompts("train"), list[LogitBias]()
-        for rate in BIAS_RATES:
-            how = BiasTraining(rate, tokens=self.plan.bias_tokens, seed=seed)
+        for rate in self.plan.bias_rates:
+            how = BiasTraining(rate, tokens=self.plan.bias_tokens, seed=seed, num_prompts=self.plan.bias_step)
             learned.append(learn_bias(self.start, training, scorer_of(self.config), self.start.sampling, how))
-        return max(learned, key=lambda bias: self.validation_score(bias, seed))
+        return max(learned, key=lambda bias: self.validation_score(bias, seed)) if len(learned) > 1 else learned[0]
 
     def validation_score(self, bias: LogitBias, seed: int) -> float:
         prompts = replies.pick_prompts(self.some_prompts("validation"), self.plan.bias_prompts, seed)

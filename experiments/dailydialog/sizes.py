@@ -94,6 +94,8 @@ class Size:
     draws: int  # of start and agents
     bias_prompts: int
     bias_tokens: int = 100_000  # that a learned bias generates with each rate
+    bias_rates: tuple[float, ...] = BIAS_RATES
+    bias_step: int = 32  # prompts of a step of it
     measured_steps: int = 20  # of the supervised trainings that `estimate` measures
     measured_prompts: int = 64
     audit: tuple[str, ...] = ()
@@ -247,7 +249,9 @@ PRETRAINED = Size(
     pretrained_prompts=200,
     draws=2,
     bias_prompts=64,
-    bias_tokens=8_000,
+    bias_tokens=12_000,
+    bias_rates=(0.15,),
+    bias_step=8,  # 12 steps
     measured_steps=4,
     measured_prompts=16,
     supervised=_PRETRAINED_SUPERVISED,

@@ -271,10 +271,10 @@ class Comparison:
             rows[title] = measure.measure(answers, self.judges)
         return rows
 
-    def match_distinct_2(self, target: float) -> Match | None:
+    def match_distinct_2(self, target: float, steps: int = MATCHING_STEPS) -> Match | None:
         """The baseline at the temperature that gives it the `target` distinct-2, by bisection on all prompts.
 
-        The bisection ends at a distance of 0.001, or after 12 steps with the closest one. None, with a notice, when there is none
+        The bisection ends at a distance of 0.001, or after `steps` with the closest one. None, with a notice, when there is none
         between temperature 0.3 and 1.5.
         """
         low, high = MATCHED_BETWEEN
@@ -283,7 +283,7 @@ class Comparison:
             logger.warning("no temperature from %g to %g gives --baseline a distinct-2 of %.3f", low, high, target)
             return None
         best = min(ends, key=lambda match: match.miss)
-        for _ in range(MATCHING_STEPS):
+        for _ in range(steps):
             if best.miss <= MATCHED_WITHIN:
                 break
             match = self._baseline_at(round((low + high) / 2, 4), target)

@@ -51,6 +51,9 @@ def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
     assert match.temperature == pytest.approx(0.8, abs=0.002)
     assert match.answers == match.temperature  # the replies that were measured, not written once more
     assert len(tried) == len(set(tried)) <= 14
+    tried.clear()
+    comparison.match_distinct_2(0.4, steps=3)
+    assert tried == [0.3, 1.5, 0.9, 0.6, 0.75]
     assert comparison.match_distinct_2(0.9) is comparison.match_distinct_2(0.1) is None
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from experiments.dailydialog.numbers import ABOUT, RowFile
 from experiments.dailydialog.pretrained import dialogues, measuring
 from experiments.dailydialog.pretrained import training as pretrained
 from experiments.dailydialog.scene import ESTIMATE, Scene, cores
-from experiments.dailydialog.sizes import BIAS_RATES, LONGEST, START, A, B, Keys, Size
+from experiments.dailydialog.sizes import LONGEST, START, A, B, Keys, Size
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.json_files import read_json
 
@@ -28,6 +29,7 @@ LIKE = {
 RESPONSES = 16  # of an iteration of PPO that is measured
 FEWEST_PROMPTS, ENOUGH_PROMPTS = 100, 300  # of test: at least, and at least to keep to TOTAL
 TOTAL = 145.0  # minutes of all stages but this one
+ALONE = 47.0  # minutes of A where it is one run and there is no B
 TOKENS_A_REPLY = 15.0
 READING = 0.25  # of a prompt's drawing: the seconds in which a model reads it
 STEP = 500  # tokens of PPO
@@ -42,6 +44,7 @@ def estimate(scene: Scene) -> None:
     use_amp, size = has_bfloat16("avx512_bf16", "amx_bf16"), scene.size
     plan: dict[str, Any] = {"use_amp": use_amp, "reduced": not (use_amp or size.always_whole), "epochs": dict(EPOCHS)}
     plan |= {"tokens": size.tokens, "tokens_b": size.tokens, "setting_tokens": size.setting_tokens}
+    plan["validation_prompts"] = size.validation_prompts // (2 if plan["reduced"] else 1)
     scene.plan = plan
     seeds = {name: count for name in (A, B) if (count := len(pretrained.agents(scene, name)))}
     stages = [stage for stage in size.supervised if B in seeds or stage not in FOR_B]
@@ -57,17 +60,20 @@ def estimate(scene: Scene) -> None:
             plan["epochs"][stage] = epochs = epochs_for(size.budgets[stage], one, epochs)
         minutes[stage] = (one["beside"] + (one["epoch"] * epochs if epochs else one["whole"])) / 60
     of_token = {name: SLACK * count / speeds[name] for name, count in seeds.items()}
+    if plan["reduced"]:
+        size = replace(size, budgets=size.budgets | {A: ALONE})
     tokens = {name: tokens_for(size, name, seconds) for name, seconds in of_token.items()}
     plan |= {"tokens": tokens[A], "tokens_b": tokens.get(B, 0)}
     minutes |= {name: tokens[name] * seconds / 60 for name, seconds in of_token.items()}
     whole, drawing = row["seconds"] / row["prompts"], row["drawing"] / row["prompts"]
     of_setting, count = SLACK * len(size.settings) / speeds[A], 1 + len(size.settings)
-    measuring_them = count * size.validation_prompts * whole
+    measuring_them, iteration = count * plan["validation_prompts"] * whole, tokens_of_an_iteration(scene)
     left = 60 * size.budgets.get("settings", LONGEST) - measuring_them
-    plan["setting_tokens"] = min(size.setting_tokens, max(int(left / of_setting) // STEP * STEP, STEP))
+    fit = max(int(left / of_setting), iteration) // iteration * iteration
+    plan["setting_tokens"] = min(size.setting_tokens, fit)
     minutes["settings"] = (plan["setting_tokens"] * of_setting + measuring_them) / 60
     minutes["sft"] += (2 * pretrained.WORD_PROMPTS + pretrained.FLOOR_PROMPTS + SFT_EVALUATED) * READING * drawing / 60
-    minutes["validation"] = (1 + sum(seeds.values())) * size.validation_prompts * whole / 60
+    minutes["validation"] = (1 + sum(seeds.values())) * plan["validation_prompts"] * whole / 60
     minutes["leak"] = 3 * size.leak_dialogues * drawing / 60 + 0.5
     of_test = partial(test_seconds, scene, whole=whole, drawing=drawing)
     plan["test_prompts"] = prompts_for(size, of_test, sum(minutes.values()))
@@ -84,6 +90,11 @@ def epochs_for(minutes: float, measured: dict[str, float], most: float) -> float
     """As many epochs as the minutes allow, beside what the training does before its first step."""
     allowed = max(60 * minutes - measured["beside"], 0.0) / measured["epoch"] if measured["epoch"] else most
     return min(most, max(int(allowed * 100) / 100, 0.01))
+
+
+def tokens_of_an_iteration(scene: Scene) -> int:
+    """What a run of PPO generates at least, about."""
+    return int(pretrained.policy_keys(scene)["rollout_batch_size"] * TOKENS_A_REPLY)
 
 
 def tokens_for(size: Size, name: str, of_token: float) -> int:
@@ -150,12 +161,12 @@ def measured_rows(scene: Scene) -> dict[str, float]:
 def test_seconds(scene: Scene, prompts: int, whole: float, drawing: float) -> float:
     """Seconds of the test stage. whole, drawing: of a prompt in a row, and of its reply alone."""
     counts = {name: len(rows) for name, rows in measuring.test_rows(scene).items()}
-    few = min(prompts, scene.size.pretrained_prompts)
+    size = scene.size
+    few = min(prompts, size.pretrained_prompts)
     asked = sum(count * (few if name == measuring.TWO else prompts) for name, count in counts.items())
-    extra = 2 * prompts + 12 * min(
-        prompts, measuring.MATCH_PROMPTS
-    )  # two draws more to choose from, and the matched row
-    learned = len(BIAS_RATES) * (2 * scene.size.bias_tokens / TOKENS_A_REPLY + scene.size.bias_prompts)
+    matching = (2 + measuring.MATCH_STEPS) * min(prompts, measuring.MATCH_PROMPTS)
+    extra = 2 * prompts + matching  # two draws more to choose from, and the matched row
+    learned = len(size.bias_rates) * (1.5 * size.bias_tokens / TOKENS_A_REPLY + size.bias_prompts)
     return asked * whole + (extra + learned) * drawing
 
 

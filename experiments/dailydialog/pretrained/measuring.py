@@ -9,7 +9,6 @@ from experiments.dailydialog.pretrained import training
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import (
     BEST,
-    BIAS_RATES,
     CHITCHAT,
     CHOSEN,
     LEARNED,
@@ -30,7 +29,7 @@ SAID_ONE = ("nearest_train_reply", "constant_reply", "long_constant_reply", "tru
 SAID_TWO = ("nearest_train_reply", "random_reference", "true_replies")  # of table 2
 AT_ONE, AT_LOW, SEED_SAMPLING, TWO = "at_1", "at_0.7", "seed_sampling", "table_2"  # folders of the test stage
 SAMPLING = {"top_k": 20, "min_new_tokens": 2}  # of the published rows, at temperature 1
-MATCH_PROMPTS = 100
+MATCH_PROMPTS, MATCH_STEPS = 100, 5
 MEASURED = ("sft", "settings", A, B)  # the stages that decide what is measured
 VALIDATED = (
     *("meteor", "meteor_margin", "rouge1", "rouge1_margin", "rougeLsum", "sacrebleu"),
@@ -80,8 +79,8 @@ def test_rows(scene: Scene) -> dict[str, Rows]:
     first = start_rows(scene, draws) + agent_rows(scene, ours, draws)
     first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), {"name": LEARNED, "kind": "learned"}]
     found = {
+        AT_LOW: start_rows(scene, 1) + agent_rows(scene, ours + learned, 1),  # first, since people read these
         AT_ONE: first + matched_row(scene, A) + said_rows(SAID_ONE),
-        AT_LOW: start_rows(scene, 1) + agent_rows(scene, ours + learned, 1),
         SEED_SAMPLING: start_rows(scene, 1) + agent_rows(scene, ours, 1) + said_rows(("long_constant_reply",)),
     }
     if learned:
@@ -101,7 +100,10 @@ def table_job(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str
         "folder": str(folder / name),
         "bias_prompts": scene.size.bias_prompts,
         "bias_tokens": scene.size.bias_tokens,
+        "bias_rates": scene.size.bias_rates,
+        "bias_step": scene.size.bias_step,
         "match_prompts": MATCH_PROMPTS,
+        "match_steps": MATCH_STEPS,
         "act_judge": str(scene.model("act_judge")),
         "second_judge": str(scene.model("act_judge_minilm")),
         "seed_columns": True,
@@ -114,7 +116,7 @@ def table_job(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str
 
 
 def on_validation(scene: Scene) -> dict[str, Any]:
-    return {"split": "validation", "prompts": scene.size.validation_prompts}
+    return {"split": "validation", "prompts": scene.plan["validation_prompts"]}
 
 
 def validate(scene: Scene) -> None:
@@ -156,7 +158,8 @@ def test_settings(scene: Scene) -> dict[str, Any]:
     """What decides the test stage."""
     size = scene.size
     found = {"prompts": scene.plan["test_prompts"], "draws": size.draws, "few": size.pretrained_prompts}
-    return found | {"bias_tokens": size.bias_tokens, "match_prompts": MATCH_PROMPTS, "bias_rates": list(BIAS_RATES)}
+    found |= {"bias_tokens": size.bias_tokens, "bias_rates": list(size.bias_rates), "bias_step": size.bias_step}
+    return found | {"match_prompts": MATCH_PROMPTS, "match_steps": MATCH_STEPS}
 
 
 def find_leaks(scene: Scene) -> None:

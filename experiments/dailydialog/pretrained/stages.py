@@ -40,7 +40,7 @@ def _sft_settings(scene: Scene) -> dict[str, Any]:
 
 
 def _validation_settings(scene: Scene) -> dict[str, Any]:
-    return {"prompts": scene.size.validation_prompts}
+    return {"prompts": scene.plan["validation_prompts"]}
 
 
 def _leak_settings(scene: Scene) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def systems(scene: Scene, name: str) -> Systems:
 def cut(scene: Scene) -> Iterator[str]:
     """What a machine without instructions for bfloat16 leaves out."""
     if scene.plan["reduced"]:
-        yield "**This processor has no instructions for bfloat16 (AVX2 alone): one seed of A was trained, and B was not.**"
+        yield "**This processor has no instructions for bfloat16: one seed of A was trained, and B was not.**"
         yield ""
 
 
@@ -306,7 +306,8 @@ def notes(scene: Scene) -> Iterator[str]:
     yield (
         "Margin: the metric with the prompt's own reference less that with another prompt's (a fixed derangement). In table 1 "
         "the best of several replies are chosen by the reward as it is, which reads the reference; in table 2 without what reads "
-        f"it. The bias has {scene.size.bias_tokens:,} tokens for each of two rates; the row with the distinct-2 of PPO has its "
+        f"it. The bias is learned from {scene.size.bias_tokens:,} tokens, 8 responses to each of {scene.size.bias_step} prompts "
+        "in a step; the row with the distinct-2 of PPO has its "
         f"temperature from {measuring.MATCH_PROMPTS} of the prompts. Intent: whether the judge finds the "
         "act of the reference. KL a reply: in nats, at the temperature of the row, in the first draw."
     )

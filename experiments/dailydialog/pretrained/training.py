@@ -110,7 +110,7 @@ def ppo_settings(scene: Scene, name: str) -> dict[str, Any]:
 def settings_settings(scene: Scene) -> dict[str, Any]:
     """What decides the settings to choose from."""
     found: dict[str, Any] = {agent.folder: _decides(scene, agent, {}) for agent in setting_agents(scene)}
-    return found | {"prompts": scene.size.validation_prompts}
+    return found | {"prompts": scene.plan["validation_prompts"]}
 
 
 def _decides(scene: Scene, agent: Agent, setting: Keys) -> dict[str, Any]:

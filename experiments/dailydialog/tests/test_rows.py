@@ -129,15 +129,15 @@ def test_the_best_of_draws_of_an_agent(world, made):
 def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     table, asked = Table(plan(world, made, [])), []
 
-    def matched(comparison, wanted):
-        asked.append((comparison.systems["before"], comparison.sampling.temperature, wanted))
+    def matched(comparison, wanted, steps):
+        asked.append((comparison.systems["before"], comparison.sampling.temperature, wanted, steps))
         return Match(0.6, wanted, wanted, table.stored("start_1"))
 
     like = {"name": "matched", "kind": "matched", "like": ["start_0", "agent_0"]}
     monkeypatch.setattr(rows.Comparison, "match_distinct_2", matched)
     table.make(rows.Row(**like))
     parts = [RowFile(made, name).read()["block:distinct_2"].mean() for name in like["like"]]
-    assert asked == [(table.start, 0.7, pytest.approx(sum(parts) / 2))]
+    assert asked == [(table.start, 0.7, pytest.approx(sum(parts) / 2), 12)]
     RowFile(made, "matched").numbers.unlink()
     table.make(rows.Row(**like))  # measured from the replies that were kept
     assert len(asked) == 1
@@ -151,7 +151,7 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
 def test_few_prompts_choose_the_temperature_of_all(world, made, monkeypatch, tmp_path):
     table, asked = Table(plan(world, tmp_path, [], match_prompts=4)), []
 
-    def matched(comparison, wanted):
+    def matched(comparison, wanted, steps):
         asked.extend(comparison.prompts)
         return Match(0.6, wanted, wanted, None)
 

@@ -15,7 +15,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
 
 PLAN = {"use_amp": True, "reduced": False, "epochs": {"sft": 0.5}, "tokens": 20_000, "tokens_b": 9_000}
-PLAN |= {"setting_tokens": 8_000, "test_prompts": 500}
+PLAN |= {"setting_tokens": 8_000, "test_prompts": 500, "validation_prompts": 200}
 
 
 @pytest.fixture
@@ -63,6 +63,19 @@ def test_test_prompts_keep_to_the_limits(seconds, minutes, prompts):
     assert estimate.prompts_for(PRETRAINED_FULL, lambda count: count * seconds, minutes) == 1500
 
 
+def test_settings_are_tried_for_whole_iterations(scene, monkeypatch):
+    """128 responses of 15 tokens. Of 9 minutes 3 x 200 prompts take 300 seconds, and 2 runs at 40 tokens a second the rest."""
+    measured = {"beside": 0.0, "epoch": 600.0, "whole": 600.0, "speed": 40.0}
+    measured |= {"seconds": 50.0, "drawing": 40.0, "prompts": 100.0}
+    monkeypatch.setattr(estimate, "kept", lambda *_: measured)
+    monkeypatch.setattr(estimate.dialogues, "write", lambda _: None)
+    scene.folder("estimate").mkdir()
+    for has_bfloat16, tokens, prompts in ((True, 3_840, 200), (False, 5_760, 100)):
+        monkeypatch.setattr(estimate, "has_bfloat16", lambda *_, has=has_bfloat16: has)
+        estimate.estimate(scene)
+        assert (scene.plan["setting_tokens"], scene.plan["validation_prompts"]) == (tokens, prompts)
+
+
 def test_a_processor_without_bfloat16_has_one_run_of_a(scene):
     assert [one.folder for one in training.agents(scene)] == ["ppo_a_0", "ppo_a_1", "ppo_a_2", "ppo_b_0"]
     assert measuring.TWO in measuring.test_rows(scene)
@@ -74,7 +87,7 @@ def test_a_processor_without_bfloat16_has_one_run_of_a(scene):
         if stage.name in estimate.FOR_B:
             stage.run(scene)  # it does nothing
     assert ran == []
-    assert "AVX2 alone" in "".join(table.cut(scene))
+    assert "no instructions for bfloat16" in "".join(table.cut(scene))
     assert training.ppo_settings(scene, B) == {"floor": -4.25}
 
 
