@@ -50,6 +50,8 @@ def test_the_last_replies_of_dialogues_and_their_turns_in_another_order():
     moved = [leak.shuffled(one, random.Random(0)) for one in some]
     assert [one.reference for one in moved] == [one.reference for one in some]
     assert all(sorted(one.prompt_turns) == ["0", "1", "2"] and one.prompt_turns != ["0", "1", "2"] for one in moved)
+    short = Dialogue(["0"], reference="6 1", meta={"dialogue": 6})  # its only turn has no other order
+    assert {one.meta["dialogue"] for one in leak.last_replies([*prompts, short], 7, 0)} == set(range(6))
     same = Dialogue(["a", "a"])
     assert leak.shuffled(same, random.Random(0)) == same
 
