@@ -29,7 +29,7 @@ LIKE = {
 RESPONSES = 16  # of an iteration of PPO that is measured
 FEWEST_PROMPTS, ENOUGH_PROMPTS = 100, 300  # of test: at least, and at least to keep to TOTAL
 TOTAL = 145.0  # minutes of all stages but this one
-ALONE = 47.0  # minutes of A where it is one run and there is no B
+ALONE = {A: 42.0, "intent": 7.0, "act_judge_minilm": 5.0}  # minutes where A is one run and there is no B
 TOKENS_A_REPLY = 15.0
 READING = 0.25  # of a prompt's drawing: the seconds in which a model reads it
 STEP = 500  # tokens of PPO
@@ -46,6 +46,8 @@ def estimate(scene: Scene) -> None:
     plan |= {"tokens": size.tokens, "tokens_b": size.tokens, "setting_tokens": size.setting_tokens}
     plan["validation_prompts"] = size.validation_prompts // (2 if plan["reduced"] else 1)
     scene.plan = plan
+    if plan["reduced"]:
+        size = replace(size, budgets=size.budgets | ALONE)
     seeds = {name: count for name in (A, B) if (count := len(pretrained.agents(scene, name)))}
     stages = [stage for stage in size.supervised if B in seeds or stage not in FOR_B]
     some = [stage for stage in stages if stage not in LIKE]
@@ -60,8 +62,6 @@ def estimate(scene: Scene) -> None:
             plan["epochs"][stage] = epochs = epochs_for(size.budgets[stage], one, epochs)
         minutes[stage] = (one["beside"] + (one["epoch"] * epochs if epochs else one["whole"])) / 60
     of_token = {name: SLACK * count / speeds[name] for name, count in seeds.items()}
-    if plan["reduced"]:
-        size = replace(size, budgets=size.budgets | {A: ALONE})
     tokens = {name: tokens_for(size, name, seconds) for name, seconds in of_token.items()}
     plan |= {"tokens": tokens[A], "tokens_b": tokens.get(B, 0)}
     minutes |= {name: tokens[name] * seconds / 60 for name, seconds in of_token.items()}
