@@ -44,10 +44,11 @@ def estimate(scene: Scene) -> None:
     use_amp, size = has_bfloat16("avx512_bf16", "amx_bf16"), scene.size
     plan: dict[str, Any] = {"use_amp": use_amp, "reduced": not (use_amp or size.always_whole), "epochs": dict(EPOCHS)}
     plan |= {"tokens": size.tokens, "tokens_b": size.tokens, "setting_tokens": size.setting_tokens}
-    plan["validation_prompts"] = size.validation_prompts // (2 if plan["reduced"] else 1)
+    plan["validation_prompts"] = size.validation_prompts
     scene.plan = plan
-    if plan["reduced"]:
+    if plan["reduced"] and size.budgets:
         size = replace(size, budgets=size.budgets | ALONE)
+        plan["validation_prompts"] //= 2
     seeds = {name: count for name in (A, B) if (count := len(pretrained.agents(scene, name)))}
     stages = [stage for stage in size.supervised if B in seeds or stage not in FOR_B]
     some = [stage for stage in stages if stage not in LIKE]

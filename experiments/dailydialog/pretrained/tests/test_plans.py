@@ -74,6 +74,11 @@ def test_settings_are_tried_for_whole_iterations(scene, monkeypatch):
         monkeypatch.setattr(estimate, "has_bfloat16", lambda *_, has=has_bfloat16: has)
         estimate.estimate(scene)
         assert (scene.plan["setting_tokens"], scene.plan["validation_prompts"]) == (tokens, prompts)
+        assert scene.plan["epochs"]["intent"] == (0.25 if has_bfloat16 else 0.7)  # of 2.5 and of 7 minutes
+    scene = replace(scene, size_name="pretrained_full")
+    scene.folder("estimate").mkdir(exist_ok=True)
+    estimate.estimate(scene)
+    assert (scene.plan["tokens"], scene.plan["validation_prompts"], scene.plan["test_prompts"]) == (100_000, 200, 1500)
 
 
 def test_a_processor_without_bfloat16_has_one_run_of_a(scene):
