@@ -55,7 +55,7 @@ def estimate(scene: Scene) -> None:
     measured = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in some}
     speeds = {name: kept(scene, name, partial(measured_ppo, scene, name))["speed"] for name in seeds}
     row = kept(scene, "rows", partial(measured_rows, scene))
-    minutes: dict[str, float] = {"speed": 1.5, "table": 0.5, "chat": 1.0}
+    minutes: dict[str, float] = {"speed": 1.5 if use_amp else 6.0, "table": 0.5, "chat": 1.0}
     for stage in stages:
         one = measured[LIKE.get(stage, stage)]
         epochs = EPOCHS.get(stage)
