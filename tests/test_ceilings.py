@@ -20,7 +20,7 @@ CEILINGS = {
     "lines of the package": 51420,
     "lines of the pipeline": 33925,
     "lines of tests": 67270,
-    "words of documents": 33527,
+    "words of documents": 33450,
     "functions with more than six parameters": 0,
     "class names used twice": 0,
     "variables whose name says nothing": 0,

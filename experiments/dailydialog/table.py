@@ -130,11 +130,12 @@ def trained(scene: Scene) -> Iterator[str]:
 
 
 def stage_times(scene: Scene) -> Iterator[str]:
-    """A table of the stages in the order in which they ended."""
+    """A table of the stages in the order in which they ended, without those that had nothing to do."""
     yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
     for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
-        minutes = scene.plan["minutes"].get(path.parent.name)
-        yield f"| {path.parent.name} | {done(path.parent)['seconds']:.0f} | {'-' if minutes is None else minutes} |"
+        minutes, seconds = scene.plan["minutes"].get(path.parent.name), done(path.parent)["seconds"]
+        if minutes is not None or seconds >= 1:
+            yield f"| {path.parent.name} | {seconds:.0f} | {'-' if minutes is None else minutes} |"
 
 
 def audited(scene: Scene) -> Iterator[str]:

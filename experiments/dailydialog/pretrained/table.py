@@ -297,8 +297,9 @@ def trained(scene: Scene) -> Iterator[str]:
 
 def notes(scene: Scene) -> Iterator[str]:
     """What a reader of the tables has to know."""
+    few = f"; table 2: {scene.size.pretrained_prompts}" if training.agents(scene, B) else ""
     yield (
-        f"{scene.plan['test_prompts']} test prompts of five turns, of whole dialogues; table 2: {scene.size.pretrained_prompts}. "
+        f"{scene.plan['test_prompts']} test prompts of five turns, of whole dialogues{few}. "
         "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). At "
         f"temperature 1 SFT and PPO have {scene.size.draws} draws of each reply, whose mean counts; other rows have one."
     )
