@@ -196,11 +196,11 @@ def test_a_reward_that_reads_references_alone_chooses_as_it_is(world, tmp_path):
 
 def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):
     """Learned as the run samples, from a reward of its own; chosen on validation prompts at the temperature of the row."""
-    table, rates, asked = Table(plan(world, tmp_path, [], split="test")), [], []
+    table, rates, asked = Table(plan(world, tmp_path, [], split="test", bias_step=3)), [], []
     letters = dict(zip(rows.BIAS_RATES, "ba", strict=True))
 
     def learn(start, prompts, scorer, sampling, training):
-        assert (sampling.temperature, training.tokens) == (1.0, 300)
+        assert (sampling.temperature, training.tokens, training.num_prompts) == (1.0, 300, 3)
         assert scorer.reward is not table.judges.scorer.reward
         assert prompts == table.some_prompts("train")
         rates.append(training.rate)
