@@ -5,14 +5,13 @@ import itertools
 import pytest
 import torch
 
-from experiments import learned_bias
+from experiments import learned_bias, quickstart_table
 from experiments.learned_bias import BiasTraining, learn_bias, leave_one_out, response_logprobs
 from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts.byte_agents import PROMPTS, agent_of
-from tests.parts.processes import load_script
 from tests.parts.tiny import gpt2
 
 LETTERS = "abcd"
@@ -154,6 +153,5 @@ def rows_with(fits, score):
     ],
 )
 def test_the_quickstarts_target_is_by_the_fit(fits, score, passed, said):
-    check = load_script("scripts/check_quickstart.py")
-    found = check._share_of_gain([rows_with(fits, score)], "SFT, learned bias, 1", "1")
+    found = quickstart_table._share_of_gain([rows_with(fits, score)], "SFT, learned bias, 1", "1")
     assert found == ("SFT, learned bias, 1: at most 40% of the gain in replies that fit", passed, said)

@@ -114,7 +114,7 @@ STAGES = (
     Stage(
         "compare before and after on held-out prompts",
         f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} --config quickstart_score.yaml --max_prompts 400 "
-        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
+        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json --replies {RUN}/replies.jsonl",
         (Path("configs/quickstart_score.yaml"), RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
         clear=False,

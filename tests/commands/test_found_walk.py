@@ -53,6 +53,7 @@ SCRIPTS = {  # script -> the command that it starts, or why it opens no folder o
     **{f"{name.replace('-', '_')}.py": name for name in COMMANDS},
     "benchmark_gpu.py": "makes its models and prompts",
     "check_quickstart.py": "reads numbers of the quickstart's files",
+    "count_iteration.py": "makes its models and prompts",
     "check_wheel.py": "installs the wheel that it built",
     "sick_runs.py": "reads runs that it made",
     "pins.py": "reads the project's own files",

@@ -16,8 +16,6 @@ import torch
 
 from rlhf_dialog.training import ppo
 
-pytestmark = pytest.mark.slow
-
 NAN, TOLERANCE = math.nan, 1e-9
 GROUP, COLUMNS = 3, 11
 

@@ -20,8 +20,6 @@ import torch
 from tests.parts.plain import as_made
 from tests.parts.trainers import make_trainer, parameters
 
-pytestmark = pytest.mark.slow
-
 TOLERANCE = {"rel": 1e-9, "abs": 1e-9}
 CLIP, VALUE_CLIP, DUAL_CLIP = 0.1, 0.2, 1.5
 GAMMA, LAMBDA = 0.95, 0.85

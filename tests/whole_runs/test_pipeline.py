@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from experiments import quickstart_table
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import plot_run, write_dialogues
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
@@ -48,7 +49,14 @@ def pipeline(tmp_path_factory):
     assert train_preference_model.main([*config("preference_quickstart.yaml"), *FEW, "--num_samples", "8"]) == 0
     assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
     agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
-    output = ["--output", "runs/quickstart/evaluation.json", "--max_prompts", "10"]
+    output = [
+        "--output",
+        "runs/quickstart/evaluation.json",
+        "--max_prompts",
+        "10",
+        "--replies",
+        "runs/quickstart/replies.jsonl",
+    ]
     assert load_script("scripts/evaluate.py").main([*agents, *config("quickstart_score.yaml"), *output]) == 0
     yield folder
     patch.undo()
@@ -88,9 +96,11 @@ def test_the_result_talks(pipeline):
 def test_the_run_can_be_plotted_and_checked(pipeline, capsys, monkeypatch):
     assert plot_run.main(["--run", str(pipeline / "runs/quickstart")]) == 0
     assert (pipeline / "runs/quickstart/plot.png").stat().st_size > 10_000
-    check = load_script("scripts/check_quickstart.py")
-    monkeypatch.setattr(check, "BIAS_ITERATIONS", 2)
-    assert check.main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
+    monkeypatch.setattr(quickstart_table, "BIAS_ITERATIONS", 2)
+    assert load_script("scripts/check_quickstart.py").main(["--run", str(pipeline / "runs/quickstart"), "--all"]) in (
+        0,
+        1,
+    )
     said = capsys.readouterr().out
     assert "pass" in said
     assert re.search(r"SFT, learned bias, 1: at most 40% of the gain in replies that fit: \S+", said)
@@ -99,7 +109,7 @@ def test_the_run_can_be_plotted_and_checked(pipeline, capsys, monkeypatch):
 def test_the_sft_model_learns_as_many_references_as_the_reward_has_read(pipeline, tmp_path):
     """Two iterations of eight responses, eight to a prompt: two references."""
     shutil.copytree(pipeline / "runs", tmp_path / "runs")
-    load_script("scripts/check_quickstart.py").train_on_references(tmp_path, seed=0)
+    quickstart_table.train_on_references(tmp_path, seed=0)
     made = json.loads((tmp_path / "runs/quickstart_sft_references/training.json").read_text(encoding="utf-8"))["config"]
     assert made["max_train_prompts"] == 2
     assert (made["model_path"], made["data_path"]) == ("runs/quickstart_sft", "runs/quickstart_data")

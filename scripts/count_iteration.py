@@ -1,6 +1,6 @@
 """The files and lines that one iteration of PPO enters: what a reader of `PPOTrainer.step` down to the loss may have to open.
 
-    python tests/whole_runs/count_iteration.py [--files]
+    python scripts/count_iteration.py [--files]
 
 The settings are those of configs/quickstart.yaml with a critic (`--advantage_estimator gae`), the models tiny and random.
 A file counts, with all its lines, when one of its functions is called during the first iteration, in any thread.
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
