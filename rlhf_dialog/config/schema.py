@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.problems import listed, sentences
 from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
+from rlhf_dialog.errors import UserError
 
 PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
 Count = Annotated[int, Field(ge=1, le=10**6)]
@@ -335,6 +337,21 @@ class Config(
     vec_info_class: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )
+
+    def __init__(self, **values: Any) -> None:
+        """Raises UserError that lists every mistake, as for a YAML with these keys."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise listed("the configuration", sentences(Config, error)) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except ValidationError as error:
+            raise UserError("; ".join(sentences(Config, error))) from None
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rlhf_dialog import main
-from rlhf_dialog.config.loading import walk
+from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS
 from tests.parts.ppo_runs import rows
