@@ -157,3 +157,26 @@ def test_the_fingerprint_is_of_the_source(tmp_path, caplog):
     exec(source, namespace := {})
     assert FunctionReward(namespace["first"]).fingerprint == "first"
     assert "first" in caplog.text
+
+
+def test_two_functions_of_one_name_differ_by_their_source():
+    def constant(dialogues):
+        return [0.0] * len(dialogues)
+
+    first = FunctionReward(constant).fingerprint
+
+    def constant(dialogues):  # noqa: F811
+        return [1.0] * len(dialogues)
+
+    assert FunctionReward(constant).fingerprint != first
+
+
+def test_a_column_of_the_data_comes_before_what_was_read_as_one_and_may_be_empty():
+    def reward(completions, **columns):
+        assert columns["answer"] == ["kept"]
+        assert columns["level"] == [None]
+        assert columns["reference"] == ["No ."]
+        return [1.0]
+
+    known = Dialogue(["Is it far ?"], "Yes .", reference="No .", meta={"answer": "kept", "level": None})
+    assert asked(reward, [known]) == [1.0]
