@@ -165,7 +165,7 @@ def test_two_functions_of_one_name_differ_by_their_source():
 
     first = FunctionReward(constant).fingerprint
 
-    def constant(dialogues):  # noqa: F811
+    def constant(dialogues):
         return [1.0] * len(dialogues)
 
     assert FunctionReward(constant).fingerprint != first
