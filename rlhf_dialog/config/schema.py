@@ -112,7 +112,7 @@ class MemoryKeys(Settings):
     """Less memory"""
 
     use_lora: bool = Field(
-        False, description="train small adapters on the frozen model_path, which is also the reference; needs peft"
+        False, description="train small adapters on the frozen model_path, which is also the reference"
     )
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
