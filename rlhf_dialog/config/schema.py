@@ -26,7 +26,9 @@ class RunKeys(AsksPrecision, Settings):
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
-    experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
+    experiment_name: str | None = Field(
+        None, description="default: the YAML's file name without its extension; `ppo` for settings from Python"
+    )
     total_time_steps: int = Field(
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )

@@ -60,7 +60,7 @@ class FunctionReward(BaseReward):
         """What the function returns. Of TRL's columns, those without a value that nobody asks for are left out."""
         if not self.is_trl:
             return self.function(dialogues)
-        prompts, completions = zip(*map(_as_trl, dialogues), strict=True)
+        pairs = [_as_trl(dialogue) for dialogue in dialogues]
         known = _columns(dialogues)
         cells = {
             name: [self._cell(dialogue, name) for dialogue in dialogues]
@@ -71,7 +71,7 @@ class FunctionReward(BaseReward):
             for name, values in cells.items()
             if name in self.required or name in known or any(value is not None for value in values)
         }
-        given = {"prompts": list(prompts), "completions": list(completions)} | columns
+        given = {"prompts": [prompt for prompt, _ in pairs], "completions": [reply for _, reply in pairs]} | columns
         names = inspect.signature(self.function).parameters
         return self.function(**given if self.takes_all else {name: given[name] for name in names if name in given})
 

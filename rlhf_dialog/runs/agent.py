@@ -149,10 +149,8 @@ class PPOAgent:
         self.world = process_group.start(self.config)
         if self.start.resume:
             keep_beginning(self.config, self.world, self.run_folder / "checkpoints")
-        parts, early = (
-            prepare(self.config, self.world, self.times, self.read_source, self.reward),
-            wants_wandb(self.config),
-        )
+        parts = prepare(self.config, self.world, self.times, self.read_source, self.reward)
+        early = wants_wandb(self.config)
         if locks and early:
             locks.enter_context(self.lock(parts))
         self.trainer = self._load(parts)

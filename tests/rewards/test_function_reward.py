@@ -51,6 +51,7 @@ def test_texts_without_speakers_are_strings_as_in_trls_standard_format():
     assert prompts == ["a\nb", "a\nb"]
     assert completions == ["c", "c\nd\ne\nf"]
     assert columns == {"topic": ["letters", "letters"]}
+    assert asked(reward, []) == []
 
 
 def test_messages_with_roles_are_messages_as_in_trls_conversational_format(tmp_path):

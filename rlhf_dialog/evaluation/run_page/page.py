@@ -139,9 +139,8 @@ class RunRecord:
     newest: list[Row] = field(default_factory=list)  # rows of the ledger, those of the newest iteration
     live: Live | None = None
     first: list[Row] = field(default_factory=list)  # rows with texts of the first iteration that has any
-    pairs: list[tuple[Row, Row]] = field(
-        default_factory=list
-    )  # the first and the newest row of a prompt, both with texts
+    # the first and the newest row of each prompt that was answered again
+    pairs: list[tuple[Row, Row]] = field(default_factory=list)
 
 
 def build_page(runs: Sequence[RunRecord]) -> str:
@@ -225,8 +224,9 @@ def _last_turn(row: Row) -> Any:
 
 def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any]:
     """Some of the newest rows of the ledgers as a table; rows with texts, and their columns, come first."""
-    ordered = sorted(((run.name, row) for run in runs for row in run.newest), key=lambda pair: "reply" not in pair[1])
-    pairs = some(ordered, limit)
+    rows = [(run.name, row) for run in runs for row in run.newest]
+    pairs = some([pair for pair in rows if "reply" in pair[1]], limit)
+    pairs += some([pair for pair in rows if "reply" not in pair[1]], limit - len(pairs))
     if len(runs) > 1:
         pairs = [(name, {"run": name} | row) for name, row in pairs]
     names = dict.fromkeys(name for _, row in pairs for name in row)

@@ -141,9 +141,9 @@ def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
     assert data["newest"]["rows"][0] == ["Hi .\nYes ?", 3, None, "no", HOSTILE]
     assert data["newest"]["rows"][1] == ["Hi .\nYes ?", 3, 0.333333, "yes", None]
     assert (len(data["newest"]["rows"]), data["num_newest"]) == (60, 200)
-    said = data_of(build_page([record(newest=[rows[1], rows[2] | {"reply": "No .", "score": 1}])]))["newest"]
+    said = data_of(build_page([record(newest=[*rows[1:], *[rows[2] | {"reply": "No .", "score": 1}] * 8])]))["newest"]
     assert said["columns"][:3] == ["prompt", "reply", "score"]
-    assert [row[1] for row in said["rows"]] == ["No .", None]
+    assert [row[1] for row in said["rows"]] == ["No ."] * 8 + [None] * 52
     both = data_of(build_page([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
     assert (both["columns"][0], [row[0] for row in both["rows"]]) == ("run", ["runs/a", "b"])
 
