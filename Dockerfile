@@ -7,7 +7,7 @@ ENV TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
 WORKDIR /opt/rlhf-dialog
 COPY . .
 RUN python -m pip install --no-cache-dir --constraint constraints.txt --index-url "$TORCH_INDEX" torch
-RUN python -m pip install --no-cache-dir --constraint constraints.txt --editable ".[peft,gguf]"
+RUN python -m pip install --no-cache-dir --constraint constraints.txt --editable ".[gguf]"
 RUN useradd --create-home trainer && mkdir /work && chown trainer /work
 USER trainer
 WORKDIR /work

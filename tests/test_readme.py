@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shutil
 import sys
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory, VecIn
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
+from tests.parts.ppo_runs import world as world
 from tests.parts.processes import ROOT, environment, load_script, run_command
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -106,6 +108,24 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
 
     rollout = TwoDialogues([Dialogue([], "Why ?"), Dialogue([], "No .")])
     assert VecInfoFactory.create("QuestionShare", {})(rollout) == {"response/questions": 0.5}
+
+
+@pytest.mark.whole_run
+def test_a_function_is_the_reward_of_a_run_from_python(world, tmp_path, monkeypatch):
+    """my_function.py of the page, on a model and data of the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    places = {"runs/quickstart_sft": str(world / "model"), "my_prompts.jsonl": str(world / "data")}
+    settings = files()["polite.yaml"] + "max_new_tokens: 8\nmax_prompt_length: 60\n"
+    for text, replacement in places.items():
+        assert text in settings
+        settings = settings.replace(text, replacement)
+    (tmp_path / "polite.yaml").write_text(settings)
+    (tmp_path / "my_function.py").write_text(files()["my_function.py"])
+    runpy.run_path("my_function.py", run_name="__main__")
+    assert (tmp_path / "polite_agent" / "model.safetensors").is_file()
+    saved = yaml.safe_load((tmp_path / "run_results" / "from_python" / "config.yaml").read_text())
+    assert saved["reward_class"] == {"id": "politeness", "args": {}}
 
 
 def test_an_evaluator_of_ones_own_judges_the_dialogue():

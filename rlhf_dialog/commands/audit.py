@@ -161,7 +161,6 @@ def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) ->
 
 def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[BaseReward], data_path: str) -> None:
     """Raises UserError for too few prompts, some without a true reply or what a reward or judge needs, and no training reply."""
-    from rlhf_dialog.rewards.base import check_needs
 
     if len(prompts) < LEAST_PROMPTS:
         needed = f"an audit needs at least {LEAST_PROMPTS}; use data with more (--data_path)"
@@ -172,7 +171,7 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
         why = "an audit compares with true replies; use data with replies (--data_path)"
         raise UserError(f"{data_path}, {where} no reference, and {why}")
     for reward in rewards:
-        check_needs(reward, prompts, f" of {data_path}, validation,")
+        reward.check_prompts(prompts, f" of {data_path}, validation,")
 
 
 def record_settings(

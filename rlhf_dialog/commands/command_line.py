@@ -27,7 +27,7 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import is_special, replace_text
 from rlhf_dialog.config.checks import OneOf
-from rlhf_dialog.config.loading import walk
+from rlhf_dialog.config.problems import walk
 from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
 from rlhf_dialog.terminal import Console, message, visible
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 WIDTH = 100
 CHECKOUT = Path(rlhf_dialog.__file__).resolve().parents[1]
 EXTRAS = {  # package: the extra of pyproject.toml that has it, what it is for
-    "peft": ("peft", "LoRA (use_lora)"),
     "gguf": ("gguf", "the weights of SmolLM2"),
     "gradio": ("chat", "the page of `feedback serve`"),
     "deepspeed": ("deepspeed", "ZeRO on several GPUs (use_deepspeed)"),

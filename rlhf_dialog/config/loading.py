@@ -3,7 +3,6 @@
 import copy
 import logging
 import re
-import reprlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,19 +10,19 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 import rlhf_dialog
 from rlhf_dialog.atomic_files import is_special
+from rlhf_dialog.config.problems import listed, sentences
 from rlhf_dialog.config.registry import EnvironmentFactory, ModelFactory, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, Settings
-from rlhf_dialog.config.synonyms import NO_EFFECT, hint
+from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
 YAML_FAULTS = yaml.YAMLError, ValueError  # the latter of a date such as 2026-99-99
-SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
 ENDS = ("max_iterations", "total_episodes", "total_time_steps")  # the keys that end a run, of which one is enough
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
@@ -179,22 +178,30 @@ def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
     return _validate(schema, raw, str(path), [], classes=False)
 
 
-def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
-    """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
-    path = Path(path)
-    raw = read_yaml(path)
+def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any] | None = None) -> Config:
+    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones.
+
+    Raises one UserError that lists every mistake with its dotted key.
+    """
+    path, raw = None if isinstance(source, Mapping) else Path(source), {}
+    if isinstance(source, Mapping):
+        if wrong := [key for key in source if not isinstance(key, str)]:
+            raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")
+        override_all(raw, copy.deepcopy(dict(source)))
+    else:
+        raw = read_yaml(Path(source))
     _override_run(raw, overrides or {})
     _log(_replace_deleted(raw))
     problems = _lift_kl(raw)
-    config = _validate(Config, raw, str(path), problems)
-    config._folder = path.parent
-    if config.experiment_name is None:
+    config = _validate(Config, raw, str(path or "the configuration"), problems)
+    if path:
+        config._folder = path.parent
+    if path and config.experiment_name is None:
         try:
             config.experiment_name = path.stem
-        except ValidationError as error:
-            what = _sentence(Config, error.errors()[0])
+        except UserError as error:
             remedy = "it is the name of the file, so set another with --experiment_name"
-            raise UserError(f"{path}: {what}; {remedy}") from None
+            raise UserError(f"{path}: {error}; {remedy}") from None
     return config
 
 
@@ -267,28 +274,11 @@ def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[
     try:
         settings = schema.model_validate(raw)
     except ValidationError as error:
-        problems = problems + [_sentence(schema, item) for item in error.errors()]
+        problems = problems + sentences(schema, error)
     problems = [*problems, *(_class_problems(raw) if classes else ())]
     if problems or settings is None:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise UserError("\n  ".join([f"{source}: {count}", *problems]))
+        raise listed(source, problems)
     return settings
-
-
-class _Excerpt(reprlib.Repr):
-    """`repr` of a YAML value, of bounded length."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxlist, self.maxdict = 3, 8, 8
-        self.maxstring = self.maxother = self.maxlong = 150
-
-    def repr(self, x: Any) -> str:
-        text = super().repr(x)
-        return text if len(text) <= 200 else f"{text[:200]} ..."
-
-
-_excerpt = _Excerpt()
 
 
 def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
@@ -302,38 +292,6 @@ def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
         args = node.get("args") or {}
         if isinstance(args, dict) and (problem := registry.problem(node["id"], args)):
             yield f"{key}: {problem}"
-
-
-def _sentence(schema: type[BaseModel], item: Any) -> str:
-    """One pydantic error as `key: found X, wanted Y`."""
-    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
-    if item["type"] == "extra_forbidden" and SECRET.search(key):
-        return f"{key}: unknown key; set secrets in the environment (WANDB_API_KEY, HF_TOKEN), not in a configuration"
-    if item["type"] == "extra_forbidden":
-        return f"{key}: unknown key{_suggestion(schema, key)}"
-    if item["type"] == "missing":
-        meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
-        return f"{key}: missing; set it ({meaning})"
-    message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", item["msg"])
-    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}" if key else message
-
-
-def _suggestion(schema: type[BaseModel], key: str) -> str:
-    """The known key of that name at another level, else what it means in other libraries, else the nearest known key."""
-    keys = [name for name, _ in walk(schema)]
-    leaf = key.rsplit(".", 1)[-1]
-    if same := [name for name in keys if name.rsplit(".", 1)[-1] == leaf]:
-        return f"; did you mean '{same[0]}'?"
-    return hint(leaf, keys) or nearest(key, keys) or nearest(leaf, keys)
-
-
-def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key of a settings class with its pydantic field, in the order of definition."""
-    for name, field in schema.model_fields.items():
-        yield prefix + name, field
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from walk(inner, f"{prefix}{name}.")
 
 
 def dump_yaml(settings: Settings) -> str:

@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.problems import listed, sentences
 from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys
 from rlhf_dialog.config.settings import Settings as Settings
+from rlhf_dialog.errors import UserError
 
 PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
 Count = Annotated[int, Field(ge=1, le=10**6)]
@@ -24,7 +26,9 @@ class RunKeys(AsksPrecision, Settings):
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
-    experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
+    experiment_name: str | None = Field(
+        None, description="default: the YAML's file name without its extension; `ppo` for settings from Python"
+    )
     total_time_steps: int = Field(
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
@@ -110,7 +114,7 @@ class MemoryKeys(Settings):
     """Less memory"""
 
     use_lora: bool = Field(
-        False, description="train small adapters on the frozen model_path, which is also the reference; needs peft"
+        False, description="train small adapters on the frozen model_path, which is also the reference"
     )
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
@@ -335,6 +339,21 @@ class Config(
     vec_info_class: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )
+
+    def __init__(self, **values: Any) -> None:
+        """Raises UserError that lists every mistake, as for a YAML with these keys."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise listed("the configuration", sentences(Config, error)) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except ValidationError as error:
+            raise UserError("; ".join(sentences(Config, error))) from None
 
     @model_validator(mode="before")
     @classmethod

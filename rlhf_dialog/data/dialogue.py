@@ -56,6 +56,9 @@ class Dialogue:
     earlier: list[Turn] = field(default_factory=list)
     later: list[Turn] = field(default_factory=list)  # after `response`
     system: str | None = None  # the system message of the data, which is no turn
+    roles: list[str] | None = (
+        None  # of each prompt turn, `user` or `assistant`; None where the data does not say who speaks
+    )
 
     @property
     def turns(self) -> list[Turn]:

@@ -27,7 +27,7 @@ from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
-from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, spoken_turns
+from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, read_speakers, spoken_turns
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -160,6 +160,8 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     """
     turns = spoken_turns(record, rules.reply_roles, rules.turn_separator == CHAT_TEMPLATE)
     texts, least = [turn.text for turn in turns], rules.min_context_size
+    has_roles = read_speakers(record.roles, rules.reply_roles) is not None
+    roles = ["assistant" if turn.is_reply else "user" for turn in turns]
 
     def prompt(end: int, replied: list[str], reply: int | None, messages: int) -> Dialogue:
         """The prompt of the turns before `end`, after so many `messages`; `reply`: the number of its message."""
@@ -172,6 +174,7 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
             meta=dict(record.meta),
             references=references,
             system=BLANK_LINE.join(text for number, text in record.system if number <= messages) or None,
+            roles=roles[max(0, end - rules.context_size) : end] if has_roles else None,
         )
 
     if record.is_prompt:

@@ -8,8 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import log_once
@@ -105,8 +103,8 @@ def settle(config: Config) -> None:
     for key, value in changed.items():
         try:
             setattr(config, key, value)
-        except ValidationError as error:
-            raise UserError(error.errors()[0]["msg"].removeprefix("Value error, "), where=PLACE) from None
+        except UserError as error:
+            raise error.with_location(PLACE) from None
     if (fsdp := fsdp_settings(config)) and config.use_deepspeed:
         raise UserError("FSDP2 and DeepSpeed are both asked for", where=fsdp.source, remedy="keep one of them")
     if fsdp and config.uses_fp16:

@@ -108,9 +108,13 @@ class ChatAgent(Responder):
         return self.encoder.spoken(text)
 
     def chat(self, text: str, history: list[str] | None = None) -> str:
-        """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""
+        """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns.
+
+        It is sampled as in the terminal and on the page (`chat_temperature`, `chat_top_p`); `reply` samples as training does.
+        """
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
-        (reply,) = self.reply([Dialogue(turns)])
+        speaker = Responder(self.policy, self.encoder, chat_sampling(self.settings), self.stop, self.limits)
+        (reply,) = speaker.reply([Dialogue(turns)])
         return reply.text
 
 
@@ -120,7 +124,7 @@ def configured_sampling(settings: SamplingKeys) -> Sampling:
 
 
 def chat_sampling(settings: Config | AgentSettings) -> Sampling:
-    """The sampling of chat and page."""
+    """The sampling wherever a person talks to the agent: in the terminal, on the page, with `ChatAgent.chat`."""
     sampling = at_temperature(settings.chat_temperature, configured_sampling(settings))
     return sampling if settings.chat_top_p is None else replace(sampling, top_p=settings.chat_top_p)
 

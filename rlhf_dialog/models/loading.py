@@ -300,8 +300,6 @@ def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     set_float32_products(config, device)
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
-    if config.use_lora:
-        lora.check_peft()  # before a large model is read
     if remote:
         tokenizer_path = config.env.args.tokenizer_path
         warn_of_remote_code(

@@ -32,10 +32,9 @@ def add_adapters(
 
     `targets` are the layers' names or the ends of them (`q_proj`); None: every linear layer of the trunk. The random halves
     depend only on the seed, are the same in every process, and do not advance the global random state. Raises UserError
-    without peft, and for a name that no layer has.
+    for a name that no layer has.
     """
-    check_peft()
-    from peft import LoraConfig, inject_adapter_in_model
+    from peft import LoraConfig, inject_adapter_in_model  # takes six seconds
 
     names = target_names(lm, targets)
     by_layout: dict[bool, list[str]] = {}  # a Conv1D has its weight as (in, out)
@@ -53,14 +52,6 @@ def add_adapters(
     use_onednn(lm, onednn)
     lm.eval()
     _select(lora_layers(lm), [adapters[0]] * len(names))
-
-
-def check_peft() -> None:
-    """Raises UserError when peft is not installed."""
-    try:
-        import peft  # noqa: F401
-    except ImportError as error:
-        raise UserError("use_lora: needs peft: run pip install peft") from error
 
 
 def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:

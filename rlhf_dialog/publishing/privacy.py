@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import get_token
 
-from rlhf_dialog.config.loading import SECRET
+from rlhf_dialog.config.problems import SECRET
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import parse_json

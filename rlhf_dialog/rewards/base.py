@@ -94,6 +94,18 @@ class BaseReward:
         """
         return self(dialogues)
 
+    def check_prompts(self, prompts: list[Dialogue], where: str = "") -> None:
+        """Raises UserError when prompts (of `where`) lack what this reward reads; by default the references and acts it `needs`.
+
+        Called before training and before an audit.
+        """
+        for need in self.needs:
+            if missing := sum(getattr(prompt, need) is None for prompt in prompts):
+                what = (
+                    f"{missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{self.name}' needs it"
+                )
+                raise UserError(f"env.args.data_path: {what}; use data that has it, or another reward_class")
+
     # -- its parts
 
     def weighted_parts(self) -> "dict[str, Part]":
@@ -252,16 +264,6 @@ def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
         names = ", ".join(f"{number} {act}" for number, act in ACTS.items())
         raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {names}")
     return numbers
-
-
-def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") -> None:
-    """Raises UserError when the reward wants a reference or an act and a prompt (of `where`) has none."""
-    for need in reward.needs:
-        if missing := sum(getattr(prompt, need) is None for prompt in prompts):
-            raise UserError(
-                f"env.args.data_path: {missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{reward.name}' "
-                "needs it; use data that has it, or another reward_class"
-            )
 
 
 def _all_present(values: list[T | None], what: str, reward: str) -> list[T]:

@@ -25,7 +25,9 @@ def as_reward_error(name: str, cls: type) -> Iterator[None]:
         raise
     except USER_CODE_RAISES as error:
         frames = user_code.extract_frames(error)
-        frame = (user_code.frames_in_class_file(cls, frames) or frames)[-1]  # the line that its author can fix
+        own = user_code.frames_in_class_file(cls, frames)
+        users = user_code.outside_libraries(own) or user_code.outside_libraries(frames)
+        frame = (users or own or frames)[-1]  # the line that its author can fix
         where = user_code.format_line(frame)
         raise RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {where}") from error
 

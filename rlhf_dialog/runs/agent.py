@@ -3,12 +3,14 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launcher_warnings, process_group
 from rlhf_dialog.distributed.world import World
@@ -16,6 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
@@ -39,6 +42,13 @@ from rlhf_dialog.training.trainer import PPOTrainer
 logger = logging.getLogger(__name__)
 
 
+def _reward_class(function: Callable[..., Any]) -> dict[str, Any]:
+    """The `reward_class` for a function, which is registered under its own name."""
+    name = function_name(function)
+    RewardFactory.register(name, partial(FunctionReward, function))
+    return {"id": name}
+
+
 class PPOAgent:
     """A PPO run from Python. Of several processes each has an agent and calls the same methods; rank 0 alone writes and asks.
 
@@ -53,9 +63,16 @@ class PPOAgent:
         overwrite: bool = False,
         resume: bool | Literal["auto"] = False,
         weights_from: str | Path | None = None,
+        reward: Callable[..., Any] | None = None,
     ):
-        """`resume="auto"`: continue the run in the folder if there is one, else begin one."""
-        self.config = config
+        """`resume="auto"`: continue the run in the folder if there is one, else begin one.
+
+        `reward`: a function in place of the `reward_class`, see `FunctionReward`. A run without a name is called `ppo`.
+        """
+        self.reward = None if reward is None else FunctionReward(reward, config.env.args.columns)
+        changed = {"reward_class": _reward_class(reward)} if reward is not None else {}
+        changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
+        self.config = replace_keys(config, changed) if changed else config
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
         self.world = World()
         self.is_trial = False  # of two prompts, in a folder that is removed
@@ -65,12 +82,22 @@ class PPOAgent:
         self._identity: dict[str, Any] = {}
 
     @classmethod
-    def from_config(cls, path: str | Path, **overrides: Any) -> "PPOAgent":
-        """Read a YAML; overrides are keys, dotted ones as `**{"env.args.data_path": "./data"}`.
+    def from_config(
+        cls,
+        config: str | Path | Mapping[str, Any],
+        reward: Callable[..., Any] | None = None,
+        overwrite: bool = False,
+        resume: bool | Literal["auto"] = False,
+        **overrides: Any,
+    ) -> "PPOAgent":
+        """Read a YAML, or a dict of its keys; overrides are keys, dotted ones as `**{"env.args.data_path": "./data"}`.
 
-        Raises UserError that lists every mistake of the file and the overrides.
+        Raises UserError that lists every mistake of the configuration and the overrides.
         """
-        return cls(load_config(find_config(str(path)), overrides))
+        if reward is not None:
+            overrides["reward_class"] = _reward_class(reward)
+        source = config if isinstance(config, Mapping) else find_config(str(config))
+        return cls(load_config(source, overrides), overwrite, resume, reward=reward)
 
     @property
     def run_folder(self) -> Path:
@@ -122,7 +149,8 @@ class PPOAgent:
         self.world = process_group.start(self.config)
         if self.start.resume:
             keep_beginning(self.config, self.world, self.run_folder / "checkpoints")
-        parts, early = prepare(self.config, self.world, self.times, self.read_source), wants_wandb(self.config)
+        parts = prepare(self.config, self.world, self.times, self.read_source, self.reward)
+        early = wants_wandb(self.config)
         if locks and early:
             locks.enter_context(self.lock(parts))
         self.trainer = self._load(parts)

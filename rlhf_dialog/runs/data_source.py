@@ -28,7 +28,7 @@ from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.responder import Responder
-from rlhf_dialog.rewards.base import BaseReward, check_needs
+from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services import validation as run_validation
 from rlhf_dialog.runs.services.validation import ValidationService
@@ -75,8 +75,14 @@ class Parts:
 Source = tuple[list[Dialogue] | Simulated, ValidationService | None]
 
 
-def prepare(config: Config, world: World, times: StageTimes, read: Callable[[BaseReward], Source]) -> Parts:
-    """Reward, vec-info, data and validation. Raises UserError."""
+def prepare(
+    config: Config,
+    world: World,
+    times: StageTimes,
+    read: Callable[[BaseReward], Source],
+    reward: BaseReward | None = None,
+) -> Parts:
+    """The reward (by default that of the configuration), vec-info, data and validation. Raises UserError."""
     seed_rank(config.seed, world)
     batch_plan(config, world.size)
     check_placement(config, world.device)
@@ -85,7 +91,7 @@ def prepare(config: Config, world: World, times: StageTimes, read: Callable[[Bas
     memory = forecast.report_forecast(config, world.device, setting)  # before anything is loaded
     with world.fail_together():
         with times.measure("reward"):
-            reward = build_reward(config.reward_class.id, config.reward_class.args)
+            reward = reward or build_reward(config.reward_class.id, config.reward_class.args)
         vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
         with times.measure("data"):
             source, validation = read(reward)
@@ -118,11 +124,11 @@ def read_source(config: Config, reward: BaseReward) -> Source:
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return build_simulated(config.environment, config.seed, "train"), validation
     prompts = training_prompts(config, reward)
-    check_needs(reward, prompts)
+    reward.check_prompts(prompts)
     if not config.eval_interval:
         return prompts, None
     validating = run_validation.load_validation_prompts(config)
-    check_needs(reward, validating, " of the validation split (eval_interval)")
+    reward.check_prompts(validating, " of the validation split (eval_interval)")
     return prompts, ValidationService(config, validating, reward)
 
 

@@ -19,6 +19,7 @@ from rlhf_dialog.json_files import as_read_again
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.runs.verification import sha256_of
 
 SHARED_KEYS = (
@@ -57,6 +58,8 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "date_string": config.date_string,
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
     }
+    if isinstance(reward, FunctionReward):
+        identity["reward function"] = reward.fingerprint
     return as_read_again(identity)
 
 

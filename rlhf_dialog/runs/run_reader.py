@@ -1,6 +1,7 @@
 """What a run folder holds for a page about the run: metrics, settings, replies, versions and hashes."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.ledger import LEDGER, Row, first_texts, newest_rows
+from rlhf_dialog.runs.services.ledger import LEDGER, newest_rows, read_texts
 
 TURNS = 3  # of a prompt that are shown
 
@@ -29,10 +30,11 @@ def read_run(folder: Path) -> RunRecord:
     if not rows:
         raise UserError(f"{metrics}: has no metrics yet; train first")
     settings = read_yaml(config) if config.is_file() else {}
-    facts, newest, first = facts_of(folder, len(rows)), list[Row](), list[Row]()
+    run = RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
     with suppress(OSError):
-        newest, first = newest_rows(folder / LEDGER), first_texts(folder / LEDGER)
-    return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest, first=first)
+        first, pairs = read_texts(folder / LEDGER)
+        run = replace(run, newest=newest_rows(folder / LEDGER), first=first, pairs=pairs)
+    return run
 
 
 def read_samples(folder: Path) -> list[PageSample]:

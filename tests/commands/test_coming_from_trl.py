@@ -1,11 +1,12 @@
 """docs/COMING_FROM_TRL.md: its table names keys that exist, and its examples run."""
 
 import re
+import runpy
 
 import pytest
 
-from rlhf_dialog import main
-from rlhf_dialog.config.loading import walk
+from rlhf_dialog import RewardFactory, main
+from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS
 from tests.parts.ppo_runs import rows
@@ -37,7 +38,17 @@ def test_the_examples_of_the_page_run(world, tmp_path, monkeypatch, capsys):
     assert main(["--config", "run.yaml"]) == 0
     assert [row["episodes"] for row in rows(tmp_path / "runs" / "like_trl")] == [8, 16]
     capsys.readouterr()
-    exec(PAGE.split("```python\n")[1].split("```")[0], {})
+    function, loop = (block.split("```")[0] for block in PAGE.split("```python\n")[1:])
+    small = {'"rollout_batch_size": 64': '"rollout_batch_size": 8, "max_prompt_length": 60, "max_new_tokens": 8'}
+    for text, replacement in (changes | small).items():
+        assert text in function
+        function = function.replace(text, replacement)
+    (tmp_path / "my_reward.py").write_text(function, encoding="utf-8")
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    runpy.run_path("my_reward.py")
+    assert [row["episodes"] for row in rows(tmp_path / "runs" / "asks_back")] == [8, 16]
+    capsys.readouterr()
+    exec(loop, {})
     scores = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert (len(scores), float(scores[0][1])) == (3, 0.0)
     assert (tmp_path / "ppo_agent" / "model.safetensors").is_file()

@@ -36,7 +36,7 @@ def test_a_laptop(on):
     assert "memory 16.0 GiB, 12.0 GiB available GPU none that torch can use" in text
     assert "disk 50.0 GiB free in /home/me" in text
     assert "gguf 1.0: the weights of SmolLM2" in text
-    assert f'peft missing: LoRA (use_lora); pip install -e "{ROOT}[peft]"' in text
+    assert f'deepspeed missing: ZeRO on several GPUs (use_deepspeed); pip install -e "{ROOT}[deepspeed]"' in text
     assert "chromium missing: tests of the page in a browser; apt-get install chromium" in text
     assert "Llama 8B, all parameters: does not fit: it needs" in text
     assert "Llama 1B with LoRA: fits: it needs" in text
@@ -59,10 +59,10 @@ def test_a_gpu_and_a_system_that_does_not_say_its_memory(on):
 
 
 def test_json_says_the_same(on):
-    whole = json.loads(on(LAPTOP, ("peft",), "--json"))
+    whole = json.loads(on(LAPTOP, ("gguf",), "--json"))
     assert whole["machine"]["float32"] == 100.0
     assert {package["name"]: package["version"] for package in whole["packages"]} == {
-        **{"peft": "1.0", "gguf": None, "gradio": None, "deepspeed": None},
+        **{"gguf": "1.0", "gradio": None, "deepspeed": None},
         "chromium": None,
     }
     assert {row["what"]: row["fits"] for row in whole["runs"]}["Llama 8B, all parameters"] is False
@@ -75,11 +75,11 @@ def test_the_install_commands_are_for_extras_that_are_there(monkeypatch, tmp_pat
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for name, (extra, _) in doctor.EXTRAS.items():
         assert any(line.startswith(name) for line in extras[extra])
-    assert {package.install for package in optional_packages(ROOT)} >= {'pip install -e ".[peft]"'}
+    assert {package.install for package in optional_packages(ROOT)} >= {'pip install -e ".[gguf]"'}
 
 
 def test_without_a_checkout_the_packages_of_the_extra_are_installed(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
-    lines = ["torch>=2.6", 'peft>=0.17; extra == "peft"', 'peft>=0.17; extra == "dev"']
+    lines = ["torch>=2.6", 'gguf>=0.17; extra == "gguf"', 'gguf>=0.17; extra == "dev"']
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    assert doctor._install("peft", tmp_path) == 'pip install "peft>=0.17"'
+    assert doctor._install("gguf", tmp_path) == 'pip install "gguf>=0.17"'

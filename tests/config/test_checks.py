@@ -5,6 +5,7 @@ import pytest
 from rlhf_dialog.config.checks import folder_name, repository_name
 from rlhf_dialog.config.loading import dump_yaml, load_config
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
 from tests.parts.trainers import settings
 from tests.parts.yaml_files import SMALL, message
 
@@ -90,7 +91,7 @@ def test_a_saved_configuration_with_another_end_loads_again(write):
 def test_only_a_separate_critic_learns_alone(keys):
     given = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
     assert Config(**given, critic_warmup=3).critic_warmup == 3
-    with pytest.raises(ValueError, match="critic_warmup: only a separate critic learns alone"):
+    with pytest.raises(UserError, match="critic_warmup: only a separate critic learns alone"):
         Config(**given, **keys, critic_warmup=3)
 
 
@@ -133,7 +134,7 @@ def test_what_the_keys_ask_for(keys, wanted):
     ],
 )
 def test_two_keys_that_ask_for_two_things(keys, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         settings(**keys)
 
 

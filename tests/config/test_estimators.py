@@ -12,6 +12,7 @@ from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.setting import memory_setting
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.advantages import ADVANTAGES
@@ -101,7 +102,7 @@ def test_a_new_one_with_a_critic_gets_one(monkeypatch):
 @pytest.mark.parametrize(("typed", "meant"), [("gpro", "grpo"), ("reinforce", "reinforce_pp"), ("GAE", None)])
 def test_an_unknown_one_names_all_and_the_nearest(typed, meant):
     *others, last = (f"'{name}'" for name in TABLE)
-    with pytest.raises(ValueError, match=f"{', '.join(others)} or {last}") as caught:
+    with pytest.raises(UserError, match=f"{', '.join(others)} or {last}") as caught:
         settings(advantage_estimator=typed)
     assert ("did you mean" in str(caught.value)) is (meant is not None)
     assert meant is None or f"did you mean '{meant}'?" in str(caught.value)

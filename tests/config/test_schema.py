@@ -12,7 +12,8 @@ from pydantic import Field, ValidationError
 from rlhf_dialog import main
 from rlhf_dialog.commands.export import _read_config
 from rlhf_dialog.commands.schema import json_schema
-from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys, walk
+from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
+from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import ClassConfig, Config, PPOKeys, RewardKeys
 from rlhf_dialog.config.settings import DataKeys, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
@@ -70,7 +71,7 @@ def test_replaced_keys_take_along_what_nobody_set(write):
     )
     plain.num_responses_per_prompt = None  # type: ignore[assignment]
     assert plain.num_responses_per_prompt == 1
-    with pytest.raises(ValueError, match="found 1"):
+    with pytest.raises(UserError, match="found 1"):
         plain.advantage_estimator = "rloo"
 
 

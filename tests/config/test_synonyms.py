@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from rlhf_dialog.config.loading import load_config, load_settings, walk
+from rlhf_dialog.config.loading import load_config, load_settings
+from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS, NO_EFFECT, OTHERWISE, RENAMED, hint, keys_in
 from rlhf_dialog.errors import UserError

@@ -34,6 +34,13 @@ def test_a_reply_is_text_up_to_the_separator_and_the_seed_decides_it(chat_agent)
         assert not any(word in reply for word in ("<EOU>", "<eos>", "<pad>"))
 
 
+def test_a_person_hears_replies_at_the_chats_temperature_and_training_samples_at_its_own(tmp_path):
+    folder = save(tmp_path / "cold", {"max_new_tokens": 8, "chat_temperature": 0})
+    agent, expected = ChatAgent.load(folder), greedy_by_hand(folder, ["Hello there"], 8)
+    assert {agent.chat("Hello there") for _ in range(4)} == {expected}
+    assert len({agent.reply([Dialogue(["Hello there"])])[0].text for _ in range(8)}) > 1
+
+
 def greedy_by_hand(agent_folder: Path, turns: list[str], max_new_tokens: int) -> str:
     """The most likely tokens after `a <EOU> b <EOU>`, one whole forward pass each, without cache and padding."""
     lm, tokenizer = (

@@ -345,7 +345,7 @@ def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, tokenizer, s
 
 @pytest.mark.parametrize("keys", [{"use_share_model": True}, {"use_lora": True}, {"advantage_estimator": "rloo"}])
 def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
-    with pytest.raises(ValueError, match="critic_path: only a separate critic has a start of its own"):
+    with pytest.raises(UserError, match="critic_path: only a separate critic has a start of its own"):
         settings("unused", critic_path="unused", **keys)
 
 

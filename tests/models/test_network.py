@@ -209,7 +209,7 @@ def test_a_critic_and_a_value_head_need_their_parts():
     ],
 )
 def test_keys_that_contradict_a_network(keys, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         settings(**keys)
 
 

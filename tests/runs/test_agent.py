@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
+from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.rewards.processes import RewardProcesses
 from tests.parts import tiny
-from tests.parts.ppo_runs import same, weights
+from tests.parts.ppo_runs import same, settings, weights
 
 RUN = Path("run_results/ppo")
 
@@ -54,6 +54,63 @@ def test_from_python_mistakes_are_user_errors(run):
         PPOAgent.from_config("ppo.yaml", lr=-1)
     with pytest.raises(UserError, match="total_time_steps"):
         PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
+
+
+def test_settings_from_python_are_a_dict_or_a_config_and_their_mistakes_user_errors(run, world):
+    keys = settings(world)
+    assert PPOAgent.from_config(keys, lr=2e-3).config.lr == 2e-3
+    dotted = {"env.args.data_path": "./data"} | {key: value for key, value in keys.items() if key != "env"}
+    assert PPOAgent.from_config(dotted).config.env.args.data_path == "./data"
+    assert keys == settings(world)
+    assert str(PPOAgent.from_config(keys).run_folder) == str(PPOAgent(Config(**keys)).run_folder) == str(RUN)
+    for make in (PPOAgent.from_config, lambda wrong: PPOAgent(Config(**wrong))):
+        with pytest.raises(UserError, match=r"2 problems\n.*lr: found -1, wanted .*\n.*kl_coeff: .*'kl_coef'"):
+            make(keys | {"lr": -1, "kl_coeff": 0.1})
+    config = Config(**keys)
+    with pytest.raises(UserError, match="lr: found -1"):
+        config.lr = -1
+    assert config.lr == 1e-3
+    with pytest.raises(UserError, match="3 is no key"):
+        PPOAgent.from_config(keys | {3: 4})
+
+
+def vowels(dialogues):
+    return [sum(letter in "aeiou" for letter in dialogue.response) / 10 for dialogue in dialogues]
+
+
+def consonants(prompts, completions, **columns):
+    return [sum(letter not in "aeiou" for letter in text) / 10 for text in completions]
+
+
+@pytest.mark.whole_run
+def test_of_two_functions_of_one_name_each_agent_keeps_its_own(run, world):
+    def rewarded(value):
+        def constant(dialogues):
+            return [value] * len(dialogues)
+
+        return PPOAgent.from_config(settings(world), reward=constant)
+
+    agents = [rewarded(value) for value in (0.25, 0.75)]
+    assert [agent.build().step()["objective/score"] for agent in agents] == [0.25, 0.75]
+    assert [agent.config.reward_class.id for agent in agents] == ["constant", "constant"]
+
+
+@pytest.mark.whole_run
+def test_a_function_as_the_reward_learns_as_a_class_does_and_a_changed_one_refuses_a_resume(run, world, tmp_path):
+    keys = settings(world) | {"reward_class": {"id": "Vowels"}}
+    PPOAgent.from_config(keys, experiment_name="of_a_class").train()
+    without = {key: value for key, value in keys.items() if key != "reward_class"}
+    PPOAgent.from_config(without, reward=vowels).train()
+    assert same(weights(RUN / "agent"), weights(RUN.parent / "of_a_class" / "agent"))
+    for reward in (consonants, lambda dialogues: vowels(dialogues)):
+        with pytest.raises(UserError, match="reward_class"):
+            PPOAgent.from_config(keys, reward=reward, resume=True, max_iterations=3).train()
+    named, source = {"__name__": "mine"}, tmp_path / "mine.py"
+    source.write_text("def vowels(dialogues):\n    return [0.0 for dialogue in dialogues]\n", encoding="utf-8")
+    exec(compile(source.read_text(encoding="utf-8"), source, "exec"), named)
+    with pytest.raises(UserError, match="reward function: 'vowels, source "):
+        PPOAgent.from_config(without, reward=named["vowels"], resume=True, max_iterations=3).train()
+    assert PPOAgent(Config(**keys | {"max_iterations": 3}), resume=True, reward=vowels).train()["iteration"] == 3
 
 
 # -- what is refused before models are loaded, and where they are

@@ -10,7 +10,6 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import at_temperature
 from tests.parts.processes import ROOT
 
 LIKED, DISLIKED, OTHERS = 160, 40, 50
@@ -19,7 +18,7 @@ RUNS = ROOT / "runs"
 
 def replies(folder, prompts, temperature):
     agent = ChatAgent.load(folder)
-    agent.sampling = at_temperature(temperature, agent.sampling)
+    agent.settings = agent.settings.model_copy(update={"chat_temperature": temperature})
     return [agent.chat(prompt.prompt_turns[-1]) for prompt in prompts]
 
 

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -62,7 +61,7 @@ def served(request, tmp_path_factory):
     """The folder of an agent, and the agent as our chat answers at temperature 0."""
     folder = tmp_path_factory.mktemp("served") / "agent"
     agent = learned_agent(folder, request.param)
-    agent.sampling = replace(agent.sampling, greedy=True)
+    agent.settings = agent.settings.model_copy(update={"chat_temperature": 0.0})
     return folder, agent
 
 

@@ -49,9 +49,9 @@ def common_runs(machine: Machine) -> list[CommonRun]:
     small, large = llama_sizes(LLAMA_1B), llama_sizes(LLAMA_8B)
     available = machine.gpu.free if machine.gpu else machine.memory_available
     return [
-        CommonRun("configs/chat_smollm2.yaml", CHAT_SMOLLM2, available, ("peft", "gguf")),
-        CommonRun("Llama 1B with LoRA", forecast_bytes(small, 16, machine), available, ("peft",)),
-        CommonRun("Llama 8B with LoRA", forecast_bytes(large, 16, machine), available, ("peft",)),
+        CommonRun("configs/chat_smollm2.yaml", CHAT_SMOLLM2, available, ("gguf",)),
+        CommonRun("Llama 1B with LoRA", forecast_bytes(small, 16, machine), available),
+        CommonRun("Llama 8B with LoRA", forecast_bytes(large, 16, machine), available),
         CommonRun("Llama 8B, all parameters", forecast_bytes(large, 0, machine), available),
     ]
 

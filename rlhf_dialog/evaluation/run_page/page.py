@@ -22,6 +22,8 @@ Values = list[float | None]
 DIGITS = 6
 MAX_CURVES = 200  # of one run; a page that gets too large has fewer points
 SCORE = "objective/score"
+SINGLE = ["iteration", "last turn", "reply", "score"]
+FIRST = ("run", "prompt", "reply", "score")  # columns of the newest rollout that a reader looks for
 LEFT_OUT = ("iteration", "time_steps", "episodes")
 TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
 
@@ -137,6 +139,8 @@ class RunRecord:
     newest: list[Row] = field(default_factory=list)  # rows of the ledger, those of the newest iteration
     live: Live | None = None
     first: list[Row] = field(default_factory=list)  # rows with texts of the first iteration that has any
+    # the first and the newest row of each prompt that was answered again
+    pairs: list[tuple[Row, Row]] = field(default_factory=list)
 
 
 def build_page(runs: Sequence[RunRecord]) -> str:
@@ -159,7 +163,7 @@ def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) ->
     return {
         "rules": table(),
         "runs": [_run_data(run, points, letters) for run in runs],
-        "replies": [row for run in runs for row in before_after(run, min(letters, MAX_REPLY), len(runs) > 1)],
+        "replies": before_after(runs, min(letters, MAX_REPLY)),
         "differences": [[shorten(cell, letters) for cell in row] for row in differences(runs)],
         "samples": [asdict(sample) for sample in some(merged, samples)],
         "num_samples": len(merged),
@@ -174,25 +178,60 @@ def some(items: Sequence[T], limit: int) -> list[T]:
     return [items[len(items) * k // limit] for k in range(limit)] if len(items) > limit else list(items)
 
 
-def before_after(run: RunRecord, letters: int, is_named: bool) -> list[list[float | str | None]]:
-    """Replies of the first and of the newest iteration: (run,) iteration, last turn, reply and score of each."""
+def before_after(runs: Sequence[RunRecord], letters: int) -> dict[str, Any]:
+    """A table of early and late replies, each pair to one prompt: of the evaluation, where one run has one, else of training.
+
+    Before training has come back to a prompt, the table has replies of the first and the newest iteration, and says so.
+    """
+    evaluated = [one for one in runs[0].samples if {"before", "after"} <= one.replies.keys()] if len(runs) == 1 else []
+    if evaluated:
+        title, columns = "Replies before and after, to prompts of the evaluation", ["last turns", "before", "after"]
+        found = [[one.prompt, one.replies["before"], one.replies["after"]] for one in evaluated]
+        rows = [(runs[0], cells) for cells in some(found, BEFORE_AFTER)]
+    elif any(run.pairs for run in runs):
+        title = "Replies before and after"
+        columns = ["last turn", "before", "after", "score before", "score after", "iterations"]
+        rows = [(run, _both(*pair)) for run in runs for pair in run.pairs[:BEFORE_AFTER]]
+    else:
+        title, columns = "Replies of the first and the newest iteration, to different prompts", SINGLE
+        rows = [(run, _single(row)) for run in runs for row in _ends(run)]
+    named = [([run.name] if len(runs) > 1 else []) + cells for run, cells in rows]
+    columns = ["run", *columns] if len(runs) > 1 else columns
+    return {"title": title, "columns": columns, "rows": [[_cell(cell, letters) for cell in row] for row in named]}
+
+
+def _ends(run: RunRecord) -> list[Row]:
+    """Rows with replies of the first and of the newest iteration."""
     newest = [row for row in run.newest if "reply" in row]
-    is_later = run.first and newest and newest[0]["iteration"] != run.first[0]["iteration"]
-    rows = []
-    for row in some(run.first, BEFORE_AFTER) + (some(newest, BEFORE_AFTER) if is_later else []):
-        turns = row.get("prompt") or [""]
-        cells = [row["iteration"], turns[-1] if isinstance(turns, list) else turns, row["reply"], row.get("score")]
-        rows.append([_cell(cell, letters) for cell in ([run.name] if is_named else []) + cells])
-    return rows
+    is_later = not run.first or (newest and newest[0]["iteration"] != run.first[0]["iteration"])
+    return some(run.first, BEFORE_AFTER) + (some(newest, BEFORE_AFTER) if is_later else [])
+
+
+def _single(row: Row) -> list[Any]:
+    return [row["iteration"], _last_turn(row), row["reply"], row.get("score")]
+
+
+def _both(first: Row, newest: Row) -> list[Any]:
+    scores = [first.get("score"), newest.get("score")]
+    iterations = f"{first['iteration']} and {newest['iteration']}"
+    return [_last_turn(first), first["reply"], newest["reply"], *scores, iterations]
+
+
+def _last_turn(row: Row) -> Any:
+    turns = row.get("prompt") or [""]
+    return turns[-1] if isinstance(turns, list) else turns
 
 
 def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any]:
-    """Some of the newest rows of the ledgers as a table: numbers, and texts where the ledger has them."""
-    pairs = some([(run.name, row) for run in runs for row in run.newest], limit)
+    """Some of the newest rows of the ledgers as a table; rows with texts, and their columns, come first."""
+    rows = [(run.name, row) for run in runs for row in run.newest]
+    pairs = some([pair for pair in rows if "reply" in pair[1]], limit)
+    pairs += some([pair for pair in rows if "reply" not in pair[1]], limit - len(pairs))
     if len(runs) > 1:
         pairs = [(name, {"run": name} | row) for name, row in pairs]
     names = dict.fromkeys(name for _, row in pairs for name in row)
-    columns = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
+    shown = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
+    columns = sorted(shown, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     return {
         "columns": [shorten(name, letters) for name in columns],
         "rows": [[_cell(row.get(name), letters) for name in columns] for _, row in pairs],

@@ -71,7 +71,7 @@ class OptimizerKeys(ComputeKeys):
         le=10**6,
         description="steps between checkpoints inside a night, at which it ends if a guard has no room left",
     )
-    use_lora: bool = Field(False, description="train small adapters on the frozen first version; needs peft")
+    use_lora: bool = Field(False, description="train small adapters on the frozen first version")
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -28,6 +29,7 @@ LEDGER = "ledger.jsonl"
 MAX_REASON = 300  # letters of a failure
 MAX_TABLE = 64  # rows of a table in a tracker
 SOME_TEXTS = 8  # rows of an iteration with texts under `ledger_texts: some`
+MAX_READ = 4_000_000  # bytes at the beginning and at the end of a ledger that are searched for replies
 TEXTS = ("prompt", "reply")
 Row = dict[str, Any]
 
@@ -83,6 +85,17 @@ def keep_texts(rows: Sequence[Row], kept: Sequence[int]) -> None:
             row.pop(name, None)
 
 
+def choose_texts(rows: Sequence[Row]) -> list[int]:
+    """The numbers of the rows that keep their texts: one of each of 8 prompts. A checksum orders the prompts, so that one whose
+    reply was kept is kept again in the next epoch; other rows fill up where there are fewer prompts.
+    """
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        first.setdefault(f"{row['split']} {row['index']}", number)
+    chosen = [first[prompt] for prompt in sorted(first, key=lambda prompt: crc32(prompt.encode()))]
+    return [*chosen, *(number for number in range(len(rows)) if number not in chosen)][:SOME_TEXTS]
+
+
 class Ledger:
     """`ledger.jsonl`, to which each iteration adds its rows in one write."""
 
@@ -131,7 +144,7 @@ class LedgerService(Service):
             return
         rows = [row for part in gathered for row in part]
         if self.config.ledger_texts == "some":
-            keep_texts(rows, [i * len(rows) // SOME_TEXTS for i in range(SOME_TEXTS)])
+            keep_texts(rows, choose_texts(rows))
         self.output.use(LEDGER, lambda ledger: ledger.write(rows))
         if interval and iteration % interval == 0:
             if self.config.ledger_texts == "some":
@@ -185,21 +198,29 @@ def newest_rows(path: Path) -> list[Row]:
     return rows[::-1]
 
 
-def first_texts(path: Path) -> list[Row]:
-    """The rows with a reply of the first iteration that has any; none without a ledger."""
-    rows: list[Row] = []
-    if not path.is_file() or not path.stat().st_size:
-        return rows
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if (place := content.find(b'"reply": ')) < 0:
-            return rows
-        file.seek(content.rfind(b"\n", 0, place) + 1)
-        for line in file:
-            row = _read_row(line)
-            if row is not None and rows and row["iteration"] != rows[0]["iteration"]:
-                break
-            rows += [row] if row is not None and "reply" in row else []
-    return rows
+def read_texts(path: Path) -> tuple[list[Row], list[tuple[Row, Row]]]:
+    """The rows with a reply of the first iteration that has any; and of each prompt that was answered in two iterations, its
+    first and its newest row, those that lie farthest apart first. Of a large ledger its beginning and its end are read.
+    """
+    if not path.is_file():
+        return [], []
+    with path.open("rb") as file:
+        early = _rows_with_reply(file.read(MAX_READ))
+        file.seek(max(path.stat().st_size - MAX_READ, 0))
+        late = _rows_with_reply(file.read())
+    newest = {(row.get("split"), row.get("index")): row for row in late}
+    pairs: dict[tuple[Any, Any], tuple[Row, Row]] = {}
+    for row in early:
+        key = row.get("split"), row.get("index")
+        if key[1] is not None and key in newest and newest[key]["iteration"] > row["iteration"]:
+            pairs.setdefault(key, (row, newest[key]))
+    farthest = sorted(pairs.values(), key=lambda pair: pair[0]["iteration"] - pair[1]["iteration"])
+    return [row for row in early if row["iteration"] == early[0]["iteration"]], farthest
+
+
+def _rows_with_reply(lines: bytes) -> list[Row]:
+    rows = [_read_row(line) for line in lines.splitlines(keepends=True) if b'"reply": ' in line]
+    return [row for row in rows if row is not None and "reply" in row]
 
 
 def cut_ledger(path: Path, iteration: int) -> None:

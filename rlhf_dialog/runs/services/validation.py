@@ -17,7 +17,7 @@ from rlhf_dialog.distributed.random_states import random_states_kept, seed_every
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
-from rlhf_dialog.rewards.base import BaseReward, check_needs
+from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
@@ -52,7 +52,7 @@ class ValidationService(Service):
         self.judge: str | None = None  # the metric of the guard's judge
         if config.guard and config.guard.judge:
             judge = guards_judge(config.guard.judge)
-            check_needs(judge, prompts, " of the validation split (guard.judge)")
+            judge.check_prompts(prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"
             self.judges.user_judges = {self.judge: judge}
         self.best: Best | None = None

@@ -137,10 +137,13 @@ def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
     ]
     rows[0] |= {"reward/x_weight": 2.0, "failure/x": HOSTILE, "kl": math.nan}
     data = data_of(build_page([record(newest=rows)]))
-    assert data["newest"]["columns"] == ["iteration", "kl", "used", "prompt", "failure/x"]
-    assert data["newest"]["rows"][0] == [3, None, "no", "Hi .\nYes ?", HOSTILE]
-    assert data["newest"]["rows"][1] == [3, 0.333333, "yes", "Hi .\nYes ?", None]
+    assert data["newest"]["columns"] == ["prompt", "iteration", "kl", "used", "failure/x"]
+    assert data["newest"]["rows"][0] == ["Hi .\nYes ?", 3, None, "no", HOSTILE]
+    assert data["newest"]["rows"][1] == ["Hi .\nYes ?", 3, 0.333333, "yes", None]
     assert (len(data["newest"]["rows"]), data["num_newest"]) == (60, 200)
+    said = data_of(build_page([record(newest=[*rows[1:], *[rows[2] | {"reply": "No .", "score": 1}] * 8])]))["newest"]
+    assert said["columns"][:3] == ["prompt", "reply", "score"]
+    assert [row[1] for row in said["rows"]] == ["No ."] * 8 + [None] * 52
     both = data_of(build_page([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
     assert (both["columns"][0], [row[0] for row in both["rows"]]) == ("run", ["runs/a", "b"])
 
@@ -152,16 +155,36 @@ def with_texts(iteration: int, count: int) -> list[dict]:
     ]
 
 
-def test_a_page_begins_with_replies_of_the_first_and_the_newest_iteration():
+def top(*runs) -> dict:
+    return data_of(build_page(list(runs)))["replies"]
+
+
+def test_a_page_begins_with_two_replies_to_one_prompt():
+    pairs = list(zip(with_texts(1, 5), with_texts(9, 5), strict=True))
+    shown = top(record(pairs=pairs, first=with_texts(1, 6), newest=with_texts(9, 2)))
+    assert shown["columns"] == ["last turn", "before", "after", "score before", "score after", "iterations"]
+    assert shown["rows"][1] == ["1 ?", f"{HOSTILE}1", f"{HOSTILE}1", 0.333333, 0.333333, "1 and 9"]
+    assert [row[0] for row in shown["rows"]] == ["0 ?", "1 ?", "2 ?"]
+    both = top(record(pairs=pairs[:1]), record("b", first=with_texts(1, 1)))
+    assert [row[:2] for row in both["rows"]] == [["runs/a", "0 ?"]]
+    one = PageSample("Hi .\nAnd you ?", "No .", {"before": "Hm .", "after": "Fine ."})
+    other = PageSample("Hi .", "No .", {"before": "Hm ."})
+    evaluated = top(record(pairs=pairs, samples=[other, one]))
+    assert evaluated["rows"] == [["Hi .\nAnd you ?", "Hm .", "Fine ."]]
+    assert "evaluation" in evaluated["title"]
+
+
+def test_replies_to_different_prompts_are_said_to_be_that():
     newest = [{"iteration": 9, "score": 2.0}, *with_texts(9, 2)]
-    data = data_of(build_page([record(first=with_texts(1, 6), newest=newest)]))
+    shown = top(record(first=with_texts(1, 6), newest=newest))
+    assert "different prompts" in shown["title"]
     first = [[1, f"{i} ?", f"{HOSTILE}{i}", pytest.approx(i / 3, rel=1e-5)] for i in (0, 2, 4)]
     last = [[9, f"{i} ?", f"{HOSTILE}{i}", pytest.approx(i / 3, rel=1e-5)] for i in (0, 1)]
-    assert data["replies"] == first + last
-    both = data_of(build_page([record(first=with_texts(1, 1), newest=with_texts(1, 1)), record("b")]))["replies"]
+    assert shown["rows"] == first + last
+    both = top(record(first=with_texts(1, 1), newest=with_texts(1, 1)), record("b"))["rows"]
     assert both == [["runs/a", 1, "0 ?", f"{HOSTILE}0", 0]]
-    assert data_of(build_page([record(newest=newest[:1])]))["replies"] == []
-    (odd,) = data_of(build_page([record(first=[{"iteration": 1, "reply": "x" * 999, "prompt": None}])]))["replies"]
+    assert top(record(newest=newest[:1]))["rows"] == []
+    (odd,) = top(record(first=[{"iteration": 1, "reply": "x" * 999, "prompt": None}]))["rows"]
     assert odd == [1, "", "x" * 299 + "…", None]
     shell = TEMPLATE.read_text(encoding="utf-8")
     assert shell.index('id="first"') < shell.index('id="verdict"') < shell.index('id="charts"')

@@ -150,8 +150,6 @@ def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
 
 @pytest.mark.parametrize("use_lora", [False, True])
 def test_a_champion_beyond_the_limit_goes_back_towards_the_first_version(step_back_bot, use_lora):
-    if use_lora:
-        pytest.importorskip("peft")
     learner, moved = moved_learner(step_back_bot, max_kl=100, use_lora=use_lora, lora_r=2)
     limit = kl_of(learner) / 3
     learner, moved = moved_learner(step_back_bot, max_kl=limit / 0.95, use_lora=use_lora, lora_r=2)

@@ -273,7 +273,6 @@ def test_damaged_and_newer_states_are_refused(bot, tmp_path):
 
 
 def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
-    pytest.importorskip("peft")
     learner = learner_of(bot, use_lora=True, lora_r=2)
     before = load_file(bot.agent_folder("0001") / "model.safetensors")
     row = learner.encoder.encode_answer(["Hi ."], "Why ?")

@@ -490,7 +490,6 @@ def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
 
 @pytest.mark.ci
 def test_adapters_go_on_from_night_to_night(day, monkeypatch):
-    pytest.importorskip("peft")
     verdict(monkeypatch)
     set_keys(day, use_lora=True, lora_r=2)
     assert learn(day).promoted

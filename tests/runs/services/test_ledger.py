@@ -10,12 +10,13 @@ from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
 from rlhf_dialog.runs.services import ledger
 from rlhf_dialog.runs.services.ledger import (
     Ledger,
+    choose_texts,
     cut_ledger,
     end_of,
-    first_texts,
     keep_texts,
     markdown_table,
     newest_rows,
+    read_texts,
     rows_of,
     table_of,
 )
@@ -177,14 +178,34 @@ def test_rows_are_added_and_the_newest_are_read(tmp_path):
     assert path.read_text().count("\n") == 3
 
 
-def test_the_first_texts_are_those_of_one_iteration(tmp_path):
-    path, row = tmp_path / "ledger.jsonl", {"iteration": 2, "reply": 'a "reply": b'}
-    assert first_texts(path) == []
+def test_the_texts_are_those_of_the_first_iteration_and_of_prompts_that_came_twice(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    assert read_texts(path) == ([], [])
     path.write_text(lines_of(1))
-    assert first_texts(path) == []
-    later = [row, {"iteration": 2}, {"iteration": 2, "reply": ""}, {"iteration": 3, "reply": "c"}]
-    path.write_text(lines_of(1, 1) + "".join(json.dumps(one) + "\n" for one in later))
-    assert first_texts(path) == [row, {"iteration": 2, "reply": ""}]
+    assert read_texts(path) == ([], [])
+
+    def row(iteration, index, reply='a "reply": b'):
+        return {"iteration": iteration, "split": "train", "index": index, "reply": reply}
+
+    rows = [row(1, 4), {"iteration": 1, "index": 5}, row(1, 6, ""), row(2, 7), row(2, None), row(3, 7), row(3, None)]
+    rows += [row(4, 6, "c"), row(4, 6), row(4, 8)]
+    path.write_text(lines_of(1, 1) + "".join(json.dumps(one) + "\n" for one in rows))
+    assert read_texts(path) == ([rows[0], rows[2]], [(rows[2], rows[8]), (rows[3], rows[5])])
+    monkeypatch.setattr(ledger, "MAX_READ", len(json.dumps(rows[-1])) + len(lines_of(1, 1)) + len(json.dumps(rows[0])))
+    assert read_texts(path) == ([rows[0]], [])
+
+
+def test_a_prompt_whose_texts_are_kept_has_them_in_the_next_epoch_too():
+    prompts = [{"split": "train", "index": index} for index in range(40)]
+    first = [prompts[i] for i in choose_texts(prompts)]
+    assert (len(first), [prompts[i] for i in choose_texts(prompts)]) == (8, first)
+    part = [*first[2:5], *prompts[30:], *first[:2]]
+    assert all(one in [part[i] for i in choose_texts(part)] for one in first[:5])
+    several = [prompt for prompt in prompts[:3] for _ in range(4)]
+    chosen = choose_texts(several)
+    assert len(set(chosen)) == 8
+    assert {several[i]["index"] for i in chosen[:3]} == {0, 1, 2}
+    assert sorted(choose_texts(several[:5])) == [0, 1, 2, 3, 4]
 
 
 def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):

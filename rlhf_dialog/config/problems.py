@@ -1,0 +1,72 @@
+"""What is wrong with settings, in sentences: of pydantic's errors, the key, what was found and what is wanted."""
+
+import re
+import reprlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rlhf_dialog.config.synonyms import hint
+from rlhf_dialog.errors import UserError, nearest
+
+SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
+
+
+def listed(source: str, problems: Sequence[str]) -> UserError:
+    """The error that names the source of the settings and lists every problem."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return UserError("\n  ".join([f"{source}: {count}", *problems]))
+
+
+def sentences(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """Each error of pydantic as `key: found X, wanted Y`."""
+    return [_sentence(schema, item) for item in error.errors()]
+
+
+class _Excerpt(reprlib.Repr):
+    """`repr` of a YAML value, of bounded length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxdict = 3, 8, 8
+        self.maxstring = self.maxother = self.maxlong = 150
+
+    def repr(self, x: Any) -> str:
+        text = super().repr(x)
+        return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+_excerpt = _Excerpt()
+
+
+def _sentence(schema: type[BaseModel], item: Any) -> str:
+    """One pydantic error as `key: found X, wanted Y`."""
+    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    if item["type"] == "extra_forbidden" and SECRET.search(key):
+        return f"{key}: unknown key; set secrets in the environment (WANDB_API_KEY, HF_TOKEN), not in a configuration"
+    if item["type"] == "extra_forbidden":
+        return f"{key}: unknown key{_suggestion(schema, key)}"
+    if item["type"] == "missing":
+        meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
+        return f"{key}: missing; set it ({meaning})"
+    message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", item["msg"])
+    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}" if key else message
+
+
+def _suggestion(schema: type[BaseModel], key: str) -> str:
+    """The known key of that name at another level, else what it means in other libraries, else the nearest known key."""
+    keys = [name for name, _ in walk(schema)]
+    leaf = key.rsplit(".", 1)[-1]
+    if same := [name for name in keys if name.rsplit(".", 1)[-1] == leaf]:
+        return f"; did you mean '{same[0]}'?"
+    return hint(leaf, keys) or nearest(key, keys) or nearest(leaf, keys)
+
+
+def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of a settings class with its pydantic field, in the order of definition."""
+    for name, field in schema.model_fields.items():
+        yield prefix + name, field
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from walk(inner, f"{prefix}{name}.")

@@ -1,0 +1,115 @@
+"""A reward that is a function from Python: of dialogues, or with the parameters of TRL's reward functions."""
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf_dialog.data.dialogue import POLICY, Dialogue, Turn
+from rlhf_dialog.data.sources.rows import REPLY_KEYS
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.base import BaseReward
+
+logger = logging.getLogger(__name__)
+TRL = ("prompts", "completions")
+OURS = ("split", "index", "dialogue", "group", "unanswered")  # of `Dialogue.meta`, which are no columns of the data
+FIELDS = {**dict.fromkeys(REPLY_KEYS, "reference"), "references": "references", "act": "act"}  # column -> of `Dialogue`
+
+
+class FunctionReward(BaseReward):
+    """`function(dialogues)`, or `function(prompts, completions, **columns)` as in TRL; the names of its parameters tell which.
+
+    In TRL's form, `prompts` and `completions` hold messages where the data says who speaks, else texts (with a line for each
+    turn), and every column of the data is a list. `columns` are those of `env.args`, whose names in the data the function uses.
+    Raises UserError for a function with other parameters.
+    """
+
+    def __init__(self, function: Callable[..., Any], columns: Mapping[str, str] | None = None):
+        if not callable(function) or isinstance(function, type | BaseReward):
+            wanted = "wanted a function; register a class, and name it in reward_class"
+            raise UserError(f"reward: found {function!r:.80}, {wanted}")
+        self.function, self.function_name = function, function_name(function)
+        parameters = inspect.signature(function).parameters.values()
+        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.is_trl = any(p.name in TRL for p in named) or (self.takes_all and not named)
+        self.wanted = [p.name for p in named if p.name not in TRL]
+        self.required = [p.name for p in named if p.default is p.empty and p.name not in TRL]
+        self.fields = FIELDS | {name: kind for kind, name in (columns or {}).items() if kind in FIELDS.values()}
+        if not self.is_trl and (len(self.required) > 1 or not parameters):
+            wanted = "wanted f(dialogues), or as in TRL f(prompts, completions, **columns)"
+            raise UserError(f"reward: found {self.function_name}{inspect.signature(function)}, {wanted}")
+
+    @property
+    def name(self) -> str:
+        return self.function_name
+
+    @property
+    def fingerprint(self) -> str:
+        """The function's name and a hash of its source; a warning says where that cannot be read."""
+        try:
+            source = inspect.getsource(self.function)
+        except (OSError, TypeError):
+            text = "reward %s: its source cannot be read, so a resume does not notice when it has changed"
+            logger.warning(text, self.name)
+            return self.name
+        return f"{self.name}, source {hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+    def __call__(self, dialogues: list[Dialogue]) -> Any:
+        """What the function returns. Of TRL's columns, those without a value that nobody asks for are left out."""
+        if not self.is_trl:
+            return self.function(dialogues)
+        pairs = [_as_trl(dialogue) for dialogue in dialogues]
+        known = _columns(dialogues)
+        cells = {
+            name: [self._cell(dialogue, name) for dialogue in dialogues]
+            for name in (dict.fromkeys([*known, *self.fields]) if self.takes_all else self.wanted)
+        }
+        columns = {
+            name: values
+            for name, values in cells.items()
+            if name in self.required or name in known or any(value is not None for value in values)
+        }
+        given = {"prompts": [prompt for prompt, _ in pairs], "completions": [reply for _, reply in pairs]} | columns
+        names = inspect.signature(self.function).parameters
+        return self.function(**given if self.takes_all else {name: given[name] for name in names if name in given})
+
+    def check_prompts(self, prompts: list[Dialogue], where: str = "") -> None:
+        """Raises UserError where the function has a parameter that is no column of the data."""
+        for name in self.required if self.is_trl else ():
+            if all(self._cell(prompt, name) is None for prompt in prompts):
+                columns = ", ".join(_columns(prompts)) or "none besides the prompt"
+                what = f"its parameter '{name}' is no column of the {len(prompts)} prompts{where}"
+                raise UserError(f"reward {self.name}: {what}; the columns are: {columns}")
+
+    def _cell(self, dialogue: Dialogue, name: str) -> Any:
+        if name in dialogue.meta or name not in self.fields:
+            return dialogue.meta.get(name)
+        return getattr(dialogue, self.fields[name]) or None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function in logs and tables; of an object that can be called, that of its class."""
+    return getattr(function, "__name__", type(function).__name__).strip("<>")
+
+
+def _columns(dialogues: Sequence[Dialogue]) -> list[str]:
+    return list(dict.fromkeys(name for dialogue in dialogues for name in dialogue.meta if name not in OURS))
+
+
+def _as_trl(dialogue: Dialogue) -> tuple[Any, Any]:
+    """The prompt, and what followed it, as TRL passes them to a reward function."""
+    if dialogue.roles is None:
+        return "\n".join(dialogue.prompt_turns), "\n".join(turn.text for turn in dialogue.turns)
+    system = [] if dialogue.system is None else [("system", dialogue.system)]
+    prompt = [*system, *zip(dialogue.roles, dialogue.prompt_turns, strict=True)]
+    return [_message(*pair) for pair in prompt], [_message(_role(turn), turn.text) for turn in dialogue.turns]
+
+
+def _message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def _role(turn: Turn) -> str:
+    return "assistant" if turn.speaker == POLICY else "user"
