@@ -70,10 +70,11 @@ def recent_gain(rows: Sequence[Row], num_responses_per_prompt: int = 1) -> Gain 
 
 def _weighted_mean(rows: Sequence[tuple[Row, int]], name: str, group_size: int) -> tuple[float, float, int] | None:
     """Mean, standard error and degrees of freedom of a metric over rows with these numbers of replies; None if one is unknown."""
-    numbers = [(row.get(name), row.get(f"{name}_se"), replies) for row, replies in rows]
-    if any(x is None or not math.isfinite(x) for mean, error, _ in numbers for x in (mean, error)):
+    means, errors = ([row.get(key, math.nan) for row, _ in rows] for key in (name, f"{name}_se"))
+    if any(x is None or not math.isfinite(x) for x in (*means, *errors)):
         return None
-    total = sum(replies for *_, replies in numbers)
-    mean = sum(mean * replies for mean, _, replies in numbers) / total
-    error = math.sqrt(sum((error * replies) ** 2 for _, error, replies in numbers)) / total
-    return mean, error, max(sum(replies // group_size - 1 for *_, replies in numbers), 1)
+    counts = [replies for _, replies in rows]
+    total = sum(counts)
+    mean = math.fsum(mean * replies for mean, replies in zip(means, counts, strict=True)) / total
+    error = math.hypot(*(error * replies for error, replies in zip(errors, counts, strict=True))) / total
+    return mean, error, max(sum(replies // group_size - 1 for replies in counts), 1)

@@ -155,8 +155,8 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
 def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
     score = next((name for name in ("objective/score", "reward") if finite_values(rows, name)), "objective/score")
     group_size = config.get("num_responses_per_prompt")
-    is_number = isinstance(group_size, int) and group_size > 0  # a found folder's may be anything
-    gain = recent_gain(rows, group_size if is_number else 1) if "objective/gain" in rows[-1] else None
+    group_size = group_size if isinstance(group_size, int) and group_size > 0 else 1  # a found folder's may be anything
+    gain = recent_gain(rows, group_size) if "objective/gain" in rows[-1] else None
     yield _gain(gain, len(rows)) if gain else _reward(finite_values(rows, score))
     names = (f"eval/{config.get('eval_metric', 'score')}", "eval/score", "eval/reward")
     validation = next((name for name in names if finite_values(rows, name)), None)
