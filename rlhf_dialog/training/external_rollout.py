@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,8 @@ def external_rollout(
             columns = predict_columns(models, speaker, episodes, keep_features)
     with clock.measure("reward"):
         totals = _read_scores(external.scores)
-    return new_rollout(episodes, columns, Scores(totals, parts={}), torch.tensor(totals), clock)
+    rollout = new_rollout(episodes, columns, Scores(totals, parts={}), torch.tensor(totals), clock)
+    return replace(rollout, is_sampled=False)
 
 
 def _check_counts(external: ExternalEpisodes, speaker: Responder, group_size: int) -> None:

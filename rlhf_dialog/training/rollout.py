@@ -55,6 +55,7 @@ class Rollout:
     ref_support_mass: Tensor | None = None  # (B, T), only for a filtered rollout
     ref_features: Tensor | None = None  # (B, T, .), for the reference's logits; only under `kl_in: loss`
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
+    is_sampled: bool = True  # by the policy; false for the caller's responses
     whole: "Rollout | None" = None  # with the dropped episodes, if there are any; without support and features
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened

@@ -34,6 +34,7 @@ from rlhf_dialog.training.checks import check_start, watch_kl, watch_support
 from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
 from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
+from rlhf_dialog.training.gain import gain_metrics
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.rollout import Collector, Rollout
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
@@ -238,6 +239,7 @@ class PPOTrainer:
             **losses,
             **iteration_metrics.times(rollout.clock, num_generated),
             **iteration_metrics.rollout_metrics(rollout, self.world),
+            **gain_metrics(rollout, self.config.num_responses_per_prompt, self.world),
         }
         watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:

@@ -200,7 +200,9 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     same_keys = [
         name
         for name in expected
-        if not name.startswith("time") and name not in ("FPS", "episodes", "response/unscored")
+        if not name.startswith("time")
+        and name not in ("FPS", "episodes", "response/unscored", "objective/score_se")
+        and "gain" not in name  # unknown with dropped episodes
     ]
     for name in same_keys:
         assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.evaluation.gain import Gain, recent_gain
 from rlhf_dialog.evaluation.intervals import Interval, mean_statistic, unpaired_difference
 
 MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
@@ -62,6 +63,8 @@ class Limit:
 
 RISING, FALLING, UNCLEAR = "the interval of its change lies above 0", "it lies below 0", "it contains 0"
 JUDGED = "eval/judge_"  # begins the metrics of a judge that the reward does not contain
+LOSS = Sign("the policy loses", "`objective/gain`", RISING.replace("its change", "the gain"), FALLING)
+NO_GAIN = Sign("no gain yet", "`objective/gain`", LOSS.healthy, UNCLEAR)
 FALLS = Sign("reward falls", "`objective/score`", RISING, FALLING)
 FLAT = Sign("reward does not rise", "`objective/score`", RISING, UNCLEAR)
 AGAINST = Sign("validation falls", "`eval/score`", RISING, FALLING)
@@ -83,6 +86,9 @@ LIMITS = (
     Limit("the critic explains little", "ppo/explained_variance", "level", "below", 0.1),
 )
 ADVICE = {  # what to do when a sign is sick
+    "the policy loses": "lower `lr`, and look at clip fraction and KL below",
+    "no gain yet": "let it run on; if the KL stays near 0, raise `lr` or lower `kl_coef`; if it does not, see whether the reward "
+    "differs between replies to one prompt",
     "reward falls": "lower `lr`, and look at clip fraction and KL below",
     "reward does not rise": "run more iterations or larger rollouts; if that changes nothing, raise `lr`, and see whether the "
     "reward differs between replies to one prompt",
@@ -126,7 +132,7 @@ class Finding:
 
 def table() -> list[list[str]]:
     """The rows of all rules: sign, metric, healthy, sick, what to do."""
-    signs: list[Sign | Limit] = [FALLS, FLAT, AGAINST, NOT_WITH, JUDGE, *LIMITS]
+    signs: list[Sign | Limit] = [LOSS, NO_GAIN, FALLS, FLAT, AGAINST, NOT_WITH, JUDGE, *LIMITS]
     return [[one.name, one.metric.strip("`"), one.healthy, one.sick, ADVICE[one.name]] for one in signs]
 
 
@@ -148,7 +154,10 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
 
 def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
     score = next((name for name in ("objective/score", "reward") if finite_values(rows, name)), "objective/score")
-    yield _reward(finite_values(rows, score))
+    group_size = config.get("num_responses_per_prompt")
+    group_size = group_size if isinstance(group_size, int) and group_size > 0 else 1  # a found folder's may be anything
+    gain = recent_gain(rows, group_size) if "objective/gain" in rows[-1] else None
+    yield _gain(gain, len(rows)) if gain else _reward(finite_values(rows, score))
     names = (f"eval/{config.get('eval_metric', 'score')}", "eval/score", "eval/reward")
     validation = next((name for name in names if finite_values(rows, name)), None)
     if validation:
@@ -206,6 +215,21 @@ def _reward(values: Sequence[float]) -> Finding:
     if _direction(change) < 0:
         return Finding(FALLS.name, "sick", f"The reward falls: {sentence}; {ADVICE[FALLS.name]}.")
     return Finding(FLAT.name, "sick", f"The reward does not rise: {sentence}; {ADVICE[FLAT.name]}.")
+
+
+def _gain(gain: Gain, num_iterations: int) -> Finding:
+    """What the newest iterations have gained over the reference or, where that is unknown, over the first iteration."""
+    sentence = f"{gain} over {gain.over}, in the newest {gain.num_replies:,} replies"
+    loss, no_gain = (LOSS, NO_GAIN) if gain.over == "the reference" else (FALLS, FLAT)
+    if gain.low > 0:
+        return Finding("reward", "healthy", f"The reward is higher: {sentence}.")
+    if gain.high < 0:
+        return Finding(loss.name, "sick", f"The reward is lower: {sentence}; {ADVICE[loss.name]}.")
+    more = gain.missing_replies
+    needed = f"; about {more:,} more replies would show a gain of this size" if more else ""
+    if num_iterations < MIN_ITERATIONS:
+        return Finding("reward", "open", f"No gain can be seen yet: {sentence}{needed}.")
+    return Finding(no_gain.name, "sick", f"No gain can be seen yet: {sentence}{needed}; {ADVICE[no_gain.name]}.")
 
 
 def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:

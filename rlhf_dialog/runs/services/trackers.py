@@ -20,6 +20,8 @@ from rich.text import Text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, check_installed
+from rlhf_dialog.evaluation.gain import NUM_ITERATIONS, recent_gain
+from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
@@ -28,6 +30,10 @@ from rlhf_dialog.terminal import Console, TimeLeft, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
+RECENT = {  # what a gain is over -> its metric and the words of the console
+    "the reference": ("objective/recent_gain", "gain"),
+    "iteration 1": ("objective/recent_change", "since iteration 1"),
+}
 NUM_SHOWN = 8  # metrics in the console line of an evaluation
 SHOWN_LETTERS = 100  # of a turn or reply in the console
 LONG = 10.0  # seconds after which an iteration says where it is
@@ -205,7 +211,11 @@ class ConsoleTracker(LiveLine):
 
     def _show_iteration(self, step: int, metrics: Metrics) -> None:
         reward, kl, speed = (metrics[name] for name in ("objective/score", "objective/kl", "FPS"))
-        text = f"iteration {step}  reward {reward:.3f}  KL {kl:z.3f}  FPS {speed:.0f}"
+        gain = ""
+        for name, words in RECENT.values():
+            if name in metrics:
+                gain = f"  {words} {metrics[name]:+.3f} ± {metrics[f'{name}_half']:.3f}"
+        text = f"iteration {step}  reward {reward:.3f}{gain}  KL {kl:z.3f}  FPS {speed:.0f}"
         if self.live:
             self.text = text
         else:
@@ -252,6 +262,8 @@ class Trackers(OptionalOutputs):
         """`done`: iterations that the run goes on after. `wandb` is open already. `console`: in place of `ConsoleTracker`."""
         super().__init__()
         self.log_interval = config.log_interval
+        self.num_responses_per_prompt = getattr(config, "num_responses_per_prompt", 1)  # a policy of acts has none
+        self.rows = read_metrics(folder / "metrics.jsonl") if done else []
         self.jsonl = JsonlTracker(folder / "metrics.jsonl")
         self.add("the console", console or (lambda: ConsoleTracker(config)))  # type: ignore[arg-type]
         if wandb:
@@ -266,6 +278,11 @@ class Trackers(OptionalOutputs):
         Raises UserError as `JsonlTracker.log` does.
         """
         self.jsonl.log(step, metrics)
+        self.rows.append(metrics)
+        del self.rows[1 : -NUM_ITERATIONS - 1]  # the first, the last 10, and the one before them
+        if "objective/gain" in metrics and (gain := recent_gain(self.rows, self.num_responses_per_prompt)):
+            name, _ = RECENT[gain.over]
+            metrics = metrics | {name: gain.mean, f"{name}_half": gain.half}
         if step % self.log_interval:
             metrics = {name: value for name, value in metrics.items() if name.startswith(("eval/", "time/eval"))}
         for name in tuple(self.others) if metrics else ():

@@ -187,3 +187,37 @@ def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, 
         if state == "sick"
         else "The curve is right: the reward rises, and all other signs are healthy; nothing to do."
     )
+
+
+def gain_rows(gains, error, **keys):
+    first = {"iteration": 1, "episodes": 100, "objective/gain": 0.0, "objective/gain_se": 0.0, "objective/score": 0.5}
+    return [
+        first
+        | {"iteration": i + 1, "episodes": 100 * (i + 1), "objective/gain": gain, "objective/gain_se": error, **keys}
+        for i, gain in enumerate([0.0, *gains])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gain", "iterations", "sign", "state", "words"),
+    [
+        (0.05, 12, "reward", "healthy", "+0.05 ["),
+        (-0.05, 12, "the policy loses", "sick", "-0.05 ["),
+        (0.01, 12, "no gain yet", "sick", "more replies"),
+        (0.01, 5, "reward", "open", "more replies"),
+        (0.05, 5, "reward", "healthy", "500 replies"),
+    ],
+)
+def test_the_gain_over_the_reference_decides_where_it_is_known(gain, iterations, sign, state, words):
+    _, (finding, *_) = verdict(gain_rows([gain] * iterations, 0.03), {"num_responses_per_prompt": 4})
+    assert (finding.sign, finding.state) == (sign, state)
+    assert words in finding.sentence
+    assert "the reference" in finding.sentence
+
+
+def test_without_the_gain_the_first_iteration_is_what_the_score_is_compared_with():
+    rows = gain_rows([None] * 12, None, **{"objective/score_se": 0.01})
+    rows = [row | {"objective/score": 0.5 + 0.1 * (row["iteration"] > 1)} for row in rows]
+    finding = verdict(rows, {"num_responses_per_prompt": "many"})[1][0]
+    assert finding.state == "healthy"
+    assert "iteration 1" in finding.sentence

@@ -18,7 +18,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.agent import PPOAgent
-from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
 from rlhf_dialog.runs.services.base import PPORun
 from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
@@ -461,6 +461,7 @@ def test_a_pipe_that_nobody_reads_costs_one_warning(tmp_path, live):
 def test_tensorboard_shows_a_redone_iteration_once(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for done, iterations in ((0, range(1, 7)), (4, range(5, 10)), (8, range(9, 13))):
+        cut_metrics(tmp_path / "metrics.jsonl", done)
         trackers = Trackers(config(use_tensorboard=True), tmp_path, done)
         for iteration in iterations:
             trackers.log(iteration, {**METRICS, "iteration": iteration, "objective/score": iteration + done / 100})
@@ -511,3 +512,32 @@ def test_the_home_folder_in_run_dir(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert PPOAgent(settings(experiment_name="x", run_dir="~/runs")).run_folder == tmp_path / "runs" / "x"
     assert PPOAgent(settings(experiment_name="~", run_dir="runs")).run_folder.parts == ("runs", "~")
+
+
+def gain_of(iteration):
+    gain = {"objective/gain": iteration / 100, "objective/gain_se": 0.01, "objective/score_se": 0.1}
+    return METRICS | gain | {"iteration": iteration, "episodes": 64 * iteration}
+
+
+def test_the_console_shows_the_gain_of_ten_iterations_also_after_a_resume(tmp_path, capsys):
+    shown = {}
+    for parts in ([(0, range(1, 15))], [(0, range(1, 9)), (8, range(9, 15))]):
+        folder = tmp_path / str(len(parts))
+        folder.mkdir()
+        for done, iterations in parts:
+            trackers = Trackers(config(), folder, done)
+            for iteration in iterations:
+                trackers.log(iteration, gain_of(iteration))
+            trackers.close()
+        shown[len(parts)] = capsys.readouterr().out.splitlines()
+    assert shown[1] == shown[2]
+    assert "gain" not in shown[1][0]
+    assert "gain +0.095" in shown[1][-1]  # iterations 5 to 14
+
+
+def test_the_console_says_when_it_is_the_first_iteration_that_a_score_is_compared_with(tmp_path, capsys):
+    trackers = Trackers(config(), tmp_path)
+    for iteration in (1, 2):
+        trackers.log(iteration, gain_of(iteration) | {"objective/gain": math.nan, "objective/score": iteration / 4})
+    trackers.close()
+    assert "since iteration 1 +0.250" in capsys.readouterr().out
