@@ -5,10 +5,10 @@ A frozen matrix keeps its copy; a trained one has it inside `keep_copy`, where n
 K positions, H hidden width, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rlhf_dialog.models.cpu_linear import OneDNNLinear
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,11 +38,30 @@ def has_copy(head: nn.Module, dtype: torch.dtype) -> bool:
 
     Parts of ZeRO 3 or FSDP2, which they gather in the module's own forward, are left to autocast.
     """
-    if type(head) not in (nn.Linear, OneDNNLinear):
+    if type(head) not in (nn.Linear, OneDNNLinear) or is_part(head):
         return False
-    weight: Any = head.weight
-    is_part = hasattr(weight, "ds_id") or hasattr(weight, "device_mesh")
-    return not is_part and weight.dtype not in (dtype, torch.float64)
+    return head.weight.dtype not in (dtype, torch.float64)
+
+
+def is_part(module: nn.Module) -> bool:
+    """Whether this process holds a part of the module's weights, which ZeRO 3 or FSDP2 gathers when the module is called."""
+    return any(hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in module.parameters())
+
+
+def in_one_call(module: nn.Module, compute: Callable[[Tensor], T], x: Tensor) -> T:
+    """`compute(x)` as the forward of one call of the module, in which it can use the module's own `forward` any number of times.
+
+    The weights are gathered once for the call, and once more in the backward pass, by hooks in which every process waits for the
+    others. The number of products may then differ from process to process.
+    """
+    before = vars(module).get("forward")
+    module.forward = compute  # type: ignore[method-assign]
+    try:
+        return module(x)  # type: ignore[no-any-return]
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before  # type: ignore[method-assign]
 
 
 def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
+from rlhf_dialog.models.head import get_copy, has_copy, in_one_call, is_part, keep_copy, multiply
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
@@ -130,8 +130,14 @@ class Policy(nn.Module):
                 kl = kl_divergence(logits, ref_head(ref_features), temperature, support)
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
-        size, targets, support = self.positions_at_once, packed.targets, packed.support
-        logprobs, entropy, kl = in_chunks(part, size, features, targets, support, ref_features)
+        def parts(features: Tensor) -> Any:
+            size = self.positions_at_once
+            return in_chunks(part, size, features, packed.targets, packed.support, ref_features)
+
+        for policy in (self, other):
+            if policy is not None:
+                parts = policy.with_gathered_head(parts)
+        logprobs, entropy, kl = parts(features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(
@@ -186,11 +192,18 @@ class Policy(nn.Module):
         if self.use_amp and has_copy(head, self.amp_dtype):
             return functools.partial(multiply, head, get_copy(head, self.amp_dtype))
 
+        forward = head.forward if is_part(head) else head  # see `with_gathered_head`
+
         def call(features: Tensor) -> Tensor:
             with self.autocast(features):
-                return head(features)  # type: ignore[no-any-return]
+                return forward(features)  # type: ignore[no-any-return]
 
         return call
+
+    def with_gathered_head(self, compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
+        """`compute`, which multiplies by a `head()` made before; the weights of a partitioned one are whole in it."""
+        head: Any = self.lm.get_output_embeddings()
+        return functools.partial(in_one_call, head, compute) if self.has_plain_head and is_part(head) else compute
 
     def keep_head(self) -> AbstractContextManager[None]:
         """Inside this context, in which nothing may change the weights, a head is converted to 16 bits once, at its first use."""
