@@ -22,18 +22,12 @@ from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
 T = TypeVar("T")
-LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
-MOST_LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, on a GPU that has room
-ROOM_FOR_LOGITS = 8  # how many times the bytes of the logits have to be free: several tensors are as large
-
-
-def logits_at_once(device: torch.device) -> int:
-    """How many logits are computed at once on a device: on a GPU a power of two, by its free memory."""
-    if device.type != "cuda":
-        return LOGITS_AT_ONCE
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    fitting = (torch.cuda.mem_get_info(device)[0] + unused) // (4 * ROOM_FOR_LOGITS)
-    return min(MOST_LOGITS_AT_ONCE, max(LOGITS_AT_ONCE, 1 << max(fitting.bit_length() - 1, 0)))
+# More logits are computed in chunks, and again in the backward pass. The size decides how sums are rounded: it never depends on
+# the memory that is free, so that a run can resume on another day.
+LOGITS_AT_ONCE = 2**24  # 64 MiB in float32
+LOGITS_AT_ONCE_ON_GPU = (
+    2**26
+)  # 256 MiB: a chunk reads the whole output embedding, which takes as long as a few hundred rows
 
 
 def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
@@ -230,7 +224,8 @@ class Policy(nn.Module):
 
     @property
     def positions_at_once(self) -> int:
-        return max(1, logits_at_once(self.lm.device) // self.lm.config.get_text_config().vocab_size)
+        size = LOGITS_AT_ONCE if self.lm.device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
+        return max(1, size // self.lm.config.get_text_config().vocab_size)
 
 
 class DisabledAdapter(Policy):

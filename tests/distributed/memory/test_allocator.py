@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed, seen from outside: by the kernel's count of page faults; and CUDA's segments."""
+"""Freed memory of the C library, seen in the kernel's count of page faults; the variable by which CUDA's segments grow."""
 
 import os
 import sys
