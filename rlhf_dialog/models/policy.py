@@ -196,8 +196,8 @@ class Policy(nn.Module):
 
     def with_gathered_head(self, compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
         """`compute`, which multiplies by a `head()` made before; the weights of a partitioned one are whole in it."""
-        head: Any = self.lm.get_output_embeddings()
-        return functools.partial(in_one_call, head, compute) if self.has_plain_head and is_part(head) else compute
+        head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
+        return compute if head is None or not is_part(head) else functools.partial(in_one_call, head, compute)
 
     def keep_head(self) -> AbstractContextManager[None]:
         """Inside this context, in which nothing may change the weights, a head is converted to 16 bits once, at its first use."""
