@@ -309,7 +309,8 @@ class GuardConfig(Settings):
         "warn",
         description="what follows when the reward rises and the judge falls over three validations, both by more than chance "
         "explains in 1 of 20 runs of 20 validations (about 2.8 standard errors). warn: a warning; raise_kl: twice the KL "
-        "coefficient, and half its target; stop: the end of the run, with exit code 3; the newest checkpoint from before these validations is kept",
+        "coefficient, and half its target; stop: the end of the run, with exit code 3; the newest checkpoint from before these "
+        "validations is kept",
     )
     judge: ClassConfig | None = Field(
         None, description="a registered reward outside of reward_class: {id, args}; null: warn about other signs only"

@@ -6,7 +6,8 @@ first, gives their rewards to the token before, and computes what the papers say
 2402.03300; RLOO, 2402.14740; REINFORCE++, 2501.03262). The penalties to go of a group are compared token by token.
 
 Seen to fail with: the reward of a hole dropped, or forgotten within the hole; gamma counted in holes; a turn that begins with its
-second token, or whose value is the sum of its tokens'; penalties in holes, or compared column by column; the score on the last column, not on the last token.
+second token, or whose value is the sum of its tokens'; penalties in holes, or compared column by column; the score on the last
+column, not on the last token.
 """
 
 import math
