@@ -25,9 +25,7 @@ T = TypeVar("T")
 # More logits are computed in chunks, and again in the backward pass. The size decides how sums are rounded: it never depends on
 # the memory that is free, so that a run can resume on another day.
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32
-LOGITS_AT_ONCE_ON_GPU = (
-    2**26
-)  # 256 MiB: a chunk reads the whole output embedding, which takes as long as a few hundred rows
+LOGITS_AT_ONCE_ON_GPU = 2**26  # 256 MiB; for smaller chunks most of the time would go into reading the output embedding
 
 
 def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
