@@ -34,7 +34,11 @@ class RunKeys(AsksPrecision, Settings):
     )
     max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
     total_episodes: int | None = Field(None, ge=1, description="number of responses, instead of total_time_steps")
-    save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
+    save_interval: PartSize = Field(
+        "auto",
+        description="iterations between checkpoints. auto: 5, but not before 20 times the seconds that the last one took have "
+        "passed",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
@@ -307,9 +311,10 @@ class GuardConfig(Settings):
 
     action: Literal["warn", "raise_kl", "stop"] = Field(
         "warn",
-        description="what follows when the reward rises and the judge falls over three validations, both by more than two "
-        "standard errors. warn: a warning; raise_kl: twice the KL coefficient, and half its target; stop: the end of the run, "
-        "with exit code 3; the newest checkpoint from before these validations is kept",
+        description="what follows when the reward rises and the judge falls over three validations, both by more than chance "
+        "explains in 1 of 20 runs of 20 validations (about 2.8 standard errors). warn: a warning; raise_kl: twice the KL "
+        "coefficient, and half its target; stop: the end of the run, with exit code 3; the newest checkpoint from before these "
+        "validations is kept",
     )
     judge: ClassConfig | None = Field(
         None, description="a registered reward outside of reward_class: {id, args}; null: warn about other signs only"

@@ -40,7 +40,7 @@ def shard(module: nn.Module, world: World, settings: FsdpSettings) -> None:
     mesh = init_device_mesh(world.device.type, (world.size,))
     away = settings.cpu_offload and world.device.type != "cpu"
     offload = CPUOffloadPolicy() if away else OffloadPolicy()
-    for layer in units(module, settings):
+    for layer in reversed(units(module, settings)):  # what is inside of another comes first
         fully_shard(layer, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, offload_policy=offload)
     fully_shard(module, mesh=mesh, offload_policy=offload)
     fully_shard.state(module)._lazy_init()  # type: ignore[attr-defined]  # else a layer that is called first is a root

@@ -11,6 +11,7 @@ from rlhf_dialog.terminal import log_once
 
 def choose_device(asked: str, key: str = "device: ") -> str:
     """The device for `auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError, with the `key` that asks, for one that is not there."""
+    leave_out_cudnn_attention()
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked.startswith("cuda") and int(asked[5:] or 0) >= num_gpus:
         there = f"{num_gpus or 'no'} CUDA device{'s' if num_gpus > 1 else ''}"
@@ -23,11 +24,20 @@ def choose_device(asked: str, key: str = "device: ") -> str:
 
 def pick_device(config: Config) -> torch.device:
     """The device that `device` and `disable_cuda` choose for a run. Raises UserError when CUDA is not there but asked for."""
+    leave_out_cudnn_attention()
     available = torch.cuda.is_available() and not config.disable_cuda
     if config.device == "cuda" and not available:
         why = "disable_cuda: true hides them" if config.disable_cuda else "torch finds no CUDA device here"
         raise UserError(f"device: cuda, but {why}; use device: auto or device: cpu")
     return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+
+
+def leave_out_cudnn_attention() -> None:
+    """Let torch choose its other kernels of attention: cuDNN's makes a plan for each shape, and decoding has a new one per token.
+
+    torch 2.11 and newer prefer it on an H100 and later GPUs.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def take_gpu(local_rank: int = -1) -> torch.device:

@@ -5,18 +5,21 @@ A frozen matrix keeps its copy; a trained one has it inside `keep_copy`, where n
 K positions, H hidden width, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from rlhf_dialog.models.cpu_linear import OneDNNLinear
+
+T = TypeVar("T")
+TILE = 64  # of rows: a 16-bit product with another number of columns, as with GPT-2's 50,257 tokens, is several times slower
 
 
 @dataclass
@@ -32,19 +35,44 @@ _kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 
 
 def has_copy(head: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether autocast to `dtype` would convert the matrix of the head, and all of it is here.
+    """Whether autocast to `dtype` would convert the matrix of the head, or it lacks rows, and all of it is here.
 
     Parts of ZeRO 3 or FSDP2, which they gather in the module's own forward, are left to autocast.
     """
-    if type(head) not in (nn.Linear, OneDNNLinear):
+    if type(head) not in (nn.Linear, OneDNNLinear) or is_part(head):
         return False
     weight: Any = head.weight
-    is_part = hasattr(weight, "ds_id") or hasattr(weight, "device_mesh")
-    return not is_part and weight.dtype not in (dtype, torch.float64)
+    return weight.dtype != torch.float64 and (weight.dtype != dtype or lacking_rows(weight) > 0)
+
+
+def lacking_rows(weight: Tensor) -> int:
+    """How many rows a matrix on a GPU lacks to a multiple of TILE."""
+    return -len(weight) % TILE if weight.is_cuda else 0
+
+
+def is_part(module: nn.Module) -> bool:
+    """Whether this process holds a part of the module's weights, which ZeRO 3 or FSDP2 gathers when the module is called."""
+    return any(hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in module.parameters())
+
+
+def in_one_call(module: nn.Module, compute: Callable[[Tensor], T], x: Tensor) -> T:
+    """`compute(x)` as the forward of one call of the module, in which it can use the module's own `forward` any number of times.
+
+    The weights are gathered once for the call, and once more in the backward pass, by hooks in which every process waits for the
+    others. The number of products may then differ from process to process.
+    """
+    before = vars(module).get("forward")
+    module.forward = compute  # type: ignore[method-assign]
+    try:
+        return module(x)  # type: ignore[no-any-return]
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before  # type: ignore[method-assign]
 
 
 def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:
-    """The matrix (V, H) of the head in `dtype`, without a gradient."""
+    """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE."""
     weight: Any = head.weight
     kept = _kept.setdefault(head, Kept())
     state = (id(weight), weight._version, weight.data_ptr(), weight.device, dtype)
@@ -52,6 +80,8 @@ def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:
     if stays and kept.copy is not None and kept.state == state:
         return kept.copy
     copy: Tensor = weight.detach().to(dtype)
+    if lacking := lacking_rows(copy):
+        copy = pad(copy, (0, 0, 0, lacking))
     if stays:
         kept.state, kept.copy = state, copy
     return copy
@@ -78,19 +108,22 @@ def _drop_trained(head: Any, kept: Kept) -> None:
 def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:
     """The logits (K, V) of x (K, H) by the copy; the gradient reaches the weight itself."""
     x = x.to(copy.dtype)
-    bias = None if head.bias is None else head.bias.to(copy.dtype)
+    size = len(head.weight)
+    bias = None if head.bias is None else pad(head.bias.to(copy.dtype), (0, len(copy) - size))
     if torch.is_grad_enabled() and head.weight.requires_grad:
-        return Product.apply(x, copy, bias, head.weight)  # type: ignore[no-any-return]
-    return linear(x, copy, bias)
+        logits = Product.apply(x, copy, bias, head.weight)
+    else:
+        logits = linear(x, copy, bias)
+    return logits if len(copy) == size else logits[:, :size]
 
 
 class Product(torch.autograd.Function):
-    """`x @ copy.T + bias`, whose gradient of the copy is that of `weight`, in the type of the weight."""
+    """`x @ copy.T + bias`, whose gradient of the copy is that of `weight` (fewer rows on a GPU), in the type of the weight."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, copy)
-        ctx.dtype = weight.dtype
+        ctx.dtype, ctx.rows = weight.dtype, len(weight)
         return linear(x, copy, bias)
 
     @staticmethod
@@ -99,7 +132,7 @@ class Product(torch.autograd.Function):
         x, copy = ctx.saved_tensors
         to_x = gradient @ copy if ctx.needs_input_grad[0] else None
         to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
-        return to_x, None, to_bias, multiply_wide(gradient.t(), x, ctx.dtype)
+        return to_x, None, to_bias, multiply_wide(gradient.t(), x, ctx.dtype)[: ctx.rows]
 
 
 def multiply_wide(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

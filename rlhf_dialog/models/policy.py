@@ -15,25 +15,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
+from rlhf_dialog.models.head import get_copy, has_copy, in_one_call, is_part, keep_copy, multiply
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
 T = TypeVar("T")
-LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
-MOST_LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, on a GPU that has room
-ROOM_FOR_LOGITS = 8  # how many times the bytes of the logits have to be free: several tensors are as large
-
-
-def logits_at_once(device: torch.device) -> int:
-    """How many logits are computed at once on a device: on a GPU a power of two, by its free memory."""
-    if device.type != "cuda":
-        return LOGITS_AT_ONCE
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    fitting = (torch.cuda.mem_get_info(device)[0] + unused) // (4 * ROOM_FOR_LOGITS)
-    return min(MOST_LOGITS_AT_ONCE, max(LOGITS_AT_ONCE, 1 << max(fitting.bit_length() - 1, 0)))
+# More logits are computed in chunks, and again in the backward pass. The size decides how sums are rounded: it never depends on
+# the memory that is free, so that a run can resume on another day.
+LOGITS_AT_ONCE = 2**24  # 64 MiB in float32
+LOGITS_AT_ONCE_ON_GPU = 2**26  # 256 MiB; for smaller chunks most of the time would go into reading the output embedding
 
 
 def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
@@ -130,8 +122,14 @@ class Policy(nn.Module):
                 kl = kl_divergence(logits, ref_head(ref_features), temperature, support)
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
-        size, targets, support = self.positions_at_once, packed.targets, packed.support
-        logprobs, entropy, kl = in_chunks(part, size, features, targets, support, ref_features)
+        def parts(features: Tensor) -> Any:
+            size = self.positions_at_once
+            return in_chunks(part, size, features, packed.targets, packed.support, ref_features)
+
+        for policy in (self, other):
+            if policy is not None:
+                parts = policy.with_gathered_head(parts)
+        logprobs, entropy, kl = parts(features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(
@@ -186,11 +184,18 @@ class Policy(nn.Module):
         if self.use_amp and has_copy(head, self.amp_dtype):
             return functools.partial(multiply, head, get_copy(head, self.amp_dtype))
 
+        forward = head.forward if is_part(head) else head  # see `with_gathered_head`
+
         def call(features: Tensor) -> Tensor:
             with self.autocast(features):
-                return head(features)  # type: ignore[no-any-return]
+                return forward(features)  # type: ignore[no-any-return]
 
         return call
+
+    def with_gathered_head(self, compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
+        """`compute`, which multiplies by a `head()` made before; the weights of a partitioned one are whole in it."""
+        head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
+        return compute if head is None or not is_part(head) else functools.partial(in_one_call, head, compute)
 
     def keep_head(self) -> AbstractContextManager[None]:
         """Inside this context, in which nothing may change the weights, a head is converted to 16 bits once, at its first use."""
@@ -217,7 +222,8 @@ class Policy(nn.Module):
 
     @property
     def positions_at_once(self) -> int:
-        return max(1, logits_at_once(self.lm.device) // self.lm.config.get_text_config().vocab_size)
+        size = LOGITS_AT_ONCE if self.lm.device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
+        return max(1, size // self.lm.config.get_text_config().vocab_size)
 
 
 class DisabledAdapter(Policy):

@@ -11,6 +11,8 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
+from numpy.typing import NDArray
+
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
@@ -124,8 +126,8 @@ class Scorer:
         if self.rules.processes is not None:
             self.rules.processes.close()
 
-    def subtract_truncation_penalty(self, totals: Any, truncated: Any) -> Any:
-        """`totals` (N,) less the penalty where `truncated` (N,), as arrays or tensors: the score of rollouts and evaluations."""
+    def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
+        """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
         return totals - self.truncation_penalty * truncated
 
 

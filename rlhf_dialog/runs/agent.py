@@ -21,7 +21,7 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -138,7 +138,7 @@ class PPOAgent:
         check_push(self.config)
 
     def _check_folder(self) -> None:
-        self.start.check(self.run_folder, self.config.save_interval)
+        self.start.check(self.run_folder, first_checkpoint(self.config))
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
         """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
@@ -224,7 +224,7 @@ class PPOAgent:
                     metrics = trainer.step()
                 with rescue.save_on_error(metrics):
                     after_iteration(run, services, metrics)
-                end_iteration(run, services, self.config.save_interval, save)
+                end_iteration(run, services, checkpointer.is_due(), save)
         return metrics
 
     def save_agent(self) -> None:

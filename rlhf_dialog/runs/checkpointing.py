@@ -3,6 +3,8 @@
 import hashlib
 import inspect
 import logging
+import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +35,8 @@ from rlhf_dialog.runs.verification import changed_versions, verify
 
 logger = logging.getLogger(__name__)
 SMALL_FILE = 2**22  # bytes; larger files are weights
+AUTO_INTERVAL = 5  # iterations between checkpoints under `save_interval: auto`,
+SHARE = 20  # if so many times the seconds of the last one have passed since it ended
 
 
 def hash_reward_files(config: Config, reward: BaseReward) -> dict[str, str]:
@@ -91,6 +95,11 @@ def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
         setattr(config, key, value)
 
 
+def first_checkpoint(config: Config) -> int:
+    """The iteration that has the first checkpoint of a run."""
+    return AUTO_INTERVAL if config.save_interval == "auto" else config.save_interval
+
+
 class RunCheckpointer:
     """Saves the trainer and the services of a run in its folder, and restores them."""
 
@@ -100,6 +109,7 @@ class RunCheckpointer:
         self.services, self.identity = services, identity_
         self.reward_files = hash_reward_files(run.config, run.trainer.scorer.reward)
         self.world, self.checkpoints = run.world, run.folder / "checkpoints"
+        self.next_save = -math.inf  # on the clock `time.monotonic`, not before which a checkpoint is due
 
     @property
     def _stateful(self) -> list[Service]:
@@ -216,13 +226,21 @@ class RunCheckpointer:
         if self.config.use_lora and wrong:
             raise UserError("\n  ".join([f"{source}: its adapter does not fit the model of this run:", *wrong]))
 
+    def is_due(self) -> bool:
+        """Whether this iteration is to have a checkpoint. All ranks must call it; the clock is that of rank 0."""
+        if self.trainer.iteration % first_checkpoint(self.config):
+            return False
+        return self.config.save_interval != "auto" or self.world.broadcast(time.monotonic() >= self.next_save)
+
     def save(self, best: bool) -> None:
         """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
+        start = time.monotonic()
         random_of_ranks = self.world.gather(random_states())
-        self.trainer.agree_on_sizes()
         staged = zero_checkpoint.write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.placement.whole_weights():
             self.world.on_main(partial(self._write, CheckpointExtras(best, random_of_ranks, staged)))
+        end = time.monotonic()
+        self.next_save = end + SHARE * (end - start)
 
     def _write(self, extras: CheckpointExtras) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()

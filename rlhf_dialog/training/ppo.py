@@ -5,7 +5,8 @@ behaves as if its tokens were deleted. Masked values may be inf or nan, so they 
 
 Departures from the papers: advantages are whitened once over the whole rollout, and by default every estimator carries the KL
 penalty in the token rewards (GRPO puts a k3 estimate into the loss; `kl_in: loss` puts the exact KL there). GRPO and RLOO
-compare the total rewards of a group's responses; each token adds its own penalty-to-go, not that of the whole response.
+compare the total rewards of a group's responses; each token adds its own penalty-to-go, not that of the whole response, and
+is compared with the tokens of the same number in the other responses.
 
 Where a formula takes `total`, the episodes may be divided among several processes: `total` sums a tensor over all processes,
 and the result is that of all episodes together.
@@ -176,8 +177,10 @@ def _totals(rewards: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
 
 
 def _to_go(penalties: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
-    """The sum of the penalties from each position on (B / n, n, T), in float64, 0 behind the last token."""
+    """The sum of the penalties from each token on (B / n, n, T), in float64: the holes are behind the last token, all 0."""
     to_go = apply_mask(penalties, response_mask).flip(1).cumsum(dim=1, dtype=torch.float64).flip(1)
+    first_tokens = (~response_mask).long().argsort(dim=1, stable=True)
+    to_go = apply_mask(to_go, response_mask).gather(1, first_tokens)
     return to_go.view(-1, credit.num_responses_per_prompt, to_go.shape[1])
 
 
@@ -189,8 +192,13 @@ def _distances(x: Tensor) -> tuple[Tensor, Tensor]:
 def _in_tokens(
     of_episodes: Tensor, of_tokens: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
-    """The advantage of each episode on all of its tokens, plus that of each token (B, T), and the discounted returns (B, T)."""
-    advantages = apply_mask((of_episodes + of_tokens).view_as(rewards).to(rewards.dtype), response_mask)
+    """The advantage of each episode on all of its tokens, plus that of each token (B, T), and the discounted returns (B, T).
+
+    `of_tokens` is in the order of `_to_go`.
+    """
+    place = (response_mask.cumsum(dim=1) - 1).clamp(min=0)  # of each token among those of its episode
+    advantages = (of_episodes + of_tokens).view_as(rewards).gather(1, place)
+    advantages = apply_mask(advantages.to(rewards.dtype), response_mask)
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 

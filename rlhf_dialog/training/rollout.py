@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -156,10 +157,10 @@ def collect_rollout(
     speaker.limits.tell("reward")
     with clock.measure("reward"):
         reward_scores = scoring()
-        is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
+        is_truncated = np.array([dialogue.truncated for dialogue in episodes.dialogues], dtype=bool)
         precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
-        totals = torch.tensor(reward_scores.total, dtype=torch.float64)
-        scores = scorer.subtract_truncation_penalty(totals, is_truncated).to(precision)
+        totals = np.array(reward_scores.total, dtype=np.float64)
+        scores = torch.from_numpy(scorer.subtract_truncation_penalty(totals, is_truncated)).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
             raise RewardError(

@@ -116,6 +116,7 @@ class PPOTrainer:
         rollout.rewards, rollout.advantages, rollout.returns = rewards.total, advantages.advantages, advantages.returns
         rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.collector.noise)
+        self.agree_on_sizes()  # not when a checkpoint is written, whose time depends on the clock
         self.kl.update(kl)
         objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
         return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses)

@@ -36,7 +36,12 @@ def test_the_defaults_are_the_documents(write):
         "./run_results",
     )
     assert (config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip) == (0.2, 0.05, 0.1, 0.2)
-    assert (config.save_interval, config.log_interval, config.context_size, config.min_context_size) == (5, 1, 5, 1)
+    assert (config.save_interval, config.log_interval, config.context_size, config.min_context_size) == (
+        "auto",
+        1,
+        5,
+        1,
+    )
     assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "<EOU>", False)
     assert config.ref_model is None
     assert config.vec_info_class.id == "NLPVecInfo"

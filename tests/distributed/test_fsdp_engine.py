@@ -3,16 +3,19 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from rlhf_dialog.distributed.fsdp_engine import sharded_parts, units
 from rlhf_dialog.distributed.strategy import FsdpSettings
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.policy import Policy
 from tests.parts.ranks import in_ranks
+from tests.parts.steps import distance, sgd_learner, whole_step
 from tests.parts.tiny import gpt2, llama
-from tests.parts.trainers import make_trainer
+from tests.parts.trainers import collect_next, make_trainer
 
 ASKED = FsdpSettings("use_fsdp: true")
 KINDS = {"gpt2": gpt2, "llama": llama}  # embeddings and head of the first are one weight
@@ -74,3 +77,27 @@ def test_each_rank_has_its_part_and_a_rollout_waits_for_nobody(kind):
         assert sum(found["held"][name] for found in ranks) == torch.Size(shape).numel()
         assert ranks[0]["whole"][name] == shape
     assert ranks[0]["moments"] == {*shapes.values(), (1,), (1, lm.get_output_embeddings().in_features)}
+
+
+def fsdp_rank(world: World, rollout, rows, keys) -> dict:
+    trainer = sgd_learner(rollout, rows, world, use_fsdp=True, **keys)
+    head = trainer.models.policy.lm.get_output_embeddings()
+    return whole_step(trainer) | {"is_unit": isinstance(head, FSDPModule)}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("keys", [{}, {"kl_in": "loss", "kl_coef": 0.5}])
+@pytest.mark.parametrize("classes", ["LlamaDecoderLayer", "LlamaDecoderLayer,Linear"])
+def test_ranks_may_need_different_numbers_of_chunks_of_logits(monkeypatch, classes, keys):
+    """Six responses and one, four positions at a time, with a head that is gathered with the root or, as `Linear`, alone."""
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 4 * 300)
+    keys = {"per_device_microbatch_size": 3, "rollout_batch_size": 7, "new_lm": llama, **keys}
+    torch.manual_seed(0)
+    rollout = collect_next(sgd_learner(None, [], World(), **keys))
+    expected = whole_step(sgd_learner(rollout, [list(range(7))], World(), **keys))
+    asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_TRANSFORMER_CLS_TO_WRAP": classes}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    for found in in_ranks(2, fsdp_rank, rollout, [[0, 1, 2, 3, 4, 5], [6]], keys):
+        assert found["is_unit"] == classes.endswith("Linear")
+        assert distance(found["moved"], expected["moved"]) <= 1e-4

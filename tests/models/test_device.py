@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from rlhf_dialog.commands.command_line import check_device
+from rlhf_dialog.commands.options import DeviceOption
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import process_group
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import device
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.terminal import log_once
+from tests.parts.saved_models import save
+from tests.parts.tiny import gpt2
 
 CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_class": {"id": "MeteorReward"}}
 
@@ -94,3 +98,21 @@ def test_the_gpu_that_an_option_names_is_left_as_it_is(gpus, caplog):
     taken = gpus(2)
     check_device("cuda:1")
     assert (taken, caplog.messages) == ([], [])
+
+
+WITHOUT_A_GPU = {
+    "chat": lambda folder: ChatAgent.load(folder, device="cpu"),
+    "an option": lambda folder: DeviceOption().on_device(),
+    "train": lambda folder: process_group.start(Config.model_validate(CONFIG)),
+    "a supervised stage": lambda folder: device.choose_device("auto"),
+}
+
+
+@pytest.mark.parametrize("way", WITHOUT_A_GPU.values(), ids=WITHOUT_A_GPU.keys())
+def test_attention_is_never_cudnns(gpus, tmp_path, way):
+    """It makes a plan for each shape, and decoding has a new shape at every token."""
+    gpus(0)
+    folder = save(tmp_path, gpt2(n_layer=1, n_embd=16))
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    way(folder)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

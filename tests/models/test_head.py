@@ -1,7 +1,5 @@
 """The head under autocast: how often its matrix is converted, its gradient against float64, and the size of a chunk of logits."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +12,7 @@ from rlhf_dialog.models import lora
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.models.policy import Policy, logits_at_once, teacher_forced
+from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.training import rollout as rollout_module
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.plain import new_case
@@ -52,7 +50,7 @@ def converted_in_iterations(path, monkeypatch, **keys):
     config = settings(model_path=path, precision="bf16", **SIZES, **keys)
     models = load_models(config, CPU)
     models.policy.lm.generation_config.eos_token_id = 0
-    monkeypatch.setattr(policy_module, "logits_at_once", lambda device: 2 * 300)
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE_ON_GPU", 2 * 300)
     with pretended_gpu():
         for module in filter(None, (models.policy, models.critic, models.ref_policy)):
             module.to(CUDA)
@@ -213,14 +211,41 @@ def test_a_head_that_is_gone_leaves_no_copy():
     assert len(head_module._kept) == count - 1
 
 
-def test_chunks_of_logits_fill_a_gibibyte_where_there_is_room(monkeypatch):
-    """At least 64 MiB, as on a CPU; by hand: an eighth of what is free, a power of two."""
-    assert logits_at_once(CPU) == 2**24
+def test_the_size_of_a_chunk_does_not_follow_the_free_memory(monkeypatch):
+    """A resumed run would round otherwise. By hand: 2**24 and 2**26 logits, of 259 tokens."""
+    policy = Policy(gpt2())
+    assert policy.positions_at_once == 64_776
     with pretended_gpu():
-        assert logits_at_once(CUDA) == 2**28
-        assert math.ceil(4096 / (logits_at_once(CUDA) // 128_256)) <= 4
-        for free, size in ((9 << 30, 2**30), (7 << 30, 2**29), (5 << 30, 2**29), (600 << 20, 2**26), (0, 2**26)):
+        policy.to(CUDA)
+        for free in (0, 600 << 20, 80 << 30):
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 80 << 30))
-            assert logits_at_once(CUDA) == size // 4
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 8 << 30)  # held, but not in use
-        assert logits_at_once(CUDA) == 2**28
+            assert policy.positions_at_once == 259_107
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_on_a_gpu_the_copy_is_filled_up_to_a_multiple_of_64_rows(with_bias):
+    """Small whole numbers, which 16 bits hold: logits and gradients are exactly those of 90 rows, and no column is added."""
+    torch.manual_seed(0)
+    x, weight = (torch.randint(-3, 4, shape).float() for shape in ((50, 24), (90, 24)))
+    bias = torch.randint(-3, 4, (90,)).float() if with_bias else None
+    whole = torch.randint(-3, 4, (50, 90)).float()
+    with pretended_gpu():
+        head = nn.Linear(24, 90, with_bias)
+        head.weight.data.copy_(weight)
+        if bias is not None:
+            head.bias.data.copy_(bias)
+        head.to(CUDA)
+        copy, inputs = get_copy(head, torch.bfloat16), x.to(CUDA).requires_grad_()
+        assert copy.shape == (128, 24)
+        assert has_copy(nn.Linear(24, 90).bfloat16().to(CUDA), torch.bfloat16)
+        assert not has_copy(nn.Linear(24, 128).bfloat16().to(CUDA), torch.bfloat16)
+        logits = multiply(head, copy, inputs)
+        logits.backward(whole.bfloat16().to(CUDA))
+        with torch.no_grad():
+            frozen = multiply(head, copy, inputs)
+        found = [y.float().cpu() for y in (logits.detach(), frozen, inputs.grad, head.weight.grad)]
+        to_bias = head.bias.grad.cpu() if with_bias else None
+    expected = x @ weight.t() + (bias if with_bias else 0)
+    for ours, theirs in zip(found, [expected, expected, whole @ weight, whole.t() @ x], strict=True):
+        assert torch.equal(ours, theirs)
+    assert to_bias is None or torch.equal(to_bias, whole.sum(dim=0))

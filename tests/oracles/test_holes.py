@@ -3,10 +3,11 @@
 The rule (docs/ARCHITECTURE.md): a hole behaves as if its tokens were deleted, a reward on a False position belongs to the last
 True position before it, gamma counts True positions only, or whole turns with `credit: turn`. So each oracle deletes the holes
 first, gives their rewards to the token before, and computes what the papers say of short lists (GAE, arXiv 1506.02438; GRPO,
-2402.03300; RLOO, 2402.14740; REINFORCE++, 2501.03262). The penalties to go of a group are compared column by column.
+2402.03300; RLOO, 2402.14740; REINFORCE++, 2501.03262). The penalties to go of a group are compared token by token.
 
 Seen to fail with: the reward of a hole dropped, or forgotten within the hole; gamma counted in holes; a turn that begins with its
-second token, or whose value is the sum of its tokens'; penalties in holes; the score on the last column, not on the last token.
+second token, or whose value is the sum of its tokens'; penalties in holes, or compared column by column; the score on the last
+column, not on the last token.
 """
 
 import math
@@ -173,11 +174,6 @@ def test_score_turn_rewards_and_penalties(seed):
     check(found[1], penalties, case.kept)
 
 
-def to_go_at(penalties, places, column):
-    """The penalties from a column on: the responses of a group are compared at the same columns."""
-    return sum(x for x, t in zip(penalties, places, strict=True) if t >= column)
-
-
 def compared(case, row, paid, penalties, estimator):
     """The advantages of one episode next to its group."""
     group = range(row - row % GROUP, row - row % GROUP + GROUP)
@@ -188,8 +184,8 @@ def compared(case, row, paid, penalties, estimator):
         mean = sum(totals.values()) / GROUP
         distance /= math.sqrt(sum((x - mean) ** 2 for x in totals.values()) / (GROUP - 1)) + 1e-4
     found = []
-    for t in case.kept[row]:
-        at = {i: to_go_at(penalties[i], case.kept[i], t) for i in group}
+    for number in range(len(case.kept[row])):
+        at = {i: sum(penalties[i][number:]) for i in group}  # from the token of this number on
         found.append(distance + at[row] - sum(at[i] for i in others) / len(others))
     return found
 

@@ -1,9 +1,14 @@
 """One optimizer step of plain SGD, seen in its gradients and in what it moves."""
 
+import torch
 from torch import Tensor
 
+from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
-from tests.parts.trainers import parameters
+from tests.parts.trainers import collect_stored, make_trainer, parameters
 
 LR = 0.5
 
@@ -31,3 +36,43 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     assert set(found) == set(expected)
     assert all(expected[key].norm() > 0 for key in expected)
     return max(((found[key] - expected[key]).norm() / expected[key].norm()).item() for key in expected)
+
+
+def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **keys) -> PPOTrainer:
+    """A trainer that descends with plain SGD on its rank's rows of a stored rollout; ZeRO or FSDP2 may divide its weights."""
+    original = placement.new_optimizer
+    placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
+    original_head, policy_module.new_value_head = policy_module.new_value_head, _value_head
+    try:
+        trainer = make_trainer(
+            ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
+        )
+    finally:
+        placement.new_optimizer, policy_module.new_value_head = original, original_head
+    if rollout is not None:
+        collect_stored(trainer, rollout, rows[ranks.rank])
+    return trainer
+
+
+def _value_head(lm):
+    """Not at zero, where nothing below it has a gradient of the values."""
+    head = policy_module.ValueHead(lm.get_output_embeddings().in_features, 1)
+    head.weight.data = torch.arange(head.weight.numel()).sin().view_as(head.weight) / 10
+    head.bias.data.fill_(0.3)
+    return head
+
+
+def whole_step(trainer: PPOTrainer) -> dict:
+    """The change of every whole parameter in one step, and its metrics; all ranks call it."""
+    before = _whole_weights(trainer)
+    metrics = trainer.step()
+    after = _whole_weights(trainer)
+    return {"moved": {key: (before[key] - after[key]) / LR for key in before}, "metrics": metrics}
+
+
+def _whole_weights(trainer: PPOTrainer) -> dict[str, Tensor]:
+    found = {}
+    with trainer.placement.writable_weights():
+        for name, engine in trainer.engines.items():
+            found |= {f"{name}.{key}": p.clone() for key, p in parameters(engine.module).items()}
+    return found

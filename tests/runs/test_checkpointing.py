@@ -1,6 +1,7 @@
 """A run on the disk: how it begins, is saved, and goes on in its folder."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ import yaml
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs import identity, verification
+from rlhf_dialog.runs import checkpointing, identity, verification
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.start import Start
+from tests.parts.ranks import in_ranks
 from tests.parts.trainers import make_trainer, parameters, settings
 
 
@@ -30,6 +32,63 @@ def trained_in(folder, steps: int) -> RunCheckpointer:
         state.trainer.step()
     state.save(best=False)
     return state
+
+
+class SlowSaves:
+    """A run whose iterations take a second, and each save `seconds`, by a clock of its own."""
+
+    def __init__(self, folder, monkeypatch, seconds: float, **keys):
+        self.now, self.seconds, self.saved = 0.0, seconds, []
+        self.run = state_in(folder, **keys)
+        monkeypatch.setattr(checkpointing, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.run._write = self.write
+
+    def write(self, extras) -> None:
+        self.now += self.seconds
+        self.saved.append(self.run.trainer.iteration)
+
+    def iterate(self, count: int) -> list[int]:
+        """The iterations that were saved."""
+        for iteration in range(1, count + 1):
+            self.run.trainer.iteration, self.now = iteration, self.now + 1
+            if self.run.is_due():
+                self.run.save(best=False)
+        return self.saved
+
+
+@pytest.mark.parametrize(
+    ("seconds", "keys", "saved"),
+    [
+        (0.01, {}, [5, 10, 15, 20, 25, 30]),
+        (0.3, {}, [5, 15, 25]),  # 6 seconds after the one at 5: at 11
+        (1.0, {}, [5, 25]),  # 20 seconds, exactly
+        (60.0, {}, [5]),
+        (60.0, {"save_interval": 10}, [10, 20, 30]),  # who names a number gets it
+    ],
+)
+def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch, seconds, keys, saved):
+    assert SlowSaves(tmp_path, monkeypatch, seconds, **keys).iterate(30) == saved
+
+
+def clock_of(world: World, folder) -> list[int]:
+    """Rank 0 waits for nothing, rank 1 would wait for a day."""
+    run = state_in(folder, world=world)
+    run._write, saved = saved_nothing, []
+    for run.trainer.iteration in range(1, 13):
+        run.next_save = float("inf") if world.rank else 0.0
+        if run.is_due():
+            run.save(best=False)
+            saved.append(run.trainer.iteration)
+    return saved
+
+
+def saved_nothing(extras) -> None:
+    pass
+
+
+@pytest.mark.multiprocess
+def test_rank_0_decides_when_all_save(tmp_path):
+    assert in_ranks(2, clock_of, tmp_path) == [[5, 10], [5, 10]]
 
 
 def test_a_run_that_begins_writes_its_configuration_alone(tmp_path):

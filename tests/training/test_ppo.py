@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from rlhf_dialog.training import ppo
+from tests.parts.masks import masks_of
 
 NAN, INF = math.nan, math.inf
 masks = st.integers(1, 4).flatmap(
@@ -312,6 +313,34 @@ def test_a_token_of_a_group_carries_its_own_penalty_to_go():
     grpo, _ = ppo.grpo_advantages(paid, penalties, torch.zeros(2, 3), mask, credit)
     share = 1 / (math.sqrt(2) + 1e-4)  # mean 2, sample deviation sqrt(2): only what is paid is divided by it
     torch.testing.assert_close(grpo, tensor([[-share - 2, -share - 3, -share - 2], [share + 2, 0, 0]]))
+
+
+def test_the_tokens_of_a_group_are_compared_by_their_number_not_by_their_column():
+    """Masks 11001 and 11100, penalties of -.1, -.2, -.4 and -.1, -.2, -.7. The third tokens: -.4 against -.7, which is +.3."""
+    mask = masks_of("11001", "11100")
+    penalties = tensor([[-0.1, -0.2, NAN, INF, -0.4], [-0.1, -0.2, -0.7, NAN, -INF]], dtype=torch.float64)
+    nothing, credit = torch.zeros(2, 5, dtype=torch.float64), ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    rloo, _ = ppo.rloo_advantages(nothing, penalties, nothing, mask, credit)
+    half = torch.tensor([[0.3, 0.3, 0, 0, 0.3], [-0.3, -0.3, -0.3, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(rloo, half)
+    grpo, _ = ppo.grpo_advantages(nothing, penalties, nothing, mask, credit)
+    torch.testing.assert_close(grpo, half / 2)  # less the mean of both
+
+
+@pytest.mark.parametrize("advantages_of", [ppo.rloo_advantages, ppo.grpo_advantages])
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=4, max_size=4), seeds)
+def test_group_advantages_equal_deletion_of_the_masked_tokens(advantages_of, mask, seed):
+    rewards, penalties = numbers(seed, mask, 2)
+    counts, credit = tensor(mask), ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    found, _ = advantages_of(spoil(rewards, counts), spoil(penalties, counts), rewards, counts, credit)
+    short, short_mask = torch.zeros(2, 4, 7, dtype=torch.float64), torch.zeros(4, 7, dtype=torch.bool)
+    for row, kept in enumerate(counts):
+        short[:, row, : kept.sum()] = torch.stack([rewards[row, kept], penalties[row, kept]])
+        short_mask[row, : kept.sum()] = True
+    expected, _ = advantages_of(*short, rewards, short_mask, credit)
+    for row, kept in enumerate(counts):
+        torch.testing.assert_close(found[row, kept], expected[row, short_mask[row]], rtol=0, atol=1e-12)
+        assert not found[row, ~kept].any()
 
 
 def test_a_group_without_spread_has_no_advantage_but_its_penalties():

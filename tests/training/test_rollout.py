@@ -158,6 +158,9 @@ def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
     rollout = roll(models, encoder, reward=Tenth())
     assert rollout.logprobs.dtype == rollout.scores.dtype == torch.float64
     assert rollout.scores.tolist() == [0.1] * len(rollout)
+    charged = roll(models, encoder, reward=Tenth(), truncation_penalty=0.7)
+    assert charged.truncated.any()
+    assert set(charged.scores[charged.truncated].tolist()) == {0.1 - 0.7}  # of 64 bits: in 32, .7 is larger by 1e-8
 
 
 def test_encoded_prompts():

@@ -4,15 +4,23 @@ import contextlib
 import ctypes
 import os
 import sys
+from importlib import metadata
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name, and the older one
 PLANS = "64"  # number of matrix products of different shapes for which oneDNN keeps a plan
 
 
 def grow_segments() -> None:
-    """Let torch's CUDA allocator grow its segments, so that other sizes leave no holes; call it before torch is imported."""
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    """Let torch's CUDA allocator grow its segments, so that other sizes leave no holes; call it before torch is imported.
+
+    A variable that is set is kept. torch 2.9 and newer warn of the older name, and those before it read no other.
+    """
+    if any(name in os.environ for name in ALLOCATOR):
+        return
+    major, minor = metadata.version("torch").split(".")[:2]
+    for name in ALLOCATOR[: 1 if (int(major), int(minor)) >= (2, 9) else 2]:
+        os.environ[name] = "expandable_segments:True"
 
 
 def keep_freed_memory() -> None:

@@ -9,9 +9,9 @@ import torch
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.model_bytes import last_name
+from rlhf_dialog.models.policy import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
 from rlhf_dialog.models.precision import precision_of
 
-LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits; more where a GPU has room for it
 NUCLEUS = 4096  # ids that top-p is taken to keep at most, of a large vocabulary
 CriticKind = Literal["none", "shared", "separate"]
 
@@ -50,7 +50,7 @@ class MemorySetting:
     lora_rank: int = 0  # 0: every parameter is trained
     lora_targets: tuple[str, ...] = ()  # last parts of the names of linear layers; none: all of the trunk
     activation_checkpointing: bool = False
-    logits_chunk: int = LOGITS_CHUNK
+    logits_chunk: int = 4 * LOGITS_AT_ONCE  # bytes of one buffer of fp32 logits
 
     def num_prompts(self, rows: int) -> int:
         """How many prompts are read for these responses: packed rows read one once for all responses to it."""
@@ -122,6 +122,7 @@ def memory_setting(config: Config, world_size: int = 1, on_cuda: bool = False) -
         exact_kl=config.kl_in == "loss",
         classifier_batch=batch if isinstance(batch, int) else 32,
         on_cuda=on_cuda,
+        logits_chunk=4 * (LOGITS_AT_ONCE_ON_GPU if on_cuda else LOGITS_AT_ONCE),
         world_size=world_size,
     )
 

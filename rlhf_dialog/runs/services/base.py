@@ -122,13 +122,13 @@ def after_iteration(run: Run, services: Sequence[Service], metrics: Metrics) -> 
         metrics.update(service.after_iteration(run, metrics))
 
 
-def end_iteration(run: Run, services: Sequence[Service], interval: int, save: Callable[[bool], object]) -> None:
-    """Save the iteration if a service wants it, every `interval` iterations and at the end; then the run may stop.
+def end_iteration(run: Run, services: Sequence[Service], is_due: bool, save: Callable[[bool], object]) -> None:
+    """Save the iteration if it `is_due`, if a service wants it, and at the end; then the run may stop.
 
     `save` takes whether the iteration is the best so far.
     """
     wants = set[str]().union(*[service.wants(run) for service in services])
-    if run.done or run.iteration % interval == 0:
+    if run.done or is_due:
         wants.add("save")
     if wants:
         save("best" in wants)

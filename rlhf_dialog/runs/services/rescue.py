@@ -90,7 +90,7 @@ class Rescue:
         if lost > 0 and self.world.is_main:
             start = f"iter_{saved:06d}" if saved else "its start"
             what, verb = ("1 finished iteration", "is") if lost == 1 else (f"{lost} finished iterations", "are")
-            text = "the run ends, and %s since %s %s lost; checkpoints come every %d iterations (save_interval)"
+            text = "the run ends, and %s since %s %s lost; save_interval (now %s) says how often checkpoints come"
             logger.warning(text, what, start, verb, self.run.config.save_interval)
 
 

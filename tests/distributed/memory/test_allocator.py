@@ -1,13 +1,15 @@
-"""What the C library does with memory that was freed, seen from outside: by the kernel's count of page faults."""
+"""Freed memory of the C library, seen in the kernel's count of page faults; the variable by which CUDA's segments grow."""
 
 import os
 import sys
+from importlib import metadata
 
 import pytest
 
+from rlhf_dialog.distributed.memory.allocator import grow_segments
 from tests.parts.processes import environment, output_of
 
-pytestmark = pytest.mark.thorough
+thorough = pytest.mark.thorough
 PROGRAM = """
 import resource
 import torch
@@ -34,6 +36,7 @@ def page_faults(**changes):
     return int(before), int(after)
 
 
+@thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_freed_memory_is_used_again():
     before, after = page_faults()
@@ -41,6 +44,26 @@ def test_freed_memory_is_used_again():
     assert after < 1000
 
 
+@thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_the_environment_wins():
     assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "wanted"),
+    [
+        ("2.6.0+cu124", {}, {"PYTORCH_ALLOC_CONF": "grow", "PYTORCH_CUDA_ALLOC_CONF": "grow"}),
+        ("2.8.1", {}, {"PYTORCH_ALLOC_CONF": "grow", "PYTORCH_CUDA_ALLOC_CONF": "grow"}),
+        ("2.9.0", {}, {"PYTORCH_ALLOC_CONF": "grow"}),
+        ("2.13.0a0+git12", {}, {"PYTORCH_ALLOC_CONF": "grow"}),
+        ("2.8.1", {"PYTORCH_CUDA_ALLOC_CONF": "mine"}, {"PYTORCH_CUDA_ALLOC_CONF": "mine"}),
+        ("2.13.0", {"PYTORCH_ALLOC_CONF": "mine"}, {"PYTORCH_ALLOC_CONF": "mine"}),
+    ],
+)
+def test_segments_grow_by_the_variable_that_this_torch_reads(monkeypatch, version, given, wanted):
+    """torch 2.9 renamed it; a variable that is set is kept."""
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(metadata, "version", {"torch": version}.get)
+    grow_segments()
+    assert os.environ == {name: value.replace("grow", "expandable_segments:True") for name, value in wanted.items()}
