@@ -41,6 +41,16 @@ WALK = {  # what is done: the folder, the words, and its files (None: all)
     "train with a tokenizer": ("model", f"{TRAIN} --model_path good --env.args.tokenizer_path model", None),
     "train with a reference": ("model", f"{TRAIN} --model_path good --ref_model model", None),
     "train with a critic": ("model", f"{TRAIN} --model_path good --critic_path model --use_share_model false", None),
+    "train that goes on": (
+        "run/checkpoints",
+        f"{TRAIN} --model_path good --experiment_name run --run_dir . --resume",
+        ["latest", "iter_000001/trainer.json", "iter_000001/policy.safetensors"],
+    ),
+    "train-sft that goes on": (
+        "old/.sft.unfinished",
+        "train-sft --data_path data --max_steps 1 --output old/sft --model_path good --device cpu",
+        ["checkpoint-3/complete.json", "checkpoint-3/model.safetensors"],
+    ),
     "train with a classifier": ("classifier", rewarded("Intent", "intent_model", "classifier"), None),
     "train with a relevance model": ("relevance", rewarded("RelevanceReward", "model", "relevance"), None),
     "train with a reward model": ("reward", rewarded("RewardModel", "model", "reward"), None),
@@ -115,6 +125,9 @@ def house(tmp_path_factory):
     for name in ("ledger.jsonl", "samples.json", "evaluation.json", "local_names.json"):
         (root / "run" / name).write_text("[]")
     (root / "run/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
+    (root / "old/.sft.unfinished/checkpoint-3").mkdir(parents=True)
+    for name in ("complete.json", "model.safetensors"):
+        (root / "old/.sft.unfinished/checkpoint-3" / name).write_text("{}")
     save_classifier(root / "classifier", rlhf_dialog_input="pair")
     save_letters(root / "relevance")
     save_scalar(root / "reward", "gpt2")
@@ -175,7 +188,7 @@ def chosen_files(house, name):
     return files or files_of(house / folder)
 
 
-SLOW = ("with a tokenizer", "with a reference", "with a critic", "with its run")  # another model is loaded before
+SLOW = ("with a tokenizer", "with a reference", "with a critic", "with its run", "that goes on")  # another model is loaded before
 QUICK = [name for name in WALK if not name.endswith(SLOW)]
 
 

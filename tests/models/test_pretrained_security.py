@@ -111,6 +111,21 @@ def test_an_honest_pickle_behind_an_index_of_safetensors_is_not_read(folder):
         load_causal_lm(str(folder), "model_path")
 
 
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("config.json", {"transformers_weights": "../other/model.safetensors"}),
+        ("model.safetensors.index.json", {"weight_map": {"transformer.wte.weight": "../other/model.safetensors"}}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../other/tokenizer.4.0.0.json"]}),
+    ],
+)
+def test_no_file_names_one_of_another_folder(folder, file, keys):
+    (folder / file).write_text(json.dumps(keys | {"model_type": "gpt2"}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"\.\./other/.*: leads out of"):
+        load_causal_lm(str(folder), "model_path")
+        read_tokenizer(str(folder), "model_path")
+
+
 def test_a_config_cannot_name_a_pickle(folder):
     torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "adapter_model.bin")
     edit(folder / "config.json", transformers_weights="adapter_model.bin")
