@@ -188,7 +188,13 @@ def chosen_files(house, name):
     return files or files_of(house / folder)
 
 
-SLOW = ("with a tokenizer", "with a reference", "with a critic", "with its run", "that goes on")  # another model is loaded before
+SLOW = (
+    "with a tokenizer",
+    "with a reference",
+    "with a critic",
+    "with its run",
+    "that goes on",
+)  # another model is loaded before
 QUICK = [name for name in WALK if not name.endswith(SLOW)]
 
 
