@@ -33,6 +33,8 @@ def check_shape(tree: Any, shape: Any) -> None:
 
 def load_json(path: Path | Traversable, shape: Any = None, encoding: str = "utf-8") -> Any:
     """The JSON of a file, see `parse_json`. Raises OSError or ValueError: for readers that have a message for all their files."""
+    if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would wait for a writer
+        raise ValueError("is not a regular file")
     return parse_json(path.read_text(encoding=encoding), shape)
 
 

@@ -13,6 +13,7 @@ from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _chosen(run: Path, checkpoint: str | None) -> Path:
 
 def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
     """The run's configuration with the values `named`. Raises UserError if it names a missing folder, unless it is trusted."""
+    check_files(path.parent, [path.name])
     overrides: dict[str, Any] = UNUSED | named
     if not trust:
         if asked := [key for key in PERMISSIONS if read_yaml(path).get(key)]:

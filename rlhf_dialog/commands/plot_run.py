@@ -32,7 +32,9 @@ def plot_run(options: PlotRunOptions) -> None:
     from rlhf_dialog.evaluation.plot import of_dialogues, plot, plot_success
     from rlhf_dialog.evaluation.untrusted import number_in
     from rlhf_dialog.runs.metrics_file import read_metrics
+    from rlhf_dialog.runs.run_reader import check_run
 
+    check_run(run)
     rows = read_metrics(metrics)
     if not rows:
         raise nothing

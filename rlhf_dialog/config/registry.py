@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.found_files import is_below
 
 Offers = dict[str, Callable[[], Any]]  # name -> what loads its class
 OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init__.py` fills it
@@ -25,8 +26,8 @@ class AccessDeclaration:
 
 def leads_out(path: str, folder: Path) -> str:
     """Why a path may not be read for a file in `folder` that was found: it, or a file in it, lies elsewhere, also by a link."""
-    target, inside = Path(path).expanduser(), folder.resolve()
-    is_inside = all(each.resolve().is_relative_to(inside) for each in chain([target], target.rglob("*")))
+    target = Path(path).expanduser()
+    is_inside = all(is_below(each, folder) for each in chain([target], target.rglob("*")))
     return "" if is_inside else f"{path[:100]!r} is not in {folder}"
 
 

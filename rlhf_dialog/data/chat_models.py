@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
@@ -22,6 +23,8 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     """
     from rlhf_dialog.data.agent_template import stored_settings  # it loads transformers
 
+    for place in (folder, folder if tokenizer is None else tokenizer):
+        check_files(place)
     folder = Path(folder).expanduser()
     if stored_settings(folder) or not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
         return {}

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports every training, transformers every version that asks for a file
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # for the processes that this one starts
@@ -83,29 +84,34 @@ def local_names(settings: Any) -> list[str]:
 
 
 def check_folder(path: str, key: str) -> None:
-    """Raises UserError when `path`, which `key` named, can only mean a folder on this machine and is none."""
+    """Raises UserError when `path`, which `key` named, can only mean a folder on this machine and is none, or is one with a
+    file that may not be opened (`found_files`)."""
     check_made(path, key)
     if is_local(path) and not os.path.isdir(os.path.expanduser(path)):
         raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
+    check_files(path)
 
 
 def model_folder(name: str, key: str, with_code: bool = False) -> str:
     """`name` itself when it is a path, else the local copy of that model of the Hub: its MODEL_FILES, `with_code` also its code.
 
     Downloads what is new; when the Hub cannot be reached, the copy of an earlier download is used. `key` named the model.
-    Raises UserError when there is neither.
+    Raises UserError when there is neither, or a file of it may not be opened (`found_files`).
     """
     check_made(name, key)
     if is_local(name):
+        check_files(name)
         return name
     from huggingface_hub import snapshot_download
 
     patterns = [*MODEL_FILES, *(["*.py"] if with_code else [])]
     offline = not hub_reachable()
     try:
-        return snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=offline)
+        folder = snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=offline)
     except (OSError, ValueError, HTTPError) as error:
         raise UserError(f"{key}: '{name}' is neither a folder here nor {_missing(error)}") from error
+    check_files(folder)
+    return folder
 
 
 def _missing(error: Exception) -> str:

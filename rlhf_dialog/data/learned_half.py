@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import FAULTS, load_json
 
 KEY = "learned_half"
@@ -22,6 +23,7 @@ class LearnedHalf:
 
 def learned_half(folder: str | Path) -> LearnedHalf | None:
     """What the report beside a model says; None where it says nothing."""
+    check_files(folder)
     try:
         said = load_json(Path(folder).expanduser() / "report.json")[KEY]
         return LearnedHalf(**TypeAdapter(dict[str, str]).validate_python(said, strict=True))

@@ -72,21 +72,23 @@ def n_with_kl(kl: float) -> float:
 
 def plot_frontier(curves: dict[str, Curve], output: Path) -> None:
     """Draw the curves, a panel for each measure, and write them to the PNG file `output`."""
+    from matplotlib import rc_context, rcParamsDefault
     from matplotlib.figure import Figure
 
     from rlhf_dialog.evaluation.plot import save_figure
 
-    metrics = [name for name in curves["after"][0] if name not in ("n", "kl")]
-    figure = Figure(figsize=(4.2 * len(metrics) + 0.6, 3.8), layout="constrained")
-    for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
-        for system, curve in curves.items():
-            places, values = [point["kl"] for point in curve], [point[metric] for point in curve]
-            axis.plot(places, values, STYLES[system], color=COLORS[system], markersize=4)
-            for point in curve:
-                label = NAMES[system] if point["n"] == 1 else f"best of {point['n']:g}"
-                axis.annotate(label, (point["kl"], point[metric]), (4, 4), textcoords="offset points", fontsize=8)
-        axis.set_title(metric.replace("_", " "), fontsize=10)
-        axis.set_xlabel("KL a reply from the start, nats")
-        axis.margins(x=0.18, y=0.12)
-        axis.grid(alpha=0.3)
-    save_figure(figure, output)
+    with rc_context(rcParamsDefault):
+        metrics = [name for name in curves["after"][0] if name not in ("n", "kl")]
+        figure = Figure(figsize=(4.2 * len(metrics) + 0.6, 3.8), layout="constrained")
+        for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+            for system, curve in curves.items():
+                places, values = [point["kl"] for point in curve], [point[metric] for point in curve]
+                axis.plot(places, values, STYLES[system], color=COLORS[system], markersize=4)
+                for point in curve:
+                    label = NAMES[system] if point["n"] == 1 else f"best of {point['n']:g}"
+                    axis.annotate(label, (point["kl"], point[metric]), (4, 4), textcoords="offset points", fontsize=8)
+            axis.set_title(metric.replace("_", " "), fontsize=10)
+            axis.set_xlabel("KL a reply from the start, nats")
+            axis.margins(x=0.18, y=0.12)
+            axis.grid(alpha=0.3)
+        save_figure(figure, output)

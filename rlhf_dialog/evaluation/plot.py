@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.figure import Figure
 
 from rlhf_dialog.atomic_files import atomic_file
@@ -20,6 +21,7 @@ KNOWN = {  # rows of an evaluation by their titles, from bottom to top
 }
 
 
+@rc_context(rcParamsDefault)  # a matplotlibrc of the working directory could start other programs
 def plot(
     rows: Rows, kl_target: float | None, title: str, output: Path, evaluation: dict[str, Any] | None = None
 ) -> None:
@@ -116,6 +118,7 @@ def line(axis: Any, rows: Rows, name: str, label: str, over: str = "iteration", 
     axis.set_title(label, fontsize=10)
 
 
+@rc_context(rcParamsDefault)
 def plot_success(rows: Rows, title: str, output: Path) -> None:
     """Draw the rows of a metrics.jsonl (at least one) in two panels, and write them to the PNG file `output`."""
     figure = Figure(figsize=(11, 4), layout="constrained")

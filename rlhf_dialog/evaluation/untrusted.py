@@ -12,6 +12,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory, refusal, refuse
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward, reaches_out
 
@@ -80,9 +81,11 @@ def refuse_hub_data(path: Path, key: str, data_path: str | None) -> None:
 
 
 def read_run_config(named: Path | None, path: Path, trust_found: bool = False) -> RunConfig | None:
-    """The configuration that the user named, else the one at `path` if it exists, else None. Raises UserError for its errors."""
+    """The configuration that the user named, else the one at `path` if it exists, else None. Raises UserError for its errors, and
+    for one at `path` that may not be opened (`found_files`)."""
     if named:
         return RunConfig(load_config(named), named, trusted=True)
+    check_files(path.parent, [path.name])
     return RunConfig(load_config(path), path, trust_found) if path.is_file() else None
 
 

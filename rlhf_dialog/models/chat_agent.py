@@ -13,6 +13,7 @@ from rlhf_dialog.data.agent_template import stored_settings
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
@@ -132,8 +133,9 @@ def chat_sampling(settings: Config | AgentSettings) -> Sampling:
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
     """The settings beside a model, those in its chat template where the file is missing, or `default`.
 
-    Raises UserError when the file is damaged, or newer than this program.
+    Raises UserError when the file is damaged, newer than this program, or may not be opened (`found_files`).
     """
+    check_files(folder)
     path = Path(os.path.expanduser(folder)) / AGENT_FILE
     stored = {} if path.is_file() else stored_settings(path.parent)
     if not (path.is_file() or stored):

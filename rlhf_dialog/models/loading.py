@@ -33,6 +33,7 @@ from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.template_trial import try_template
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -205,7 +206,7 @@ def fuse_gelu(lm: PreTrainedModel) -> None:
 def read_tokenizer(
     path: str, key: str, trust_remote_code: bool = False, as_saved: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub name. Raises UserError when there is none, or it is empty.
+    """The tokenizer of a folder or Hub name. Raises UserError when there is none, it is empty, or its template does not end.
 
     (For some model folders without a tokenizer, transformers makes an empty one.) An agent's has the chat template that it had
     before the agent was saved; `as_saved`: the agent's, which other programs read.
@@ -223,6 +224,7 @@ def read_tokenizer(
         raise UserError(
             f"{key}: the tokenizer of '{path}' has a chat template named {bad[0]!r}, which is a path out of its folder; rename it"
         )
+    try_template(tokenizer, path, key)
     if not as_saved:
         tokenizer.chat_template = own_template(tokenizer.chat_template)
     return tokenizer

@@ -37,6 +37,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic, run_rows, supported_options
@@ -222,7 +223,11 @@ def spec_of(lm: nn.Module) -> ClassConfig | None:
 
 
 def spec_in(folder: str) -> ClassConfig | None:
-    """The `model_class` in an agent's folder; None where there is none, or where the file cannot be read."""
+    """The `model_class` in an agent's folder; None where there is none, or where the file cannot be read.
+
+    Raises UserError for a file that may not be opened (`found_files`).
+    """
+    check_files(folder)
     try:
         found = load_json(Path(os.path.expanduser(folder)) / AGENT_FILE).get("model_class")
         return None if found is None else ClassConfig.model_validate(found)

@@ -10,6 +10,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
+from rlhf_dialog.json_files import load_json
 from rlhf_dialog.terminal import plain
 
 logger = logging.getLogger(__name__)
@@ -54,6 +57,7 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
     if auto_class.__name__ != "AutoTokenizer":
         options = {"use_safetensors": True} | options
     with readable(path, key, _kind(auto_class), lambda error: _reason(key, error, options)):
+        _check_names(Path(source))
         if auto_class.__name__ != "AutoTokenizer":
             _check_model_folder(path, source, key, options)
         with _pickle_guard(path, key, options.get("use_safetensors", True) is None):
@@ -90,6 +94,7 @@ def keep_types(names: Callable[[Any], Iterable[str]]) -> Iterator[None]:
 
 def stored_weights(path: str, key: str, trust_remote_code: bool, allow_pickle_weights: bool) -> dict[str, Tensor]:
     """The weights of a causal LM in the types of its file, which stays open; none where its config.json names no 16 bits."""
+    hub.check_folder(path, key)
     with readable(path, key, "a causal LM"):
         config = PreTrainedConfig.get_config_dict(os.path.expanduser(path), local_files_only=True)[0]
     if "float16" not in str(config):
@@ -185,6 +190,16 @@ def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any
         raise UserError(
             f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"
         )
+
+
+def _check_names(folder: Path) -> None:
+    """Raises UserError where a JSON file of a folder names a file of weights, or of a tokenizer, that is not in it."""
+    for path in [*folder.glob("*.index.json"), folder / "config.json", folder / "tokenizer_config.json"]:
+        if path.is_file():
+            tree = load_json(path)
+            names = [*tree.get("weight_map", {}).values(), tree.get("transformers_weights")]
+            names += tree.get("fast_tokenizer_files") or []
+            check_files(folder, [name for name in names if isinstance(name, str)])
 
 
 def _kernel_of(node: Any) -> str | None:

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import json_or, read_json
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
@@ -319,6 +320,7 @@ def save_relevance(model: RelevanceModel, folder: Path) -> None:
 
 def is_relevance_folder(path: str) -> bool:
     """Whether the config.json of a folder says that it holds a relevance model."""
+    check_files(path)
     found = json_or(Path(path).expanduser() / "config.json", None)
     return isinstance(found, dict) and MARK in found
 

@@ -55,6 +55,8 @@ def _is_daily_dialog(path: str) -> bool:
     if any(DAILY_DIALOG.search(part) for part in place.parts[-2:]):
         return True
     file = place / "validation" / "dialogues_validation.txt"
+    if not file.is_file():
+        return False
     try:
         with file.open("rb") as lines:
             return sum(1 for line in lines if line.strip()) == NUM_VALIDATION

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.models.relevance import is_relevance_folder
@@ -19,7 +20,9 @@ Files = dict[str, bytes | Path]  # name in the repository -> its content, or the
 
 
 def folder_kind(folder: Path, key: str) -> Kind:
-    """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing."""
+    """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing, or has a
+    file that may not be opened (`found_files`)."""
+    check_files(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
     if is_relevance_folder(str(folder)):
@@ -62,14 +65,13 @@ def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, 
 
 
 def published_files(folder: Path, key: str) -> Files:
-    """The files of the folder that are published, without the card. Raises UserError for links, damage and tokens in them."""
+    """The files of the folder that are published, without the card. Raises UserError for damage, secrets, and what may not be
+    opened (`found_files`)."""
+    check_files(folder)
     files: Files = {}
     for path in sorted(folder.iterdir()):
-        if not is_published(path):
-            continue
-        if path.is_symlink() or not path.is_file():
-            raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
-        files[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
+        if is_published(path):
+            files[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
     return files
 
 

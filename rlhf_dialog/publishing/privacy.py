@@ -20,7 +20,9 @@ LOCAL_KEYS = (
     *("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file", "is_local", "local_files_only"),
 )
 TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
-TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN", "WANDB_API_KEY")
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")  # PEM, OpenSSH, PGP
+SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")  # with which the names of secret variables end
+SHORTEST = 12  # characters of a variable's value that is looked for
 
 
 def without_places(text: str) -> str:
@@ -79,10 +81,18 @@ def _last_name(path: str) -> str:
 
 
 def refuse_secrets(name: str, content: bytes, key: str) -> None:
-    """Raises UserError when the content of the file `name` holds a token; the token is not shown."""
-    known = [os.environ.get(variable) for variable in TOKEN_VARIABLES] + [get_token()]
-    if TOKEN.search(content) or any(one.encode() in content for one in known if one and len(one) > 7):
-        raise UserError(f"{key}: {name} holds an access token, so nothing is published; remove it from the file")
+    """Raises UserError when the content of the file `name` holds an access token, a private key, or the value of an environment
+    variable whose name says that it is secret; the secret is not shown."""
+    token = (get_token() or "").encode()
+    found = "an access token" if TOKEN.search(content) or (len(token) > 7 and token in content) else ""
+    found = "a private key" if PRIVATE_KEY.search(content) else found
+    for variable, value in os.environ.items():
+        if variable.upper().endswith(SECRET_NAMES) and len(value.strip()) >= SHORTEST:
+            forms = {value.strip(), *(json.dumps(value.strip(), ensure_ascii=way)[1:-1] for way in (True, False))}
+            if any(form.encode("utf-8", "surrogateescape") in content for form in forms):
+                found = f"the value of the environment variable {variable}"
+    if found:
+        raise UserError(f"{key}: {name} holds {found}, so nothing is published; remove it from the file")
 
 
 def without_token(text: str) -> str:

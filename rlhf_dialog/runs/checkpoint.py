@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_text, write_json
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.runs.verification import STATE, add_seal, way_back
 
@@ -132,18 +133,14 @@ def iteration_of(checkpoint: Path) -> int:
 def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str, Any]]:
     """The folder of the checkpoint `source`, by default the newest, and its trainer.json; reads no tensors.
 
-    Raises UserError when there is none, when it is damaged, has another format, or contains links.
+    Raises UserError when there is none, when it is damaged, has another format, or a file may not be opened (`found_files`).
     """
     source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: contains no checkpoint to resume from; start without --resume")
+    check_files(folder, [source.name])
+    check_files(source)
     with as_user_error(source, way_back):
-        for path in (source, *source.rglob("*")):
-            if path.is_symlink():
-                raise UserError(
-                    f"{path}: is a link to {os.readlink(path)}, but a checkpoint must contain its files; copy them here, or "
-                    "resume from another checkpoint"
-                )
         state = load_json(source / STATE)
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
@@ -206,8 +203,7 @@ def usable_best(folder: Path) -> Path | None:
 
 def _resolve_pointer(pointer: Path) -> Path:
     """The checkpoint that a pointer names; only `iter_` and digits are accepted, so that no other folder is ever read."""
-    if pointer.is_symlink():
-        raise UserError(f"{pointer}: is a link, but must be a file with the name of a checkpoint; {POINTER_REMEDY}")
+    check_files(pointer.parent, [pointer.name])
     try:
         name = pointer.read_bytes()[:200].decode("utf-8", "replace").strip()
     except OSError as error:

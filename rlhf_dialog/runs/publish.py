@@ -15,6 +15,7 @@ from rlhf_dialog.publishing.repository import Target, check_before_run, push, wi
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.run_reader import check_run
 from rlhf_dialog.runs.verification import sha256_of_file, versions
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
     cannot be read.
     """
     run = agent.absolute().parent
+    check_run(run)
     lines = run / "metrics.jsonl"  # of the agent at the end of the run, not of the best one
     metrics = read_metrics(lines) if agent.name == "agent" and lines.is_file() else []
     return read_run(run, evaluation or _own_evaluation(agent), metrics[-1] if metrics else {}, _versions_of(run))

@@ -6,22 +6,34 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.loading import read_yaml
+from rlhf_dialog.data.hub import LOCAL_NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
-from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.checkpoint import checkpoints_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, newest_rows, read_texts
 
+READ = ("metrics.jsonl", "config.yaml", LEDGER, LOCAL_NAMES, "replies.jsonl", "samples.json", "evaluation.json")
 TURNS = 3  # of a prompt that are shown
 
 
+def check_run(folder: Path) -> None:
+    """Raises UserError for a file that a page, a plot or a card reads of a run and that may not be opened (`found_files`)."""
+    check_files(folder, READ)
+    checkpoints = folder / "checkpoints"
+    check_files(checkpoints, ["latest", *(f"{one.name}/trainer.json" for one in checkpoints_of(checkpoints))])
+
+
 def read_run(folder: Path) -> RunRecord:
-    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged.
+    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged or may not be
+    opened (`found_files`).
 
     Rows of a ledger that are damaged are left out.
     """
+    check_run(folder)
     metrics, config = folder / "metrics.jsonl", folder / "config.yaml"
     try:
         rows = read_metrics(metrics)

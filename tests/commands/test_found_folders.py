@@ -179,9 +179,12 @@ def test_a_domain_outside_of_the_folder_is_refused_before_anything_of_it_is_open
     opened.clear()
     code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
     assert (code, SECRET in said) == (2, False)
-    assert "' is not in " in said
-    assert place == 5 or ", or name " in said  # what an option can name
+    is_link = place in (3, 4)
+    assert ("is a link out of" if is_link else "' is not in ") in said
+    assert is_link or place == 5 or ", or name " in said  # what an option can name
     assert not [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
+    if is_link:  # which no trust opens
+        return
     words = ["--agent", agent, "--dialogues", 1, "--trust_config", *["--answers", "actions.json"] * (place == 2)]
     outcome(evaluate_policy, capsys, *words)
     assert [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]

@@ -47,14 +47,13 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
         }
         for folder in ("evil", "evil/agent"):
             (tmp_path / folder / "config.yaml").write_text(yaml.safe_dump(hostile))
-        (tmp_path / "evil/agent/notes.txt").symlink_to(tmp_path / "secret.txt")
         (tmp_path / "evil/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
         acts = {"format_version": 1, "domain_name": "x", "domain_hash": "0", "domain": "restaurant", "error_rate": 0.0}
         acts |= {"user": "friendly", "max_turns": 5, "policy": {"id": "random", "args": {}}}
         for name, environment in (("acts", {"id": "corpus", "args": {"data_path": "stranger/data"}}), ("quiet", None)):
             (tmp_path / name / "agent").mkdir(parents=True)
             (tmp_path / name / "agent/policy_agent.json").write_text(json.dumps(acts | {"environment": environment}))
-        shutil.copytree(tmp_path / "evil", tmp_path / "talks", symlinks=True)
+        shutil.copytree(tmp_path / "evil", tmp_path / "talks")
         user = {
             "id": "language_model_user",
             "args": {"model": "stranger/model", "openings": str(tmp_path / "secret.txt")},

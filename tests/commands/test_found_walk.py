@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOUND = "tests/evaluation/test_untrusted.py"
 FOLDERS = "tests/commands/test_found_folders.py"
 SERVER = "tests/commands/test_found_server.py"
+LINKS = "tests/commands/test_found_files.py"
 NETWORKS = "tests/models/test_found_networks.py"
 ATTACKED = {
     "train": f"{FOUND}::test_training_with_a_strangers_run_builds_nothing_of_its_config",
@@ -24,13 +25,13 @@ ATTACKED = {
     "plot-run": f"{FOUND}::test_evaluating_and_plotting_a_strangers_run_builds_nothing_of_its_config",
     "report": "tests/commands/test_report.py::test_a_strangers_run_is_read_as_text",
     "export": "tests/commands/test_export.py::test_a_name_on_the_hub_is_refused_unless_the_configuration_is_trusted",
-    "push-to-hub": "tests/publishing/test_files.py::test_a_link_is_refused_because_it_may_be_of_any_file",
+    "push-to-hub": f"{LINKS}::test_a_command_opens_none_of_the_files_of_a_folder",
     "evaluate-policy": f"{FOLDERS}::test_the_hub_is_not_asked_for_what_a_stranger_names",
     "train-sft": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "train-preference-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "train-relevance-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "train-intent-classifier": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
-    "feedback init": "tests/feedback/store/test_bot.py::test_links_that_leave_an_agents_folder_are_not_copied",
+    "feedback init": f"{LINKS}::test_a_command_opens_none_of_the_files_of_a_folder",
     "feedback learn": f"{FOLDERS}::test_a_bots_own_settings_do_not_ask_the_hub",
     "feedback serve": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
 }

@@ -1,3 +1,4 @@
+import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -86,3 +87,13 @@ def test_the_rows_of_a_language_model_have_other_names():
         [{"episodes": 64, "environment/success": 0.5, "environment/reward": 2.0, "eval/success": 0.6}]
     )
     assert (found["dialogues"], found["success"], found["reward"], found["eval/success"]) == (64, 0.5, 2.0, 0.6)
+
+
+def test_a_matplotlibrc_of_the_working_directory_changes_no_picture(monkeypatch, tmp_path):
+    """It has been read when matplotlib was imported; with `text.usetex` latex would be started."""
+    plot(ROWS, 0.05, "a run", tmp_path / "before.png")
+    for key, value in {"text.usetex": True, "figure.facecolor": "red", "font.size": 30.0}.items():
+        monkeypatch.setitem(matplotlib.rcParams, key, value)
+    plot(ROWS, 0.05, "a run", tmp_path / "after.png")
+    assert (tmp_path / "after.png").read_bytes() == (tmp_path / "before.png").read_bytes()
+    assert matplotlib.rcParams["font.size"] == 30.0  # of another program in this process

@@ -99,7 +99,7 @@ def test_an_index_of_safetensors_cannot_name_a_pickle(folder, went_off, name, al
     for place in (folder, folder.parent):
         archive(place / "weights.bin", Bomb(went_off))
     weight_map(folder, name.format(parent=folder.parent))
-    with pytest.raises(UserError, match="model_path"):
+    with pytest.raises(UserError, match=r"model_path|weights\.bin: leads out of"):
         load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
     assert not went_off.exists()
 
@@ -109,6 +109,21 @@ def test_an_honest_pickle_behind_an_index_of_safetensors_is_not_read(folder):
     weight_map(folder, "weights.bin")
     with pytest.raises(UserError, match="names a pickled weight file"):
         load_causal_lm(str(folder), "model_path")
+
+
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("config.json", {"transformers_weights": "../other/model.safetensors"}),
+        ("model.safetensors.index.json", {"weight_map": {"transformer.wte.weight": "../other/model.safetensors"}}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../other/tokenizer.4.0.0.json"]}),
+    ],
+)
+def test_no_file_names_one_of_another_folder(folder, file, keys):
+    (folder / file).write_text(json.dumps(keys | {"model_type": "gpt2"}), encoding="utf-8")
+    load = read_tokenizer if file.startswith("tokenizer") else load_causal_lm
+    with pytest.raises(UserError, match=r"\.\./other/.*: leads out of"):
+        load(str(folder), "model_path")
 
 
 def test_a_config_cannot_name_a_pickle(folder):
@@ -218,12 +233,13 @@ def test_several_chat_templates_are_fine(folder):
     assert set(read_tokenizer(str(folder), "model_path").chat_template) == {"default", "tool_use"}
 
 
-def test_links_in_a_model_folder_are_read_and_never_written_through(folder, tmp_path):
-    linked = tmp_path / "linked"
-    linked.mkdir()
+def test_links_of_the_hubs_cache_are_read_and_never_written_through(folder, tmp_path):
+    linked = tmp_path / "models--ada--model" / "snapshots" / "1f2e"
+    linked.mkdir(parents=True)
+    folder = folder.rename(tmp_path / "models--ada--model" / "blobs")
     before = {}
     for path in folder.iterdir():
-        (linked / path.name).symlink_to(path)
+        (linked / path.name).symlink_to(Path("../../blobs") / path.name)
         before[path.name] = path.read_bytes()
     config = ppo_config(linked)
     models = load_models(config, torch.device("cpu"))
@@ -288,7 +304,7 @@ def test_settings_that_are_a_link_to_a_secret_do_not_show_it(folder, tmp_path):
     (folder / "rlhf_dialog.json").symlink_to(tmp_path / "credentials.json")
     with pytest.raises(UserError) as error:
         ChatAgent.load(folder)
-    assert "temperature" in str(error.value)
+    assert "rlhf_dialog.json" in str(error.value)
     assert MARKER not in str(error.value)
 
 

@@ -3,7 +3,6 @@
 import ast
 import io
 import itertools
-import json
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from rlhf_dialog.data.sources.rows import (
     prompt_in,
 )
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.json_files import parse_json
 
 Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a column, and its name in the data
 BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
@@ -50,7 +50,7 @@ def _parse(cell: str | None, key: str, where: str) -> Any:
     if not (text.startswith("[") and text.endswith("]")):
         return cell
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         pass
     try:

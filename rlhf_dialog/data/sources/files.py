@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
@@ -126,7 +125,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
 
 def _parse_json(text: str, where: str, expected: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}; {expected}") from None
 

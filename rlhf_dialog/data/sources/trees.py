@@ -2,13 +2,16 @@
 
 import codecs
 import io
+import logging
 import os
 import zipfile
 from pathlib import Path
 from typing import Protocol
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import is_below
 
+logger = logging.getLogger(__name__)
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
@@ -52,7 +55,9 @@ class Folder:
         return str(self.path / name)
 
     def read(self, name: str) -> bytes:
-        return read_bytes(self.path / name)
+        if not is_below(path := self.path / name, self.path):
+            logger.warning("%s: is a link out of the folder and read as data: %s", path, path.resolve())
+        return read_bytes(path)
 
 
 class Archive:

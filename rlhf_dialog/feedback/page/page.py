@@ -6,12 +6,14 @@ What a bot or a person wrote is shown as text: no markup of it is read. Gradio i
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
+import gradio.queueing
 import uvicorn
 from fastapi import FastAPI
 
@@ -21,7 +23,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClo
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, log_failure
 from rlhf_dialog.feedback.store.limits import PageLimits, Rates, check_length
 from rlhf_dialog.feedback.store.store import Store
 
@@ -67,7 +69,9 @@ class FeedbackPage:
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         is_logged_in = (lambda cookies: True) if login is None else self._is_logged_in
-        self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret)
+        inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
+        gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
+        self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
 
     def _is_logged_in(self, cookies: Mapping[str, str]) -> bool:
         """Whether the cookies of a request hold a token that Gradio gave for a password."""

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import secrets
+import sys
 import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -13,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.limits import MINUTE, Bucket, PageLimits
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -37,6 +38,8 @@ CONTENT_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-src 'none'; frame-ancestors 'none'"
 )
+ROOTS = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio makes the address of the page
+FAILURES = Bucket(20, MINUTE)  # lines of the log
 HEADERS = {
     b"content-security-policy": CONTENT_POLICY.encode(),
     b"x-content-type-options": b"nosniff",
@@ -157,6 +160,15 @@ def read_event(body: bytes) -> dict[str, Any]:
     return event
 
 
+def log_failure() -> None:
+    """Write one line about the exception that is being handled, without its text, which may be a stranger's; a few a minute."""
+    error = sys.exc_info()[1]
+    if error is not None and FAILURES.wait() == 0:
+        FAILURES.take()
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
+
+
 class RequestRefused(Exception):
     """Why a request is not answered: a status and a reason."""
 
@@ -172,6 +184,7 @@ class RequestFilter:
     the page. It refuses what other sites send, paths that the page does not use, bodies above the limit, while they arrive, and
     bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
     person's page. `is_logged_in` tells by the cookies who may see more than the form for the password, which Gradio checks.
+    `inputs`: the functions of the page (`fn_index`), and how many values each takes; without it, any event passes.
     """
 
     def __init__(
@@ -183,12 +196,14 @@ class RequestFilter:
         is_logged_in: Callable[[Mapping[str, str]], bool] = lambda cookies: True,
         *,
         secret: str,
+        inputs: Mapping[int, int] | None = None,
     ):
         self._app, self._limits, self._is_logged_in = app, limits, is_logged_in
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self.links: set[str] = set()  # where a tunnel shows the page, as a browser names it: host, or host:port
         self.people = People(SignedCookie(f"rlhf_dialog_{bot[:8]}", secret))
         self._sessions = Sessions()
+        self._inputs = inputs
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -215,9 +230,8 @@ class RequestFilter:
             await self._filter(scope, receive, send_and_note)
         except RequestRefused as refusal:
             await _refuse(send, refusal)
-        except Exception as error:  # of any kind: Gradio reads what strangers write
-            place = traceback.extract_tb(error.__traceback__)[-1]  # the log has no text of strangers
-            logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
+        except Exception:  # of any kind: Gradio reads what strangers write
+            log_failure()
             if not has_begun:
                 await _refuse(send, RequestRefused(500, "this request cannot be answered"))
 
@@ -226,6 +240,7 @@ class RequestFilter:
         if headers.get("x-forwarded-proto", "").startswith("https"):
             scope = {**scope, "scheme": "https"}
         self._check(scope, headers)
+        scope = {**scope, "headers": [pair for pair in scope["headers"] if self._is_kept(*pair)]}
         body, new_cookies = b"", Headers()
         if scope["method"] == "POST":
             received = await self._read_body(receive)
@@ -256,6 +271,14 @@ class RequestFilter:
             return messages.pop() if messages else await self._receive_until_end(receive)
 
         await self._app(scope, receive_body, send_with_headers)
+
+    def _is_kept(self, name: bytes, value: bytes) -> bool:
+        """Whether a header passes: of those that would move the page elsewhere, only the name of a known proxy or tunnel."""
+        if name.lower() not in ROOTS:
+            return True
+        named = value.decode("latin-1").lower()
+        host = HOST.fullmatch(named)
+        return name.lower() == ROOTS[0] and (named in self.links or bool(host and host[1] in (self._hosts or ())))
 
     def _check(self, scope: Message, headers: Mapping[str, str]) -> None:
         """Raises RequestRefused by host, path, origin and login."""
@@ -295,12 +318,24 @@ class RequestFilter:
             event = read_event(body)
         except UserError as error:
             raise RequestRefused(422, str(error)) from error
+        self._check_function(scope, event)
         page, cookies, new_cookies = event.get("session_hash", ""), read_cookies(scope), Headers()
         self._check_page(page, self.person(cookies))
         if scope["path"].rstrip("/") == "/gradio_api/queue/join" and page:
             scope, new_cookies = self.people.with_id(scope, cookies)
             self._sessions.take(page, str(self.person(read_cookies(scope))))
         return scope, json.dumps(event).encode(), new_cookies
+
+    def _check_function(self, scope: Message, event: Mapping[str, Any]) -> None:
+        """Raises RequestRefused for an event of a function that the page does not have, or with other values than it takes."""
+        is_call = scope["path"].rstrip("/") == "/gradio_api/queue/join"
+        if self._inputs is None or not (is_call or "fn_index" in event):
+            return
+        index = event.get("fn_index")
+        count = self._inputs.get(index) if type(index) is int else None
+        data = event.get("data", [])
+        if count is None or (is_call and (not isinstance(data, list) or len(data) != count)):
+            raise RequestRefused(422, "the page has no such event; load it again")
 
     def _check_page(self, page: str, person: str | None) -> None:
         if not self._sessions.belongs(page, person):

@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import lock_folder, open_lock
 
@@ -38,31 +38,15 @@ PARTS = ("versions", NIGHT, WORK, "feedback.sqlite")  # what is changed in place
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
 
 
-def _own_ground(source: Path) -> Path:
-    """The folder that links of an agent may lead to: its own, or in the Hub's cache that of the whole model."""
-    folder = source.resolve()
-    models = (one for one in folder.parents if one.name.startswith("models--") and (one / "blobs").is_dir())
-    return next((one for one in models if one / "snapshots" in folder.parents), folder)
-
-
-def _left_out(ground: Path, folder: str, names: list[str]) -> set[str]:
-    """The names that are not copied."""
-    hidden = {name for name in names if name.startswith(".")}
-    links = [name for name in names if (Path(folder) / name).is_symlink()]
-    leaving = {name for name in links if not (Path(folder) / name).resolve().is_relative_to(ground)}
-    for name in sorted(leaving - hidden):
-        logger.warning("%s: is a link that leaves the agent's folder, so it is not copied", Path(folder) / name)
-    return hidden | leaving
-
-
 def copy_agent(source: Path, target: Path) -> None:
-    """Copy the files; hidden ones are not an agent's. A link that leaves the folder is left out, with a warning that names it,
-    but for those of the Hub's cache, whose files are links to its own blobs.
+    """Copy the files; hidden ones are not an agent's.
 
-    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
+    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts. Raises
+    UserError for a file that may not be opened (`found_files`).
     """
+    check_files(source)
     try:
-        shutil.copytree(source, target, ignore=partial(_left_out, _own_ground(source)))
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     except shutil.Error as error:
         raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
     if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
@@ -70,8 +54,9 @@ def copy_agent(source: Path, target: Path) -> None:
 
 
 def is_bot(folder: str | Path) -> bool:
-    """Whether the folder is that of a bot."""
+    """Whether the folder is that of a bot. Raises UserError for a lineage that may not be opened (`found_files`)."""
     folder = Path(folder)
+    check_files(folder, ["lineage.json"])
     return (folder / "lineage.json").is_file() and (folder / "versions").is_dir()
 
 
@@ -79,7 +64,8 @@ class Bot:
     """A bot folder that exists. Processes may share it: each change is made under a lock, and is whole or absent."""
 
     def __init__(self, folder: str | Path):
-        """Raises UserError when the folder is not a bot's, holds links, or its lineage is damaged or newer than this program."""
+        """Raises UserError when the folder is not a bot's, its lineage is damaged or newer than this program, or one of its files
+        may not be opened (`found_files`)."""
         self.folder = Path(folder).expanduser()
         if not is_bot(self.folder):
             raise UserError(
@@ -87,6 +73,7 @@ class Bot:
             )
         for path in (*(self.folder / name for name in PARTS), *(self.folder / "versions").iterdir()):
             check_no_link(path)
+        check_files(self.folder)
         self.id = str(self._read()["bot"])
 
     @classmethod

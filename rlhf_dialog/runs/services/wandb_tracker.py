@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
+from rlhf_dialog.found_files import check_files
 
 logger = logging.getLogger(__name__)
 RUN_ID = "wandb_run_id"  # file in the run folder
@@ -133,6 +134,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _stored_id(folder: Path) -> str:
+    check_files(folder, [RUN_ID])
     try:
         return (folder / RUN_ID).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

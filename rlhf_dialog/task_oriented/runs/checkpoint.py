@@ -5,6 +5,7 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
 from rlhf_dialog.runs.verification import verify, way_back
@@ -64,7 +65,9 @@ def save_policy_agent(folder: Path, policy: DialoguePolicy, settings: dict[str, 
 
 
 def read_policy_agent(folder: Path) -> dict[str, Any]:
-    """The settings of an agent; the domain that it keeps is its domain. Raises UserError when the folder holds none."""
+    """The settings of an agent; the domain that it keeps is its domain. Raises UserError when the folder holds none,
+    or a file of it may not be opened (`found_files`)."""
+    check_files(folder)
     path = folder / AGENT
     if not path.is_file():
         raise UserError(f"{folder}: is not the agent of a dialogue policy ({AGENT} is missing); name RUN/agent")

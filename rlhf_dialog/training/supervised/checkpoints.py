@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import as_read_again, json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
@@ -144,6 +145,7 @@ class Checkpoints(TrainerCallback):
 
         Raises UserError where all of them are damaged.
         """
+        check_files(self.folder)
         marked = [(path, json_or(path / COMPLETE, {}, dict)) for path in self.folder.glob("checkpoint-*")]
         usable = [(path, mark) for path, mark in marked if mark.get("identity") == self.identity]
         if not usable:

@@ -257,3 +257,16 @@ def test_a_row_that_lacks_a_part_is_named(tmp_path, wrong):
     write(tmp_path, "test", [ROW, wrong])
     with pytest.raises(UserError, match=r"test\.json.*2.*is not a dialogue of CamRest676"):
         load_records(str(tmp_path), "test")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json", "train.csv"])
+def test_a_row_that_is_nested_very_deeply_is_an_error_of_its_file(tmp_path, name):
+    deep = "[" * 60_000 + "]" * 60_000
+    texts = {
+        "train.jsonl": f'{{"messages": {deep}}}\n',
+        "train.json": f'[{{"x": {deep}}}]',
+        "train.csv": f"dialog\n{deep}\n",
+    }
+    (tmp_path / name).write_text(texts[name])
+    with pytest.raises(UserError, match=name):
+        load_records(str(tmp_path), "train")

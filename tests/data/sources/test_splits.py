@@ -168,6 +168,22 @@ def test_only_regular_files_are_read(tmp_path, kind, alone):
         load_records(str(path if alone else tmp_path), "train")
 
 
+def test_a_link_out_of_a_folder_of_data_is_read_and_named(tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").mkdir()
+    for name in ("elsewhere/talks.jsonl", "data/inside.jsonl"):
+        (tmp_path / name).write_text(TALK)
+    (tmp_path / "data/train.jsonl").symlink_to("../elsewhere/talks.jsonl")
+    (tmp_path / "data/test.jsonl").symlink_to("inside.jsonl")
+    assert load_records(str(tmp_path / "data"), "train") == [DialogueRecord(["a", "b"])]
+    (named,) = [one.getMessage() for one in caplog.records]
+    assert f"{tmp_path / 'data/train.jsonl'}" in named
+    assert f"{tmp_path / 'elsewhere/talks.jsonl'}" in named
+    caplog.clear()
+    assert load_records(str(tmp_path / "data"), "test") == [DialogueRecord(["a", "b"])]
+    assert caplog.records == []
+
+
 def test_links_to_files_are_read(tmp_path):
     (tmp_path / "data.jsonl").write_text(TALK)
     (tmp_path / "train.jsonl").symlink_to(tmp_path / "data.jsonl")

@@ -95,3 +95,23 @@ def test_a_body_without_an_end_is_cut_off(page, port):
                 sender.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
                 num_bytes += 0x10000
     assert page.limits.body_bytes <= num_bytes < 1 << 26
+
+
+def test_what_a_stranger_sends_is_in_no_line_of_the_terminal(page, port, capfd, caplog):
+    forged = "\x1b[31m\nwarning: forged"
+    for number, function in page.demo.fns.items():
+        event = EVENT | {"fn_index": number, "session_hash": f"tab{number}", "data": [forged] * len(function.inputs)}
+        status, cookie, _ = ask(port, JOIN, json.dumps(event))
+        assert status == 200
+        ask(port, f"/gradio_api/queue/data?session_hash=tab{number}", Cookie=cookie)
+    for event in (EVENT | {"fn_index": 10**6}, EVENT | {"data": [forged] * 9}, {"session_hash": "tab"}):
+        assert ask(port, JOIN, json.dumps(event))[0] == 422
+    said = capfd.readouterr()
+    assert "forged" not in said.out + said.err + caplog.text
+    assert "a request failed: " in caplog.text  # a choice that its list does not have
+
+
+def test_the_root_of_the_page_is_not_what_a_header_says(port):
+    for header in ("X-Forwarded-Host", "X-Gradio-Server"):
+        status, _, text = ask(port, "/config", **{header: "evil.example.org"})
+        assert (status, b"evil" in text) == (200, False)

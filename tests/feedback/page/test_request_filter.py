@@ -7,8 +7,9 @@ from uuid import uuid4
 
 import pytest
 
+from rlhf_dialog.feedback.page import request_filter
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.limits import Bucket, PageLimits
 
 BOT = "abcdef0123456789" * 2
 JOIN = "/gradio_api/queue/join"
@@ -256,3 +257,53 @@ def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, mon
     assert ask(door, "/gradio_api/queue/data")[0] == 500
     assert re.search(r"a request failed: ValueError in .*test_request_filter.py:\d+\n", caplog.text)
     assert "stranger" not in caplog.text
+
+
+def test_failures_without_end_are_a_few_lines(door, monkeypatch, caplog):
+    async def fails(scope, receive, send):
+        raise ValueError("what a stranger wrote")
+
+    monkeypatch.setattr(door, "_app", fails)
+    monkeypatch.setattr(request_filter, "FAILURES", Bucket(3, 1e6))
+    assert {ask(door, "/config")[0] for _ in range(9)} == {500}
+    assert len(caplog.records) == 3
+
+
+def test_a_page_is_moved_by_no_header_of_a_stranger(app):
+    door = RequestFilter(app, BOT, PageLimits(), {"127.0.0.1", "chat.example.org"}, secret="s")
+    heard = []
+
+    async def listens(scope, receive, send):
+        heard.append({name for name, _ in scope["headers"]})
+        await app(scope, receive, send)
+
+    door._app = listens
+    for header, value, passes in [
+        ("x_forwarded_host", "evil.example.org", False),
+        ("X_Forwarded_Host", "evil.example.org", False),
+        ("x_forwarded_host", "chat.example.org, evil.example.org", False),
+        ("x_forwarded_host", "chat.example.org:443", True),
+        ("x_gradio_server", "http://evil.example.org", False),
+    ]:
+        assert ask(door, "/config", **{header: value})[0] == 200
+        assert (header.replace("_", "-").encode() in heard.pop()) == passes
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"fn_index": 0, "data": ["a", None]}, 200),
+        ({"fn_index": 7, "data": ["a", None]}, 422),
+        ({"fn_index": -1, "data": ["a", None]}, 422),
+        ({"fn_index": "0", "data": ["a", None]}, 422),
+        ({"fn_index": False, "data": ["a", None]}, 422),
+        ({"fn_index": None, "data": ["a", None]}, 422),
+        ({"data": ["a", None]}, 422),
+        ({"fn_index": 0, "data": ["a"]}, 422),
+        ({"fn_index": 0}, 422),
+    ],
+)
+def test_only_events_of_the_page_s_functions_pass(app, event, status):
+    door = RequestFilter(app, BOT, PageLimits(), secret="s", inputs={0: 2, 1: 0})
+    assert ask(door, JOIN, "POST", [json.dumps(event | {"session_hash": "tab"}).encode()])[0] == status
+    assert len(app.seen) == (status == 200)

@@ -25,49 +25,42 @@ def outcome(command, capsys, *words):
 
 @pytest.fixture
 def copied(tmp_path):
-    """An agent's folder with a link out of it, one inside, and what the Hub's cache looks like."""
-    secret = tmp_path / "secret.txt"
-    secret.write_text(SECRET)
+    """An agent's folder, with a link to another file of it."""
     agent = tmp_path / "stranger"
     agent.mkdir()
     for name in ("config.json", "rlhf_dialog.json", "model.safetensors"):
         (agent / name).write_text("{}")
-    (agent / "notes.txt").symlink_to(secret)
     (agent / "inside.txt").symlink_to(agent / "config.json")
     return agent
 
 
-def test_links_that_leave_an_agents_folder_are_not_copied(tmp_path, capsys, copied):
-    code, said = outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", copied)
-    assert code == 0
-    assert f"{copied / 'notes.txt'}: is a link that leaves the agent's folder" in said
+def test_an_agent_with_a_link_out_of_its_folder_makes_no_bot(tmp_path, capsys, copied):
+    (tmp_path / "secret.txt").write_text(SECRET)
+    (copied / "notes.txt").symlink_to(tmp_path / "secret.txt")
+    words = ("init", "--run", tmp_path / "bot", "--agent", copied)
+    code, said = outcome(feedback, capsys, *words)
+    assert (code, SECRET in said) == (2, False)
+    assert f"{copied / 'notes.txt'}: is a link out of" in said
+    assert not (tmp_path / "bot").exists()
+    (copied / "notes.txt").unlink()
+    assert outcome(feedback, capsys, *words)[0] == 0
     made = Bot(tmp_path / "bot").agent_folder("0001")
-    assert {path.name for path in made.iterdir()} == {
-        "config.json",
-        "rlhf_dialog.json",
-        "model.safetensors",
-        "inside.txt",
-    }
-    assert not any(SECRET in path.read_text() for path in made.iterdir())
+    assert names(made) == {"config.json", "rlhf_dialog.json", "model.safetensors", "inside.txt"}
+    assert not (made / "inside.txt").is_symlink()
 
 
 def test_links_to_the_blobs_of_the_hubs_cache_are_followed(tmp_path, capsys, copied):
     model = tmp_path / "hub" / "models--somebody--model"
-    (model / "blobs").mkdir(parents=True)
     snapshot = model / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
+    (copied / "inside.txt").unlink()
+    copied.rename(model / "blobs")
     for name in ("config.json", "rlhf_dialog.json", "model.safetensors"):
-        (model / "blobs" / name).write_text("{}")
         (snapshot / name).symlink_to(model / "blobs" / name)
-    (snapshot / "notes.txt").symlink_to(tmp_path / "secret.txt")
-    code, said = outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", snapshot)
-    assert code == 0
-    assert {path.name for path in Bot(tmp_path / "bot").agent_folder("0001").iterdir()} == {
-        "config.json",
-        "rlhf_dialog.json",
-        "model.safetensors",
-    }
-    assert "notes.txt" in said
+    assert outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", snapshot)[0] == 0
+    made = Bot(tmp_path / "bot").agent_folder("0001")
+    assert names(made) == {"config.json", "rlhf_dialog.json", "model.safetensors"}
+    assert not any(path.is_symlink() for path in made.iterdir())
 
 
 @pytest.fixture

@@ -1,0 +1,301 @@
+"""Every command in front of a folder in which one file is a link out of it, or a pipe: exit code 2 with the name of the file.
+
+Nothing of what the link leads to is shown or written, and nothing waits for the pipe.
+"""
+
+import json
+import os
+import shutil
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_dialog.commands.dispatcher import main
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.found_files import check_files, is_below
+from tests.parts import tiny
+from tests.parts.classifiers import save_classifier
+from tests.parts.evaluations import save_run
+from tests.parts.relevance_models import save_letters
+from tests.parts.scalars import save_scalar
+
+SECRET = "sentence-that-must-not-be-shown"
+HIDDEN = {"special": {"unk_token": SECRET}, "secret": SECRET, "id": 1}
+TRAIN = "train --config own.yaml --experiment_name new --max_iterations 1"
+STAGE = "--data_path data --max_steps 1 --output out/m"
+EVALUATE = "evaluate --data_path data --max_prompts 2 --output out/e.json"
+RUN_FILES = ["config.yaml", "metrics.jsonl", "ledger.jsonl", "samples.json", "evaluation.json", "local_names.json"]
+RUN_FILES += ["checkpoints/latest", "checkpoints/iter_000001/trainer.json"]
+
+
+def rewarded(name, argument, folder):
+    return f"{TRAIN} --model_path good --reward_class {{'id':'{name}','args':{{'{argument}':'{folder}'}}}}"
+
+
+WALK = {  # what is done: the folder, the words, and its files (None: all)
+    "train": ("model", TRAIN, None),
+    "train with a tokenizer": ("model", f"{TRAIN} --model_path good --env.args.tokenizer_path model", None),
+    "train with a reference": ("model", f"{TRAIN} --model_path good --ref_model model", None),
+    "train with a critic": ("model", f"{TRAIN} --model_path good --critic_path model --use_share_model false", None),
+    "train that goes on": (
+        "run/checkpoints",
+        f"{TRAIN} --model_path good --experiment_name run --run_dir . --resume",
+        ["latest", "iter_000001/trainer.json", "iter_000001/policy.safetensors"],
+    ),
+    "train-sft that goes on": (
+        "old/.sft.unfinished",
+        "train-sft --data_path data --max_steps 1 --output old/sft --model_path good --device cpu",
+        ["checkpoint-3/complete.json", "checkpoint-3/model.safetensors"],
+    ),
+    "train with a classifier": ("classifier", rewarded("Intent", "intent_model", "classifier"), None),
+    "train with a relevance model": ("relevance", rewarded("RelevanceReward", "model", "relevance"), None),
+    "train with a reward model": ("reward", rewarded("RewardModel", "model", "reward"), None),
+    "train with a likelihood": ("model", rewarded("LikelihoodPrice", "model", "model"), None),
+    "train with an encoder": ("classifier", rewarded("EncoderSimilarity", "model", "classifier"), None),
+    "train-sft": ("model", f"train-sft {STAGE} --model_path model", None),
+    "train-sft with a tokenizer": ("model", f"train-sft {STAGE} --model_path good --tokenizer_path model", None),
+    "train-preference-model": ("model", f"train-preference-model {STAGE} --model_path model", None),
+    "train-intent-classifier": ("model", f"train-intent-classifier {STAGE} --model_path model", None),
+    "train-relevance-model": ("model", f"train-relevance-model {STAGE} --sft_model model --model_replies 2", None),
+    "chat": ("model", "chat --agent model", None),
+    "chat with a tokenizer": ("model", "chat --agent good --tokenizer model", None),
+    "chat with a run": ("run/agent", "chat --agent run", None),
+    "chat with a bot": ("bot", "chat --agent bot", None),
+    "evaluate": ("model", f"{EVALUATE} --agent model", None),
+    "evaluate with a baseline": ("model", f"{EVALUATE} --agent good --baseline model", None),
+    "evaluate with a classifier": ("classifier", f"{EVALUATE} --agent good --intent_model classifier", None),
+    "evaluate with a judge": ("classifier", f"{EVALUATE} --agent good --judge classifier", None),
+    "evaluate with a relevance model": ("relevance", f"{EVALUATE} --agent good --relevance_model relevance", None),
+    "evaluate with its run": ("run", f"{EVALUATE} --agent run/agent", ["config.yaml"]),
+    "audit with a judge": ("classifier", "audit --config own.yaml --judge classifier", None),
+    "plot-run": ("run", "plot-run --run run --output out/plot.png", RUN_FILES),
+    "report": ("run", "report run --output out/report.html", RUN_FILES),
+    "push-to-hub": ("run/agent", "push-to-hub --agent run/agent --repo polite --dry_run --output out/hub", None),
+    "push-to-hub of a run": (
+        "run",
+        "push-to-hub --agent run/agent --repo polite --dry_run --output out/hub",
+        [name for name in RUN_FILES if name != "samples.json"],
+    ),
+    "push-to-hub of a reward model": ("reward", "push-to-hub --agent reward --repo polite --dry_run", None),
+    "export": ("run/checkpoints/iter_000001", "export --run run --output out/agent", None),
+    "export of the newest": ("run/checkpoints", "export --run run --output out/agent", ["latest"]),
+    "evaluate-policy": ("acts", "evaluate-policy --agent acts --dialogues 1 --output out/e.json", None),
+    "evaluate-policy of words": (
+        "model",
+        "evaluate-policy --agent model --environment restaurant --dialogues 1 --output out/e.json",
+        None,
+    ),
+    "feedback init": ("model", "feedback init --run out/bot --agent model", None),
+    "feedback init of a bot": ("bot", "feedback init --run out/bot --agent bot", None),
+    **{
+        f"feedback {words}": ("bot", f"feedback {words.partition(' ')[0]} --run bot {words.partition(' ')[2]}", None)
+        for words in (
+            *("learn", "learn --dry_run", "status", "rollback 0001", "forget samples", "serve --port 0"),
+            *("export out/x.jsonl --format kto", "import pairs.jsonl", "backup out/x.sqlite"),
+        )
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """Folders of each kind, all good, and a secret beside them."""
+    root = tmp_path_factory.mktemp("house")
+    root.joinpath("out").mkdir()
+    tiny.write_data(root / "data", 25)
+    save_run(root / "run", str(root / "data"), 1)
+    for name in ("model", "good"):
+        shutil.copytree(root / "run/agent", root / name)
+    more = root / "model"
+    (more / "chat_template.jinja").write_text(tiny.CHATML)
+    (more / "additional_chat_templates").mkdir()
+    (more / "additional_chat_templates/tool_use.jinja").write_text(tiny.CHATML)
+    for name in ("special_tokens_map.json", "added_tokens.json"):
+        (more / name).write_text("{}")
+    (more / "README.md").write_text("A model.")
+    checkpoint = root / "run/checkpoints/iter_000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint.parent / "latest").write_text("iter_000001")
+    for name in ("trainer.json", "config.yaml", "policy.safetensors"):
+        (checkpoint / name).write_text("{}")
+    for name in ("ledger.jsonl", "samples.json", "evaluation.json", "local_names.json"):
+        (root / "run" / name).write_text("[]")
+    (root / "run/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
+    (root / "old/.sft.unfinished/checkpoint-3").mkdir(parents=True)
+    for name in ("complete.json", "model.safetensors"):
+        (root / "old/.sft.unfinished/checkpoint-3" / name).write_text("{}")
+    save_classifier(root / "classifier", rlhf_dialog_input="pair")
+    save_letters(root / "relevance")
+    save_scalar(root / "reward", "gpt2")
+    acts = {"format_version": 1, "domain_name": "x", "domain_hash": "0", "domain": "restaurant", "error_rate": 0.0}
+    acts |= {"user": "friendly", "max_turns": 5, "policy": {"id": "random", "args": {}}, "environment": None}
+    (root / "acts").mkdir()
+    (root / "acts/policy_agent.json").write_text(json.dumps(acts))
+    (root / "acts/weights.safetensors").write_bytes(b"")
+    Bot.create(root / "bot", str(root / "good"))
+    own = {"model_path": "model", "env": {"args": {"data_path": "data"}}, "reward_class": {"id": "LengthMatch"}}
+    own |= {"rollout_batch_size": 2, "max_new_tokens": 4, "max_prompt_length": 60, "run_dir": "out", "device": "cpu"}
+    (root / "own.yaml").write_text(yaml.safe_dump(own))
+    (root / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    (root / "secret").write_text(json.dumps(HIDDEN))
+    return root
+
+
+@contextmanager
+def in_place_of(path: Path, kind: str, secret: Path):
+    """Inside the block, the file is a link to the secret, or a pipe."""
+    kept = path.rename(secret.parent / "kept")
+    try:
+        path.symlink_to(secret) if kind == "link" else os.mkfifo(path)
+        yield
+    finally:
+        path.unlink()
+        kept.rename(path)
+
+
+def files_of(folder: Path) -> list[str]:
+    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [str(path) for path in found if not any(part.startswith(".") for part in path.parts)]
+
+
+def outcome(words: str, capfd) -> tuple[int, str]:
+    try:
+        code = main(words.split())
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, "".join(capfd.readouterr())
+
+
+def meets(house, monkeypatch, capfd, name, kind, chosen):
+    """The command refuses each of the `chosen` files by its name, shows nothing of the secret, and leaves nothing."""
+    folder, words, _ = WALK[name]
+    monkeypatch.chdir(house)
+    monkeypatch.setattr("builtins.input", lambda _: "quit")
+    for file in chosen:
+        with in_place_of(house / folder / file, kind, house / "secret"):
+            code, said = outcome(words, capfd)
+            assert (code, Path(file).name in said, SECRET in said) == (2, True, False), (file, said)
+            written = [path for path in (house / "out").rglob("*") if path.is_file()]
+            assert not [path for path in written if SECRET.encode() in path.read_bytes()], (file, written)
+
+
+def chosen_files(house, name):
+    folder, _, files = WALK[name]
+    return files or files_of(house / folder)
+
+
+SLOW = (
+    "with a tokenizer",
+    "with a reference",
+    "with a critic",
+    "with its run",
+    "that goes on",
+)  # another model is loaded before
+QUICK = [name for name in WALK if not name.endswith(SLOW)]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_opens_no_link_out_of_a_folder(house, monkeypatch, capfd, name):
+    meets(house, monkeypatch, capfd, name, "link", chosen_files(house, name)[:1])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_opens_no_pipe(house, monkeypatch, capfd, name):
+    meets(house, monkeypatch, capfd, name, "pipe", chosen_files(house, name)[-1:])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", WALK)
+def test_a_command_opens_none_of_the_files_of_a_folder(house, monkeypatch, capfd, name, kind):
+    meets(house, monkeypatch, capfd, name, kind, chosen_files(house, name))
+
+
+# the rule
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A model in a folder, and in the Hub's cache, beside a secret."""
+    for folder in (
+        "model/deep",
+        "hub/models--ada--m/blobs",
+        "hub/models--ada--m/snapshots/1f",
+        "hub/models--eve--m/blobs",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("secret", "model/config.json", "hub/models--ada--m/blobs/0a", "hub/models--eve--m/blobs/0b"):
+        (tmp_path / file).write_text("{}")
+    (tmp_path / "hub/models--ada--m/snapshots/1f/config.json").symlink_to("../../blobs/0a")
+    return tmp_path
+
+
+def refused(folder) -> str:
+    with pytest.raises(UserError) as error:
+        check_files(folder)
+    return str(error.value)
+
+
+def test_files_links_inside_and_the_blobs_of_the_same_entry_are_opened(place):
+    (place / "model/deep/other.json").symlink_to("../config.json")
+    (place / "model/circle").symlink_to(".")
+    (place / "link").symlink_to("model")
+    for folder in ("model", "link", "hub/models--ada--m/snapshots/1f", "absent"):
+        check_files(place / folder)
+    assert is_below(place / "link/config.json", place / "model")
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("model/chat_template.jinja", "/proc/self/environ"),
+        ("model/chat_template.jinja", "../secret"),
+        ("model/chat_template.jinja", "../absent"),
+        ("model/deep/x.jinja", "../../secret"),
+        ("model/more", "../hub"),
+        ("model/config2.json", "../hub/models--ada--m/blobs/0a"),
+        ("hub/models--ada--m/snapshots/1f/x.json", "../../../models--eve--m/blobs/0b"),
+        ("hub/models--ada--m/snapshots/1f/x.json", "../../../../secret"),
+    ],
+)
+def test_a_link_that_leads_elsewhere_is_named(place, path, target):
+    (place / path).symlink_to(target)
+    folder = place / "model" if path.startswith("model") else (place / path).parent
+    assert refused(folder).startswith(f"{place / path}: is a link out of {folder}")
+    assert "copy it" in refused(folder)
+
+
+def test_a_blob_that_is_a_link_itself_is_followed_to_its_end(place):
+    (place / "hub/models--ada--m/blobs/0a").unlink()
+    (place / "hub/models--ada--m/blobs/0a").symlink_to(place / "secret")
+    assert "config.json: is a link out of" in refused(place / "hub/models--ada--m/snapshots/1f")
+
+
+def test_blobs_that_are_a_link_to_another_folder_are_not_the_caches(place):
+    shutil.move(place / "hub/models--ada--m/blobs", place / "elsewhere")
+    (place / "hub/models--ada--m/blobs").symlink_to(place / "elsewhere")
+    assert "config.json: is a link out of" in refused(place / "hub/models--ada--m/snapshots/1f")
+
+
+def test_a_folder_that_is_only_called_as_in_the_cache_has_no_blobs(place):
+    (place / "hub/models--ada--m/model").mkdir()
+    (place / "hub/models--ada--m/model/config.json").symlink_to("../blobs/0a")
+    assert "config.json: is a link out of" in refused(place / "hub/models--ada--m/model")
+
+
+def test_a_link_to_a_hidden_folder_inside_is_followed(place):
+    (place / "model/.hidden").mkdir()
+    (place / "model/.hidden/x.jinja").symlink_to(place / "secret")
+    (place / "model/additional_chat_templates").symlink_to(".hidden")
+    assert "additional_chat_templates/x.jinja: is a link out of" in refused(place / "model")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: socket.socket(socket.AF_UNIX).bind(str(path))])
+def test_pipes_and_sockets_are_named(place, make):
+    make(place / "model/deep/x.json")
+    assert "deep/x.json: is a pipe, a device or a socket" in refused(place / "model")
