@@ -73,6 +73,7 @@ def test_status(run, judged, capsys):
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
     assert lines[4:] == [
         "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
+        "left out: 1 scores of 3, which say neither",
         f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)",
         "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
     ]
