@@ -67,7 +67,7 @@ def run_forget(options: ForgetOptions) -> None:
     if not re.fullmatch("[0-9a-f]{16}", person):
         raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
     done = Bot(options.run).forget(person)
-    if not done["rows"] and not done["tainted"]:
+    if not any(done.values()):
         raise UserError(
             f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
         )

@@ -1,5 +1,6 @@
 """The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
 
+import glob
 import random
 import secrets
 import sqlite3
@@ -158,6 +159,11 @@ def _version(connection: sqlite3.Connection) -> int:
 def backup_path(path: Path, version: int) -> Path:
     """Where the store is copied before it is migrated from this version."""
     return path.with_name(f"{path.name}.version_{version}")
+
+
+def backups(path: Path) -> list[Path]:
+    """The copies that migrations have made."""
+    return list(path.parent.glob(f"{glob.escape(path.name)}.version_*"))
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:

@@ -235,6 +235,23 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
+    def traces_of(self, person_hash: str) -> set[str]:
+        """What tells that a file is of this person too: their hash, the ids of their dialogues, and texts that are theirs alone.
+
+        Texts are what was said in their dialogues and in feedback of theirs or on these. Without those of less than 8 bytes and
+        single words, which stand in many files.
+        """
+        theirs = "(SELECT id FROM dialogues WHERE person = :person)"
+        concerned = f"(person = :person OR dialogue IN {theirs})"
+        statement = (
+            f"SELECT text FROM turns WHERE dialogue IN {theirs} UNION SELECT text FROM feedback WHERE {concerned} "
+            f"EXCEPT SELECT text FROM turns WHERE dialogue NOT IN {theirs} EXCEPT SELECT text FROM feedback WHERE NOT {concerned}"
+        )
+        texts = {row["text"].strip() for row in self.rows(statement, {"person": person_hash}) if row["text"]}
+        long = {text for text in texts if len(text.encode()) >= 8 and not (text.isascii() and text.isalnum())}
+        ids = self.rows("SELECT id FROM dialogues WHERE person = ?", (person_hash,))
+        return {person_hash, *long, *(row["id"] for row in ids)}
+
     def forget(self, person_hash: str) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
@@ -243,8 +260,8 @@ class Store:
         """
         with self.writing() as connection:
             removed = _remove(connection, person_hash)
-        for version in range(schema.SCHEMA_VERSION):
-            schema.backup_path(self.path, version).unlink(missing_ok=True)
+        for path in schema.backups(self.path):
+            path.unlink(missing_ok=True)
         with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -46,7 +46,7 @@ def test_rollback(run, capsys):
 def judged(run, monkeypatch):
     """Two people's feedback on three dialogues, of which the third is held out."""
     monkeypatch.setattr("rlhf_dialog.feedback.store.store.is_heldout", lambda dialogue: dialogue.startswith("2"))
-    ids = iter(f"{number}{'0' * 31}" for number in range(9))
+    ids = iter(f"{number}{'0' * 31}" for number in range(99))
     monkeypatch.setattr("rlhf_dialog.feedback.store.store.secrets.token_hex", lambda _: next(ids))
     store = Bot(run).store()
     for number, value in enumerate([1, 1, -1]):
