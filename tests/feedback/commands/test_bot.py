@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.models.network import AGENT_FILE
+from tests.parts.processes import output_of
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 
 
@@ -80,6 +81,17 @@ def test_status(run, judged, capsys):
     bot.settings_path.write_text("min_heldot: 7\n")
     assert feedback.main(["status", "--run", str(run)]) == 2
     assert "min_heldot" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_status_and_forget_load_no_model(run, judged):
+    program = (
+        "import sys\n"
+        "from rlhf_dialog.feedback.commands.feedback import main\n"
+        f"main(['status', '--run', {str(run)!r}]), main(['forget', '--run', {str(run)!r}, '{judged.hash_person('bob')}'])\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'scipy', 'pandas'} & set(sys.modules)))"
+    )
+    assert output_of("-c", program).endswith("\n[]\n")
 
 
 def test_forget(run, judged, capsys):

@@ -1,9 +1,11 @@
 """From stored feedback to examples: labels, prompts, filters, the cap on a person, what is held out."""
 
 import contextlib
+import json
 import random
 import secrets
 import sqlite3
+import tracemalloc
 from collections import Counter
 from contextlib import closing
 from fractions import Fraction
@@ -29,7 +31,7 @@ from rlhf_dialog.feedback.store.examples import (
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, insert_event, insert_turn, is_heldout
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
 CAPS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.9, 1.0])
@@ -251,6 +253,34 @@ def test_what_is_counted_is_what_is_read_and_only_held_out_texts_reach_python(st
     assert counted.people == Counter(one.person for one in read.all)
     assert heldout.all == [one for one in read.all if one.heldout]
     assert len(heldout) == 4 + 3  # four thumbs, and of their scores 1, 2, 3, 4 all but the 3
+
+
+def peak_of_a_night(path, count):
+    """The most bytes of Python at a time while a night finds what it learns from, with this many ratings in the store."""
+    store, draw = Store.create(path), random.Random(0)
+    with store.writing() as connection:
+        for number in range(count):
+            dialogue, person = f"{draw.getrandbits(128):032x}", f"{number % 20:016x}"
+            row = (dialogue, 1.0, person, "page", is_heldout(dialogue))
+            connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
+            insert_turn(connection, (dialogue, 0, "user", f"Is number {number} far ?", None, None, None, None, 1.0))
+            ids, logprobs = (json.dumps([value] * 30) for value in (777, -0.123456))
+            kept = (dialogue, 1, "agent", f"It is {number} streets away .", ids, logprobs, "{}", "0001", 2.0)
+            turn = insert_turn(connection, kept)
+            insert_event(connection, (dialogue, turn, "thumb", draw.choice((1, -1)), None, None, person, 3.0))
+    tracemalloc.start()
+    examples = read_examples(store)
+    assert len(training_set(examples, BotSettings(), (), draw)) + len(heldout_set(examples, BotSettings())) == count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    store.close()
+    return peak
+
+
+def test_a_night_holds_a_kilobyte_a_rating(tmp_path):
+    """100 MB for 100,000 ratings, above what it holds of few."""
+    grown = peak_of_a_night(tmp_path / "many.sqlite", 600) - peak_of_a_night(tmp_path / "few.sqlite", 100)
+    assert grown / 500 < 1400
 
 
 def test_held_out_dialogues_are_never_trained_on(store):
