@@ -157,6 +157,24 @@ def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
     assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
 
 
+def test_edits_in_several_dialogues_at_once(store):
+    """Each dialogue goes on with its own edits, whichever came between."""
+    talks = [talk(store, asked=f"Question {number} ?") for number in range(3)]
+    for position in (1, 3):
+        for number, (dialogue, turns) in enumerate(talks):
+            store.add_feedback(dialogue, "p", Rating("edit", turn=turns[-1], text=f"Edit {number} {position}"))
+            store.add_turn(dialogue, position + 1, "user", "And then ?")
+            turns.append(store.add_turn(dialogue, position + 2, "agent", "Left ."))
+    for dialogue, turns in talks:
+        store.add_feedback(dialogue, "p", Rating("thumb", turn=turns[-1], value=1))
+    said = [one.prompt_turns for one in read_examples(store).answers]
+    assert said == [
+        (f"Question {number} ?", f"Edit {number} 1", "And then ?", f"Edit {number} 3", "And then ?")
+        for number in range(3)
+    ]
+    assert sorted(newest_prompts(store, 3, 9)) == said
+
+
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     dialogue, (turn,) = talk(store)
     store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
