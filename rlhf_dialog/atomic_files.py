@@ -30,7 +30,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     try:
         _take_back(folder)
         with suppress(OSError):
-            _discard(temporary)
+            discard(temporary)
         temporary.mkdir(parents=True)
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
@@ -51,7 +51,7 @@ def repair_swaps(parent: Path, names: Iterable[str]) -> None:
     """Undo interrupted writes of these files and folders after a kill. Raises OSError."""
     for name in names:
         _take_back(parent / name)
-        _discard(_hidden(parent / name, "tmp"))
+        discard(_hidden(parent / name, "tmp"))
         _sweep(parent / name)
 
 
@@ -66,7 +66,7 @@ def _sweep(path: Path, age: float = 0.0) -> None:
             left.unlink(missing_ok=True)
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
     """Remove a file, a folder, or a link but not what it leads to; nothing where there is none. Raises OSError."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
@@ -77,7 +77,7 @@ def _take_back(folder: Path) -> None:
     if old.is_dir() and not old.is_symlink() and not folder.exists():
         old.rename(folder)
     with suppress(OSError):
-        _discard(old)
+        discard(old)
 
 
 def check_no_link(folder: Path) -> None:
@@ -92,7 +92,7 @@ def remove_whole(folder: Path) -> None:
     """Remove a folder so that a kill never leaves a partial folder under its name. Raises OSError, and UserError for a link."""
     check_no_link(folder)
     temporary = _hidden(folder, "tmp")
-    _discard(temporary)
+    discard(temporary)
     folder.rename(temporary)
     shutil.rmtree(temporary)
 

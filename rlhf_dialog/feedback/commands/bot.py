@@ -13,9 +13,10 @@ from rich.tree import Tree
 
 from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.learning.gate import power_line
+from rlhf_dialog.feedback.learning.gate import describe_power, last_gate
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import Examples, read_examples
+from rlhf_dialog.feedback.store.examples import LabelCounts, count_labels, format_counts, heldout_set, read_examples
+from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 from rlhf_dialog.terminal import Console
 
@@ -66,7 +67,7 @@ def run_forget(options: ForgetOptions) -> None:
     if not re.fullmatch("[0-9a-f]{16}", person):
         raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
     done = Bot(options.run).forget(person)
-    if not done["rows"] and not done["tainted"]:
+    if not any(done.values()):
         raise UserError(
             f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
         )
@@ -79,16 +80,18 @@ def run_forget(options: ForgetOptions) -> None:
 def run_status(options: BotOptions) -> None:
     """Draw the lineage, and count the feedback."""
     bot = Bot(options.run)
+    settings = read_settings(bot.settings_path)
     with closing(bot.store()) as store:
         store.check()
-        examples, people = read_examples(store), store.people() - {SAMPLES}
+        labels, people = count_labels(store), store.people() - {SAMPLES}
+        heldout = heldout_set(read_examples(store, heldout=True), settings)
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=140)
     console.print(lineage_tree(bot))
-    for line in counts(examples, len(people)):
+    for line in counts(labels, len(people)):
         console.print(line)
-    console.print(power_line(bot))
+    console.print(describe_power(heldout, labels.people.total(), settings, last_gate(bot)))
 
 
 def lineage_tree(bot: Bot) -> Tree:
@@ -110,19 +113,19 @@ def version_line(name: str, record: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def counts(examples: Examples, num_people: int) -> list[str]:
-    """What people said, in lines: what counts now, and whose it is."""
-    liked = Counter(answer.liked for answer in examples.answers)
-    kinds = Counter(pair.kind for pair in examples.pairs)
-    of_people = [one.person for one in examples.all if one.person != SAMPLES]
-    shares = ", ".join(f"{person} {count / len(of_people):.0%}" for person, count in Counter(of_people).most_common(5))
-    num_samples = len(examples) - len(of_people)
-    samples = f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples"
-    return [
-        f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
-        *([samples] if num_samples else []),
-        f"people: {num_people}" + (f" (largest shares: {shares})" if shares else ""),
+def counts(labels: LabelCounts, num_people: int) -> list[str]:
+    """What people said, in lines: what counts now, what is left out, and whose it is."""
+    kinds, people = labels.kinds, Counter(labels.people)
+    num_samples = people.pop(SAMPLES, 0)
+    shares = ", ".join(f"{person} {count / people.total():.0%}" for person, count in people.most_common(5))
+    lines = [
+        f"feedback: {kinds['liked']} liked, {kinds['disliked']} disliked, {kinds['edit']} edits, {kinds['choice']} choices"
     ]
+    if labels.left_out:
+        lines.append(f"left out: {format_counts(labels.left_out)}")
+    if num_samples:
+        lines.append(f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples")
+    return [*lines, f"people: {num_people}" + (f" (largest shares: {shares})" if shares else "")]
 
 
 SUBCOMMANDS = {  # name: its options, and what does it

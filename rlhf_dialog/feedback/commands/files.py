@@ -58,17 +58,20 @@ class ImportOptions(BotOptions):
     )
     name: str | None = option("name of the source: import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
+    model: str | None = option("Open WebUI: the model whose replies are read (default: that of most ratings)")
 
 
 def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
     with closing(Bot(options.run).store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
-        added = import_file(store, options.file, options.name, ignored)
+        added = import_file(store, options.file, options.name, ignored, options.model)
     message = "%s (%s): %d dialogues and %d events added; %d were there already"
     logger.info(message, options.file, added.format, added.dialogues, added.events, added.num_known)
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)
+    if added.unread:
+        logger.warning("not read: %s", ", ".join(f"{name} ({count} rows)" for name, count in added.unread.items()))
 
 
 class BackupOptions(BotOptions):

@@ -11,7 +11,6 @@ of fewer it draws dialogues, and is an interval "of these n people". No torch he
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -20,8 +19,8 @@ import numpy as np
 
 from rlhf_dialog.evaluation.intervals import Array, Numbers, bootstrap_bounds, half_width
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progress, heldout_set, read_examples
-from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progress
+from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
 MARGIN = 0.05  # below the champion that the lower bound may always reach
@@ -219,21 +218,13 @@ def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) 
     return 1 / math.sqrt(3 * max(num_events, 1))
 
 
-def power_line(bot: Bot) -> str:
-    """What the gate can see today, for `status`: how much held-out feedback there is, and which gain is seen.
-
-    Raises UserError when settings or store cannot be read.
-    """
-    settings = read_settings(bot.settings_path)
-    with closing(bot.store()) as store:
-        examples = read_examples(store)
-    return describe_power(heldout_set(examples, settings), len(examples), settings, last_gate(bot))
-
-
 def describe_power(
     heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None
 ) -> str:
-    """`power_line` of this held-out feedback, and of the number of all ratings, after the `gate` of the last night."""
+    """What the gate can see today: how much held-out feedback there is, and which gain is seen.
+
+    num_ratings: all ratings; gate: the record of the last night
+    """
     num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
         return describe_progress(num_ratings, num_events, settings)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,12 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
         examples = stored.read_examples(store, last_event)
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = stored.training_set(examples, settings, state["consumed"], draw)
-    texts = [[one.event, one.person, *tokenized.row_names(one), *one.prompt_turns, repr(one)] for one in training.all]
-    fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
-    return Snapshot(champion, last_event, examples, training, stored.heldout_set(examples, settings), fingerprint)
+    digest = sha256(sha256_of([settings.model_dump(), champion, last_event]).encode())
+    for one in training.all:
+        digest.update(repr(one).encode())
+    return Snapshot(
+        champion, last_event, examples, training, stored.heldout_set(examples, settings), digest.hexdigest()
+    )
 
 
 def _promote_passed(bot: Bot) -> None:

@@ -76,6 +76,8 @@ class ChatSession:
                 texts.append((by_id[event.turn], event.created, event.text))
         for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
             talk._continue_with(turn, text)
+        if sorted(talk.texts) != list(range(len(talk.texts))):
+            raise UserError("a turn of this dialogue is missing in the store; begin a new one")
         return talk
 
     def say(self, text: str) -> Iterator[str]:

@@ -8,20 +8,32 @@ feedback.sqlite, config.yaml          what people said; the settings of learning
 """
 
 import fcntl
+import json
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import atomic_folder, check_no_link, remove_whole, replace_file, replace_json, write_json
+from rlhf_dialog.atomic_files import (
+    atomic_folder,
+    check_no_link,
+    discard,
+    remove_whole,
+    replace_file,
+    replace_json,
+    write_json,
+)
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.schema import backups
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.found_files import check_files
@@ -221,18 +233,26 @@ class Bot:
     def forget(self, person_hash: str) -> dict[str, Any]:
         """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
 
-        Texts that a killed night has left go too. Returns `rows` (the number removed) and `tainted` (the versions marked now). A
-        kill in between loses no mark.
+        What dead nights have left goes too. Other files below the folder that hold their lines stay, and are named in a warning:
+        they are somebody's exports or copies. Returns `rows` (the number removed), `tainted` (the versions marked now) and
+        `files`. A kill in between loses no mark and no name of a file: another call finds them.
         """
         with self._changing() as tree:
             tainted = _taint(tree["versions"], person_hash)
+        self._remove_leftovers()
+        with closing(self.store()) as store:
+            files = files_with(store.traces_of(person_hash), self.folder)
+        if files:
+            text = "%s: these files hold lines of %s, or cannot be read; remove them, or the lines: %s"
+            logger.warning(
+                text, self.folder, person_hash, ", ".join(str(path.relative_to(self.folder)) for path in files)
+            )
         rows = self._rows_removed(person_hash)
         with self._changing() as tree:  # a night may have ended meanwhile
             tainted |= _taint(tree["versions"], person_hash)
             for record in tree["versions"].values():
                 record["people"] = [one for one in record["people"] if one != person_hash]
-        self._remove_work()
-        return {"rows": rows, "tainted": sorted(tainted)}
+        return {"rows": rows, "tainted": sorted(tainted), "files": files}
 
     def drop_night(self) -> None:
         """Remove what a night keeps while it is at work."""
@@ -274,15 +294,25 @@ class Bot:
         for name, status in {**statuses, version: "champion"}.items():
             tree["versions"][name]["status"] = status
 
-    def _remove_work(self) -> None:
-        """Remove the texts that a killed night has left; the next one writes what it needs. Of one at work, a warning."""
-        if not (self.folder / WORK).is_dir():
-            return
-        try:
-            with lock_folder(self.folder):
-                remove_whole(self.folder / WORK)
-        except UserError as error:
-            logger.warning("%s: the night at work removes its texts when it ends (%s)", self.folder, error)
+    def _remove_leftovers(self) -> None:
+        """Remove what dead processes have left: nights, folders under a hidden name, versions that the lineage does not have.
+
+        While a night is at work they stay, with a warning.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock_folder(self.folder))
+            except UserError as error:
+                text = "%s: a night is at work, whose folder may hold their lines until it ends; run forget again then (%s)"
+                logger.warning(text, self.folder, error)
+                return
+            tree = stack.enter_context(self._changing())
+            self.drop_night()
+            known = {name for name, record in tree["versions"].items() if record["status"] != "removed"}
+            numbered = (self.folder / "versions").glob("[0-9]*")
+            hidden = (path for path in self.folder.rglob(".*") if path.suffix in (".tmp", ".old"))
+            for path in [*(path for path in numbered if path.name not in known), *hidden]:
+                discard(path)
 
     def _rows_removed(self, person_hash: str) -> int:
         with closing(self.store()) as store:
@@ -346,6 +376,34 @@ def _taint(records: dict[str, Any], person: str) -> set[str]:
     for name in marked:
         records[name]["tainted"] = True
     return marked
+
+
+def files_with(traces: Iterable[str], folder: Path) -> list[Path]:
+    """The files below a bot's folder that hold one of the texts, as it is or as JSON or HTML write it, or cannot be read.
+
+    Links are not followed. Not among them: store and lineage, which `forget` changes itself, and weights.
+    """
+    forms = (
+        (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], escape(text)) for text in traces
+    )
+    wanted = {form.encode() for one in forms for form in one}
+    own = {folder / name for name in ("lineage.json", "feedback.sqlite", "feedback.sqlite-wal", "feedback.sqlite-shm")}
+    own.update(backups(folder / "feedback.sqlite"))
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and path not in own)
+    return [path for path in paths if path.suffix not in WEIGHTS and _holds(path, wanted)]
+
+
+def _holds(path: Path, wanted: set[bytes]) -> bool:
+    longest, before = max(map(len, wanted), default=0), b""
+    try:
+        with path.open("rb") as file:
+            while part := file.read(1 << 24):
+                before = before[-longest:] + part
+                if any(one in before for one in wanted):
+                    return True
+    except OSError:
+        return True
+    return False
 
 
 def agent_source(agent: str) -> Path:

@@ -5,18 +5,22 @@ is a choice. The dialogues that are held out from birth are never trained on.
 """
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
+from operator import itemgetter
+from sqlite3 import Row
 from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Event, Store, StoredDialogue, StoredTurn, counting
+from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Store, as_limit, counting
+from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
-LIKED, DISLIKED = (4, 5), (1, 2)
 ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
+NAMES = ("kind", "person", "dialogue", "owner")
 
 
 def needed_ratings(settings: BotSettings) -> int:
@@ -45,11 +49,11 @@ def short_count(store: Store, settings: BotSettings) -> str:
     return f"{len(examples)} of about {needed_ratings(settings)} ratings before it can learn"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RatedAnswer:
     """An answer that somebody liked or disliked.
 
-    >>> Answer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
+    >>> RatedAnswer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
     True
     """
 
@@ -65,9 +69,9 @@ class RatedAnswer:
     owner: str | None = None  # who began the dialogue, where it is another person
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AnswerPair:
-    """Two answers to one prompt, of which somebody preferred one; `ids` as in `Answer`, those of an edit's text are None."""
+    """Two answers to one prompt, of which somebody preferred one; `ids` as in `RatedAnswer`, those of an edit's text are None."""
 
     prompt_turns: Prompt
     chosen: str
@@ -130,81 +134,120 @@ class HeldOut(Examples):
     weights: dict[int, float] = field(default_factory=dict)
 
 
-def read_examples(store: Store, upto: int | None = None) -> Examples:
-    """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when it cannot be read."""
+LABELS = f"""
+    SELECT feedback.id, feedback.dialogue, feedback.turn, feedback.kind, feedback.text, feedback.other, feedback.person,
+        CASE feedback.kind WHEN 'thumb' THEN feedback.value > 0 WHEN 'score' THEN feedback.value > 3 END AS liked,
+        dialogues.heldout, nullif(dialogues.person, feedback.person) AS owner,
+        CASE
+            WHEN feedback.kind = 'dialogue_score' THEN 'scores of a whole dialogue'
+            WHEN dialogues.id IS NULL OR answer.id IS NULL OR (feedback.kind = 'choice' AND other.id IS NULL)
+                OR (SELECT count(DISTINCT position) FROM turns WHERE turns.dialogue = answer.dialogue
+                    AND turns.position < answer.position AND turns.id < answer.id) < answer.position
+                THEN 'ratings in dialogues that lack a turn'
+            WHEN feedback.kind IN ('thumb', 'score') AND EXISTS (
+                SELECT 1 FROM feedback AS later
+                WHERE later.dialogue = feedback.dialogue AND later.id > feedback.id AND later.id <= :upto
+                AND +later.person = feedback.person AND +later.turn = feedback.turn AND later.kind IN ('thumb', 'score')
+                AND {counting("later")}) THEN 'older judgements of the same answer'
+            WHEN feedback.kind = 'score' AND feedback.value = 3 THEN 'scores of 3, which say neither'
+            WHEN answer.position = 0 THEN 'answers to nothing'
+            WHEN feedback.kind = 'edit' AND strip(feedback.text) = strip(answer.text)
+                OR feedback.kind = 'choice' AND strip(other.text) = strip(answer.text) THEN 'edits that change nothing'
+        END AS left_out
+    FROM feedback
+    LEFT JOIN dialogues ON dialogues.id = feedback.dialogue
+    LEFT JOIN turns AS answer
+        ON answer.id = feedback.turn AND answer.dialogue = feedback.dialogue AND answer.speaker = 'agent'
+    LEFT JOIN turns AS other
+        ON other.id = feedback.other AND other.dialogue = feedback.dialogue AND other.position = answer.position
+    WHERE feedback.id <= :upto AND {counting("feedback")}"""
+TURNS = "SELECT id, dialogue, position, text, created"
+RATED = "SELECT dialogue FROM feedback"
+HELDOUT_RATED = f"SELECT id FROM dialogues WHERE heldout AND id IN ({RATED} WHERE dialogue = dialogues.id)"
+CHANGES = (
+    "SELECT dialogue, turn, text, created FROM feedback WHERE kind IN ('choice', 'edit') AND id <= :upto ORDER BY id"
+)
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many events give an answer liked or disliked, or a pair, by kind and by person; `left_out` as in `Examples`."""
+
+    kinds: Counter[str]  # liked, disliked, edit, choice
+    people: Counter[str]
+    left_out: dict[str, int]
+
+
+def count_labels(store: Store) -> LabelCounts:
+    """What `read_examples` reads, counted by SQL. Raises UserError when the store cannot be read."""
+    statement = f"SELECT left_out, kind, liked, person, count(*) AS number FROM ({LABELS}) GROUP BY 1, 2, 3, 4"
+    kinds, people, left_out = Counter[str](), Counter[str](), Counter[str]()
+    for row in store.iterate(statement, {"upto": as_limit(None)}):
+        if row["left_out"] is not None:
+            left_out[row["left_out"]] += row["number"]
+            continue
+        kinds[row["kind"] if row["liked"] is None else "liked" if row["liked"] else "disliked"] += row["number"]
+        people[row["person"]] += row["number"]
+    return LabelCounts(kinds, people, dict(left_out))
+
+
+def read_examples(store: Store, upto: int | None = None, heldout: bool = False) -> Examples:
+    """All labelled answers and pairs of the store as of the event `upto`; with `heldout`, the texts of held-out dialogues alone.
+
+    Raises UserError when the store cannot be read.
+    """
+    values, which = {"upto": as_limit(upto)}, HELDOUT_RATED if heldout else RATED
+    all_labels = f"{LABELS} AND feedback.dialogue IN ({which}) ORDER BY feedback.dialogue, feedback.id"
+    ids = "NULL AS token_ids" if heldout else "token_ids"
+    all_turns = f"{TURNS}, {ids} FROM turns WHERE dialogue IN ({which}) ORDER BY dialogue, position, id"
+    left_out, examples, shared = Counter[str](), list[Example](), dict[Any, Any]()
+    by_dialogue = itemgetter("dialogue")
     with store.reading():
-        return _read(store, upto)
+        changes = {name: list(rows) for name, rows in groupby(store.iterate(CHANGES, values), by_dialogue)}
+        by_name = groupby(store.iterate(all_turns), by_dialogue)
+        for dialogue, labels in groupby(store.iterate(all_labels, values), by_dialogue):
+            rows = list(labels)
+            left_out.update(row["left_out"] for row in rows if row["left_out"])
+            if usable := [row for row in rows if not row["left_out"]]:
+                turns = next(list(turns) for name, turns in by_name if name == dialogue)
+                examples += [_example(row, turns, changes.get(dialogue, []), shared) for row in usable]
+    return Examples(*_split(examples), dict(left_out))
 
 
-def _read(store: Store, upto: int | None) -> Examples:
-    stored = store.feedback(upto=upto, newest=False)
-    events, left_out = _labels(counting(stored))
-    changes = _by_dialogue(stored)
-    dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
-    examples: list[Example] = []
-    for dialogue, events_of_dialogue in _by_dialogue(events).items():
-        turns = store.turns(dialogue)
-        for event in events_of_dialogue:
-            example = _example(event, turns, changes.get(dialogue, []), dialogues[dialogue])
-            if not example.prompt_turns:  # of an import
-                left_out["answers to nothing"] += 1
-            elif isinstance(example, AnswerPair) and example.chosen.strip() == example.rejected.strip():
-                left_out["edits that change nothing"] += 1
-            else:
-                examples.append(example)
-    return Examples(*_split(examples), dict(+left_out))
-
-
-def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
-    """The events that label an answer or prefer one; of a person's thumb and score on one answer the newer one."""
-    newest = {(e.person, e.turn): e.id for e in events if e.kind in ("thumb", "score")}
-    kept, left_out = [], Counter[str]()
-    for event in events:
-        if event.kind == "dialogue_score":
-            left_out["scores of a whole dialogue"] += 1
-        elif event.kind in ("thumb", "score") and newest[event.person, event.turn] != event.id:
-            left_out["older judgements of the same answer"] += 1
-        elif event.kind == "score" and event.value not in (*LIKED, *DISLIKED):
-            left_out["scores of 3, which say neither"] += 1
-        else:
-            kept.append(event)
-    return kept, left_out
-
-
-def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event], dialogue: StoredDialogue) -> Example:
-    by_id = {turn.id: turn for turn in turns}
-    answer = by_id[event.turn or 0]
+def _example(label: Row, turns: Sequence[Row], changes: Sequence[Row], shared: dict[Any, Any]) -> Example:
+    """`shared` holds one object for each number of a token and each name, which many examples have."""
+    by_id = {turn["id"]: turn for turn in turns}
+    answer = by_id[label["turn"]]
     prompt = turns_before(turns, answer, changes)
-    origin: dict[str, Any] = {"kind": event.kind, "person": event.person, "dialogue": event.dialogue, "event": event.id}
-    origin |= {"heldout": dialogue.heldout, "owner": None if dialogue.person == event.person else dialogue.person}
-    if event.kind in ("thumb", "score"):
-        liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
-        return RatedAnswer(prompt, answer.text, liked, ids=_ids(answer), **origin)
-    is_edit = event.kind == "edit"
-    other = answer if is_edit else by_id[event.other or 0]
+    origin: dict[str, Any] = {key: label[key] and shared.setdefault(label[key], label[key]) for key in NAMES}
+    origin |= {"event": label["id"], "heldout": bool(label["heldout"])}
+    if label["liked"] is not None:
+        return RatedAnswer(prompt, answer["text"], bool(label["liked"]), ids=_ids(answer, shared), **origin)
+    is_edit = label["kind"] == "edit"
+    other = answer if is_edit else by_id[label["other"]]
     return AnswerPair(
         prompt,
-        chosen=event.text or "" if is_edit else answer.text,
-        rejected=other.text,
-        chosen_ids=None if is_edit else _ids(answer),
-        rejected_ids=_ids(other),
+        chosen=label["text"] or "" if is_edit else answer["text"],
+        rejected=other["text"],
+        chosen_ids=None if is_edit else _ids(answer, shared),
+        rejected_ids=_ids(other, shared),
         **origin,
     )
 
 
-def turns_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
+def turns_before(turns: Sequence[Row], answer: Row, changes: Sequence[Row]) -> Prompt:
     """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
 
-    `changes`: the choices and edits of the dialogue, also those that no longer count; other events change nothing.
+    `changes`: the choices and edits of the dialogue by id, also those that no longer count. Empty where a turn is missing.
     """
-    by_id = {turn.id: turn for turn in turns}
-    written = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
-    for event in (one for one in changes if one.kind in ("choice", "edit")):
-        turn = by_id[event.turn or 0]
-        if event.created <= answer.created:
-            written.append((event.created, turn.position, event.text or turn.text))
-    at = {place: text for _, place, text in sorted(written, key=lambda one: one[0]) if place < answer.position}
-    return tuple(at[place] for place in sorted(at))
+    by_id = {turn["id"]: turn for turn in turns}
+    written = [(turn["created"], turn["position"], turn["text"]) for turn in turns if turn["id"] < answer["id"]]
+    for event in changes:
+        turn = by_id.get(event["turn"])
+        if turn is not None and event["created"] <= answer["created"]:
+            written.append((event["created"], turn["position"], event["text"] or turn["text"]))
+    at = {place: text for _, place, text in sorted(written, key=itemgetter(0)) if place < answer["position"]}
+    return tuple(at[place] for place in sorted(at)) if len(at) == answer["position"] else ()
 
 
 def newest_prompts(store: Store, count: int, context_size: int, last_turn: int | None = None) -> list[Prompt]:
@@ -215,17 +258,23 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     prompts: dict[Prompt, None] = {}
     with store.reading():
         for number, dialogue in store.newest_answers(last_turn):
-            turns = store.turns(dialogue)
-            answer = next(turn for turn in turns if turn.id == number)
-            if prompt := turns_before(turns, answer, store.feedback_on(dialogue, newest=False)):
+            turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
+            answer = next(turn for turn in turns if turn["id"] == number)
+            changes = store.rows(
+                f"SELECT * FROM ({CHANGES}) WHERE dialogue = :name", {"upto": as_limit(None), "name": dialogue}
+            )
+            if prompt := turns_before(turns, answer, changes):
                 prompts.setdefault(prompt[-context_size:])
             if len(prompts) == count:
                 break
     return list(prompts)
 
 
-def _ids(turn: StoredTurn) -> tuple[int, ...] | None:
-    return tuple(turn.token_ids) if turn.token_ids else None
+def _ids(turn: Row, shared: dict[Any, Any]) -> tuple[int, ...] | None:
+    if turn["token_ids"] is None:
+        return None
+    with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
+        return tuple(shared.setdefault(one, one) for one in parse_json(turn["token_ids"])) or None
 
 
 def training_set(
@@ -355,19 +404,15 @@ def _fits(one: Example, settings: BotSettings) -> bool:
 
 def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
     """Answers that several people judged: only the judgements of the majority, and none where it is too small."""
-    votes: dict[Any, Counter[bool]] = defaultdict(Counter)
-    for example in examples:
-        if isinstance(example, RatedAnswer):
-            votes[example.prompt_turns, example.response][example.liked] += 1
+    votes = Counter((one.prompt_turns, one.response, one.liked) for one in examples if isinstance(one, RatedAnswer))
     kept: list[Example] = []
     for example in examples:
-        counts = votes[example.prompt_turns, example.response] if isinstance(example, RatedAnswer) else Counter[bool]()
-        if counts.total() < 2:
-            kept.append(example)
-        elif isinstance(example, RatedAnswer):
-            share = Fraction(counts[example.liked], counts.total())
-            if share > Fraction(1, 2) and share >= Fraction(str(agreement)):
-                kept.append(example)
+        if isinstance(example, RatedAnswer):
+            yes, no = (votes[example.prompt_turns, example.response, liked] for liked in (True, False))
+            share = Fraction(yes if example.liked else no, yes + no)
+            if yes + no > 1 and not (share > Fraction(1, 2) and share >= Fraction(str(agreement))):
+                continue
+        kept.append(example)
     return kept
 
 
@@ -378,17 +423,10 @@ def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerP
     return [example for example in ordered if isinstance(example, RatedAnswer)], pairs
 
 
-def _by_dialogue(events: Iterable[Event]) -> dict[str, list[Event]]:
-    groups: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        groups[event.dialogue].append(event)
-    return groups
-
-
 def format_counts(left_out: dict[str, int]) -> str:
     """`12 repetitions, 3 scores of 3, ...`, the most frequent reason first.
 
-    >>> shown({"repetitions": 2, "edits that change nothing": 3})
+    >>> format_counts({"repetitions": 2, "edits that change nothing": 3})
     '3 edits that change nothing, 2 repetitions'
     """
     return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items(), key=lambda item: -item[1]))

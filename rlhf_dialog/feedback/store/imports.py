@@ -34,39 +34,45 @@ class ImportCounts:
     events: int = 0
     num_known: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)  # the names of parts, with the number of rows that have them
 
 
-def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportCounts:
+def import_file(
+    store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = (), model: str | None = None
+) -> ImportCounts:
     """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
 
     `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
-    file has no ids of people. `ignored` are columns to leave out. Raises UserError for a file that cannot be read, a format or a
+    file has no ids of people. `ignored` are columns to leave out. `model` is the one whose replies are read of an export of
+    Open WebUI; None: that of most ratings. Raises UserError for a file that cannot be read, a format or a
     column that is not known, and a row that cannot be used.
     """
-    result = read_file(path, ignored)
-    added = ImportCounts(result.name, left_out=result.left_out)
+    result = read_file(path, ignored, model)
+    added = ImportCounts(result.name, left_out=result.left_out, unread=dict(result.unread))
     with store.writing() as connection:
         for record in result.records:
             _add(store, connection, record, name or result.name, added)
     return added
 
 
-def read_file(path: Path, ignored: tuple[str, ...] = ()) -> ImportResult:
+def read_file(path: Path, ignored: tuple[str, ...] = (), model: str | None = None) -> ImportResult:
     """The records of a file in a known format, which its columns decide. Raises UserError as `import_file`."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; name a file to import")
     placed = load_rows(str(path), "train")
     rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
     with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        return _read_rows(rows)
+        return _read_rows(rows, model)
 
 
-def _read_rows(rows: list[tuple[str, Row]]) -> ImportResult:
+def _read_rows(rows: list[tuple[str, Row]], model: str | None) -> ImportResult:
     first = rows[0][1]
+    if open_webui.is_export(first):
+        return open_webui.read(rows, model)
+    if model is not None:
+        raise UserError("--model: is for Open WebUI's feedback export; leave it out")
     if native.is_native(first):
         return native.read(rows)
-    if open_webui.is_export(first):
-        return open_webui.read(rows)
     if form := trl.detect_format(first):
         return trl.read(rows, form)
     columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])

@@ -1,5 +1,6 @@
 """The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
 
+import glob
 import random
 import secrets
 import sqlite3
@@ -63,6 +64,7 @@ def connect(path: Path) -> Connection:
         connection.row_factory = sqlite3.Row
         for pragma in ("foreign_keys=ON", "synchronous=FULL", "secure_delete=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}")
+        connection.create_function("strip", 1, str.strip, deterministic=True)
     except sqlite3.Error:
         connection.close()
         raise
@@ -159,6 +161,11 @@ def backup_path(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.version_{version}")
 
 
+def backups(path: Path) -> list[Path]:
+    """The copies that migrations have made."""
+    return list(path.parent.glob(f"{glob.escape(path.name)}.version_*"))
+
+
 def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
     copy(connection, backup_path(path, version))
     with transaction(connection):
@@ -208,10 +215,16 @@ def _meaning(error: Exception) -> str:
     return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"
 
 
-def check_types(row: sqlite3.Row, path: Path) -> None:
-    """Raises UserError where SQL put something of another type into a column than this program does."""
-    names = row.keys()
-    numbers = NUMBERS | ({"value"} if "kind" in names else set())
-    for name, value in zip(names, row, strict=True):
-        if isinstance(value, bytes) or (name in numbers and isinstance(value, str)):
-            raise UserError(f"{path}: is damaged: a row has {value!r:.40} as {name}; put a backup in its place")
+def check_types(rows: sqlite3.Cursor, path: Path) -> Iterator[sqlite3.Row]:
+    """The rows. Raises UserError where SQL put something of another type into a column than this program does."""
+    names = [column[0] for column in rows.description or ()]
+    numbers = [place for place, name in enumerate(names) if name in NUMBERS or (name == "value" and "kind" in names)]
+    for row in rows:
+        if bytes in map(type, row) or any(type(row[place]) is str for place in numbers):
+            wrong = next(
+                n for n in range(len(row)) if isinstance(row[n], bytes) or (n in numbers and isinstance(row[n], str))
+            )
+            raise UserError(
+                f"{path}: is damaged: a row has {row[wrong]!r:.40} as {names[wrong]}; put a backup in its place"
+            )
+        yield row

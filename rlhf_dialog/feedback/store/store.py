@@ -22,6 +22,7 @@ from rlhf_dialog.json_files import damage_as_user_error, parse_json
 SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
+Values = Sequence[Any] | dict[str, Any]
 HELDOUT = 5  # one dialogue of five
 SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
 PAUSE = schema.LOOKS[1]  # seconds between two transactions of a thread, in which those who wait get their turn
@@ -190,20 +191,15 @@ class Store:
         return [_turn(row) for row in rows]
 
     def feedback(self, after: int = 0, upto: int | None = None, newest: bool = True) -> list[Event]:
-        """The events with `after` < id <= `upto`, by id.
+        """The events with `after` < id <= `upto`, by id; with `newest`, those that count as of `upto` (`counting`)."""
+        wanted = counting("feedback") if newest else "true"
+        statement = f"SELECT * FROM feedback WHERE id > :after AND id <= :upto AND {wanted} ORDER BY id"
+        return [Event(**dict(row)) for row in self.rows(statement, {"after": after, "upto": as_limit(upto)})]
 
-        With `newest`, those that count as of `upto`: the newest one of a person on a turn and kind (of a dialogue for
-        `dialogue_score`, of a pair of answers for `choice`), unless it was withdrawn.
-        """
-        limit = (1 << 63) - 1 if upto is None else upto
-        events = [Event(**dict(row)) for row in self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))]
-        return [event for event in (counting(events) if newest else events) if event.id > after]
-
-    def feedback_on(self, dialogue: str, newest: bool = True) -> list[Event]:
-        """The events on a dialogue, by id; with `newest`, those that count."""
-        rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
-        events = [Event(**dict(row)) for row in rows]
-        return counting(events) if newest else events
+    def feedback_on(self, dialogue: str) -> list[Event]:
+        """The events on a dialogue that count, by id."""
+        statement = f"SELECT * FROM feedback WHERE dialogue = :dialogue AND {counting('feedback')} ORDER BY id"
+        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(None)})]
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
@@ -224,10 +220,8 @@ class Store:
 
     def newest_answers(self, upto: int | None = None) -> list[tuple[int, str]]:
         """Id and dialogue of every turn of an agent with id <= `upto`, newest first."""
-        limit = (1 << 63) - 1 if upto is None else upto
-        rows = self.rows(
-            "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC", (limit,)
-        )
+        statement = "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC"
+        rows = self.rows(statement, (as_limit(upto),))
         return [(row["id"], row["dialogue"]) for row in rows]
 
     def reserve(self, event: int) -> None:
@@ -241,6 +235,23 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
+    def traces_of(self, person_hash: str) -> set[str]:
+        """What tells that a file is of this person too: their hash, the ids of their dialogues, and texts that are theirs alone.
+
+        Texts are what was said in their dialogues and in feedback of theirs or on these. Without those of less than 8 bytes and
+        single words, which stand in many files.
+        """
+        theirs = "(SELECT id FROM dialogues WHERE person = :person)"
+        concerned = f"(person = :person OR dialogue IN {theirs})"
+        statement = (
+            f"SELECT text FROM turns WHERE dialogue IN {theirs} UNION SELECT text FROM feedback WHERE {concerned} "
+            f"EXCEPT SELECT text FROM turns WHERE dialogue NOT IN {theirs} EXCEPT SELECT text FROM feedback WHERE NOT {concerned}"
+        )
+        texts = {row["text"].strip() for row in self.rows(statement, {"person": person_hash}) if row["text"]}
+        long = {text for text in texts if len(text.encode()) >= 8 and not (text.isascii() and text.isalnum())}
+        ids = self.rows("SELECT id FROM dialogues WHERE person = ?", (person_hash,))
+        return {person_hash, *long, *(row["id"] for row in ids)}
+
     def forget(self, person_hash: str) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
@@ -249,8 +260,8 @@ class Store:
         """
         with self.writing() as connection:
             removed = _remove(connection, person_hash)
-        for version in range(schema.SCHEMA_VERSION):
-            schema.backup_path(self.path, version).unlink(missing_ok=True)
+        for path in schema.backups(self.path):
+            path.unlink(missing_ok=True)
         with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -279,13 +290,14 @@ class Store:
                 connection.close()
             self._own = threading.local()
 
-    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    def rows(self, statement: str, values: Values = ()) -> list[sqlite3.Row]:
         """The rows of a SELECT."""
+        return list(self.iterate(statement, values))
+
+    def iterate(self, statement: str, values: Values = ()) -> Iterator[sqlite3.Row]:
+        """The rows of a SELECT, one by one, so that not all are in memory."""
         with explain_errors(self.path):
-            found: list[sqlite3.Row] = self._connection().execute(statement, values).fetchall()
-        for row in found:
-            schema.check_types(row, self.path)
-        return found
+            yield from schema.check_types(self._connection().execute(statement, values), self.path)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -385,21 +397,23 @@ def _check_turns(connection: sqlite3.Connection, dialogue: str, rating: Rating) 
         raise ValueError(f"feedback {rating.kind!r}: turns {rating.turn} and {rating.other} answer different turns")
 
 
-def counting(events: Sequence[Event]) -> list[Event]:
-    """Of events by id, those that are neither replaced by a newer one nor withdrawn."""
-    kept: list[Event] = []
-    replaced: set[tuple[Any, ...]] = set()
-    withdrawn: set[tuple[Any, ...]] = set()
-    for event in reversed(events):
-        where = (event.person, event.dialogue)
-        if event.kind == "withdrawn":
-            withdrawn.add((*where, event.text, event.turn))
-            continue
-        key = (*where, event.kind, frozenset((event.turn, event.other)))  # a choice: of this pair, either way round
-        if key not in replaced and (*where, event.kind, event.turn) not in withdrawn:
-            kept.append(event)
-        replaced.add(key)
-    return kept[::-1]
+def counting(row: str) -> str:
+    """SQL: whether the row of feedback of this name counts as of the event `:upto`.
+
+    It is the newest one of its person on this turn and kind (on the dialogue for `dialogue_score`, on the pair of answers for
+    `choice`), and was not withdrawn.
+    """
+    return f"""({row}.kind != 'withdrawn' AND NOT EXISTS (
+        SELECT 1 FROM feedback AS newer
+        WHERE newer.dialogue = {row}.dialogue AND newer.id > {row}.id AND newer.id <= :upto AND +newer.person = {row}.person
+        AND (newer.kind = 'withdrawn' AND newer.text = {row}.kind AND newer.turn IS {row}.turn
+            OR newer.kind = {row}.kind AND (newer.turn IS {row}.turn AND newer.other IS {row}.other
+                OR newer.turn IS {row}.other AND newer.other IS {row}.turn))))"""
+
+
+def as_limit(upto: int | None) -> int:
+    """The highest id that is meant; None is all."""
+    return (1 << 63) - 1 if upto is None else upto
 
 
 def _remove(connection: sqlite3.Connection, person: str) -> int:

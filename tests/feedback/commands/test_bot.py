@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.models.network import AGENT_FILE
+from tests.parts.processes import output_of
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 
 
@@ -46,7 +47,7 @@ def test_rollback(run, capsys):
 def judged(run, monkeypatch):
     """Two people's feedback on three dialogues, of which the third is held out."""
     monkeypatch.setattr("rlhf_dialog.feedback.store.store.is_heldout", lambda dialogue: dialogue.startswith("2"))
-    ids = iter(f"{number}{'0' * 31}" for number in range(9))
+    ids = iter(f"{number}{'0' * 31}" for number in range(99))
     monkeypatch.setattr("rlhf_dialog.feedback.store.store.secrets.token_hex", lambda _: next(ids))
     store = Bot(run).store()
     for number, value in enumerate([1, 1, -1]):
@@ -73,12 +74,24 @@ def test_status(run, judged, capsys):
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
     assert lines[4:] == [
         "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
+        "left out: 1 scores of 3, which say neither",
         f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)",
         "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
     ]
     bot.settings_path.write_text("min_heldot: 7\n")
     assert feedback.main(["status", "--run", str(run)]) == 2
     assert "min_heldot" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_status_and_forget_load_no_model(run, judged):
+    program = (
+        "import sys\n"
+        "from rlhf_dialog.feedback.commands.feedback import main\n"
+        f"main(['status', '--run', {str(run)!r}]), main(['forget', '--run', {str(run)!r}, '{judged.hash_person('bob')}'])\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'scipy', 'pandas'} & set(sys.modules)))"
+    )
+    assert output_of("-c", program).endswith("\n[]\n")
 
 
 def test_forget(run, judged, capsys):

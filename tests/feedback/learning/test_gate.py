@@ -20,7 +20,6 @@ from rlhf_dialog.feedback.learning.gate import (
 )
 from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
-from tests.parts.taught_bots import new_bot, talk_to
 
 NORMAL = NormalDist()
 
@@ -179,7 +178,7 @@ def test_the_expected_error():
     assert expected_error(30, {"standard_error": None, "num_events": 30}) == pytest.approx(1 / math.sqrt(90))
 
 
-def test_the_line_of_power(tmp_path):
+def test_the_line_of_power():
     settings = BotSettings(min_heldout=30)
     some, many = (held_out([("thumb", True, 1.0)] * count) for count in (12, 150))
     assert describe_power(some, 60, settings).startswith("60 of about 150 ratings: ")
@@ -188,11 +187,6 @@ def test_the_line_of_power(tmp_path):
     )
     people = held_out([("thumb", True, 1.0)] * 150, people=6)
     assert describe_power(people, 700, settings).startswith("150 held-out events: the gate can see +11 points today")
-    bot = new_bot(tmp_path, min_heldout=1)
-    talk_to(bot, 30)
-    store = bot.store()
-    events = sum(one.heldout for one in store.dialogues())
-    assert gate.power_line(bot).startswith(f"{events} held-out events of ")
 
 
 def of_people(rng, gain, spread, people=6, events=10):

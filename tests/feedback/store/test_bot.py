@@ -270,8 +270,8 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     night(bot, people=[people["ann"], people["bob"]])
     bot.promote("0003")
     night(bot)
-    assert bot.forget(people["ann"]) == {"rows": 2, "tainted": ["0003", "0004"]}
-    assert bot.forget(people["ann"]) == {"rows": 0, "tainted": []}
+    assert bot.forget(people["ann"]) == {"rows": 2, "tainted": ["0003", "0004"], "files": []}
+    assert bot.forget(people["ann"]) == {"rows": 0, "tainted": [], "files": []}
     found = bot.lineage()["versions"]
     assert [record["tainted"] for record in found.values()] == [False, False, True, True]
     assert found["0003"]["people"] == [people["bob"]]
@@ -285,16 +285,87 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     assert "version 0003 was trained on feedback of a forgotten person" in caplog.text
 
 
-def test_texts_that_a_killed_night_has_left_are_forgotten_too(bot, caplog):
+def test_what_a_night_at_work_keeps_is_said(bot, caplog):
     work = bot.folder / "preference"
     work.mkdir()
-    (work / "pairs.jsonl").write_text("said to ann")
     with lock_folder(bot.folder):
         bot.forget("0" * 16)
-    assert "the night at work removes its texts when it ends" in caplog.text
+    assert "a night is at work, whose folder may hold their lines until it ends; run forget again" in caplog.text
     assert work.is_dir()
     bot.forget("0" * 16)
     assert not work.exists()
+
+
+LINES = ['My "café" is <far> from here .', "The key\nfell into the lake ."]
+
+
+@pytest.fixture
+def ann(bot):
+    """The hash of a person with two lines of their own and one that others say too."""
+    store = bot.store()
+    for name, lines in (("ann", [*LINES, "Good evening to you ."]), ("bob", ["Good evening to you ."])):
+        dialogue = store.begin(name, "terminal")
+        for position, line in enumerate(lines):
+            store.add_turn(dialogue, position, "user", line)
+        turn = store.add_turn(dialogue, len(lines), "agent", "towels")
+        store.add_feedback(dialogue, name, Rating("thumb", turn, 1, f"the reason of {name}"))
+    person = store.hash_person("ann")
+    store.close()
+    return person
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("preference/pairs.jsonl", ".preference.tmp/pairs.jsonl", ".night.tmp/state.json", ".night.old/x", "night/x"),
+        *("versions/.0002.tmp/agent/notes", "versions/0007/learner/x.json", ".lineage.json.0a1b2c3d.tmp"),
+    ],
+)
+def test_what_dead_nights_have_left_is_forgotten(bot, ann, name):
+    path = bot.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(LINES[0])
+    before = contents(bot.folder / "versions/0001")
+    assert bot.forget(ann)["files"] == []
+    assert not path.exists()
+    assert not any(line.encode() in content for content in contents(bot.folder).values() for line in LINES)
+    assert contents(bot.folder / "versions/0001") == before
+
+
+def test_files_that_hold_a_persons_lines_are_named_and_stay(bot, ann, caplog):
+    store, folder = bot.store(), bot.folder
+    forms = {
+        "a text": f"said: {LINES[0]}",
+        "versions/0001/agent/notes.md": LINES[1],
+        "ascii.jsonl": json.dumps({"prompt": LINES[0]}),
+        "utf8.json": json.dumps([LINES[1]], ensure_ascii=False),
+        ".report.html": "<td>My &quot;café&quot; is &lt;far&gt; from here .</td>",
+        "reason": "the reason of ann",
+        "person": ann,
+        "large": "." * ((1 << 24) - 9) + LINES[0],
+    }
+    others = {"bob": "Good evening to you .", "one word": "towels", "empty": ""}
+    for name, text in (forms | others).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    store.backup(folder / "copy.db")
+    store.close()
+    shutil.copy(folder / "copy.db", folder / "feedback.sqlite.version_1")  # as a migration leaves it
+    shutil.copy(folder / "copy.db", folder / "feedback.sqlite.bak")
+    found = bot.forget(ann)
+    assert {str(path.relative_to(folder)) for path in found["files"]} == {*forms, "copy.db", "feedback.sqlite.bak"}
+    assert all(name in caplog.text for name in forms)
+    assert not (folder / "feedback.sqlite.version_1").exists()
+    again = [folder / name for name in ("copy.db", "feedback.sqlite.bak", "person")]  # which hold the hash
+    assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": again}
+
+
+def test_a_kill_after_the_files_were_named_names_them_again(bot, ann, monkeypatch):
+    (bot.folder / "export.jsonl").write_text(LINES[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(Bot, "_rows_removed", lambda self, person: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bot.forget(ann)
+    assert bot.forget(ann)["files"] == [bot.folder / "export.jsonl"]
 
 
 def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
@@ -314,7 +385,7 @@ def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
         bot.forget(person)
     monkeypatch.undo()
     assert bot.lineage()["versions"]["0002"]["tainted"]
-    assert bot.forget(person) == {"rows": 0, "tainted": []}
+    assert bot.forget(person) == {"rows": 0, "tainted": [], "files": []}
     assert person not in (bot.folder / "lineage.json").read_text()
 
 
@@ -330,7 +401,7 @@ def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, monkeypatc
         return real(self, person_hash)
 
     monkeypatch.setattr(Bot, "_rows_removed", after_a_night)
-    assert bot.forget(person) == {"rows": 1, "tainted": ["0002"]}
+    assert bot.forget(person) == {"rows": 1, "tainted": ["0002"], "files": []}
 
 
 def test_what_is_kept_and_what_is_removed(bot):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import sqlite3
 import threading
 from contextlib import closing
@@ -9,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.store import Event, Rating, Store, TurnOrigin, counting, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, insert_event, is_heldout
 
 ANN, BOB = "ann-7f3a", "bob-91cc"  # random ids, as in cookies
 
@@ -73,13 +74,48 @@ def test_the_newest_counts_and_what_is_withdrawn_does_not(store):
     assert [event.id for event in store.feedback()] == [other, again]
 
 
-def test_a_choice_replaces_the_choice_between_the_same_answers():
-    def event(number, turn, other=None, kind="choice", text=None):
-        return Event(number, "d", turn, kind, None, text, other, "p", 0.0)
+def test_a_choice_replaces_the_choice_between_the_same_answers(store):
+    dialogue, first = talk(store)
+    second, third = (store.add_turn(dialogue, 1, "agent", text) for text in ("Outside .", "Here ."))
+    store.add_feedback(dialogue, ANN, Rating("choice", turn=first, other=second))
+    turned = store.add_feedback(dialogue, ANN, Rating("choice", turn=second, other=first))
+    another = store.add_feedback(dialogue, ANN, Rating("choice", turn=first, other=third))
+    assert [one.id for one in store.feedback()] == [one.id for one in store.feedback_on(dialogue)] == [turned, another]
+    store.add_feedback(dialogue, ANN, Rating("withdrawn", turn=second, text="choice"))
+    assert [one.id for one in store.feedback()] == [another]
 
-    assert [one.id for one in counting([event(1, 7, 8), event(2, 8, 7), event(3, 7, 9)])] == [2, 3]
-    withdrawn = event(4, 8, kind="withdrawn", text="choice")
-    assert [one.id for one in counting([event(1, 7, 8), event(2, 8, 7), event(3, 7, 9), withdrawn])] == [3]
+
+def counting_by_hand(events):
+    """As the documents say it, event by event: a newer one of the same kind on the same answers, or a withdrawal, ends it."""
+    kept = []
+    for event in events:
+        about = [
+            one for one in events if one.id > event.id and (one.person, one.dialogue) == (event.person, event.dialogue)
+        ]
+        newer = any(one.kind == event.kind and {one.turn, one.other} == {event.turn, event.other} for one in about)
+        back = any(one.kind == "withdrawn" and (one.text, one.turn) == (event.kind, event.turn) for one in about)
+        if event.kind != "withdrawn" and not newer and not back:
+            kept.append(event.id)
+    return kept
+
+
+def test_what_counts_of_many_events(store):
+    draw, answers = random.Random(0), {}
+    for _ in range(3):
+        dialogue, first = talk(store)
+        answers[dialogue] = [first, store.add_turn(dialogue, 1, "agent", "Outside .")]
+    with store.writing() as connection:
+        for _ in range(400):
+            dialogue = draw.choice(list(answers))
+            turn, other = draw.sample(answers[dialogue], 2)
+            kind = draw.choice(["thumb", "score", "choice", "withdrawn", "dialogue_score"])
+            text = draw.choice(["thumb", "choice", "dialogue_score"]) if kind == "withdrawn" else None
+            turn = None if "dialogue_score" in (kind, text) else turn
+            row = (dialogue, turn, kind, None, text, other if kind == "choice" else None, draw.choice("ab"), 0.0)
+            insert_event(connection, row)
+    for upto in (40, 250, None):
+        events = store.feedback(upto=upto, newest=False)
+        assert [one.id for one in store.feedback(upto=upto)] == counting_by_hand(events) != []
 
 
 def test_a_score_of_a_dialogue_has_no_turn(store):

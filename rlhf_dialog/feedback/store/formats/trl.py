@@ -46,38 +46,56 @@ def detect_format(row: Row) -> str | None:
 
 
 def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
-    """The examples. Raises UserError for an unknown column, and for the first row that cannot be used."""
+    """The examples. Raises UserError for an unknown column, the first row that is wrong, and more than a few without text."""
     imported = record.ImportResult(form)
     for where, row in rows:
         record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
-        if missing := [name for name in NEEDED[form] if row.get(name) is None]:
-            raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
-        person = None if row.get("user_id") is None else str(row["user_id"])
-        if form == "kto":
-            prompt, answers = _side(record.read_messages(row["prompt"], where), row["completion"], where)
-            judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
-            all_answers = [answers]
+        unread: set[str] = set()
+        try:
+            imported.records.append(_record(row, form, where, unread))
+        except record.LeftOut as error:
+            imported.leave_out(str(error))
+        except record.BadRow as error:
+            imported.bad.append(str(error))
         else:
-            prompt, all_answers = _pair(row, where)
-            judgement = record.Judgement("choice", 0, other=1, person=person)
-        group = "\n".join(text for _, text in prompt)
-        imported.records.append(record.make_record(prompt, all_answers, [judgement], group=group, where=where))
+            imported.unread.update(unread)
+    imported.check_bad(len(rows))
     return imported
 
 
-def _side(prompt: list[record.Utterance], value: Any, where: str) -> tuple[list[record.Utterance], str]:
+def _record(row: Row, form: str, where: str, unread: set[str]) -> record.Record:
+    if missing := [name for name in NEEDED[form] if row.get(name) is None]:
+        raise record.BadRow(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
+    person = None if row.get("user_id") is None else str(row["user_id"])
+    prompt = [] if row.get("prompt") is None else record.read_messages(row["prompt"], where, unread)
+    if form == "kto":
+        before, answer = _side(row["completion"], where, unread)
+        judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
+        answers = [answer]
+    else:
+        prompt, before, answers = _pair(prompt, row, where, unread)
+        judgement = record.Judgement("choice", 0, other=1, person=person)
+    if prompt == before[: len(prompt)]:  # what is answered may repeat the prompt
+        prompt = []
+    turns = prompt + before
+    return record.make_record(turns, answers, [judgement], group="\n".join(text for _, text in turns), where=where)
+
+
+def _side(value: Any, where: str, unread: set[str]) -> tuple[list[record.Utterance], str]:
     """The turns before the answer, and the answer: the last message, or the text."""
-    turns = record.read_messages(value, where)
+    turns = record.read_messages(value, where, unread)
     if not turns or (isinstance(value, list) and turns[-1][0] != "agent"):
         raise UserError(
             f"{where}: found {str(value)[:60]!r} as the answer, wanted a text or messages that end with one"
         )
-    return prompt + turns[:-1], turns[-1][1]
+    return turns[:-1], turns[-1][1]
 
 
-def _pair(row: Row, where: str) -> tuple[list[record.Utterance], list[str]]:
-    prompt = [] if row.get("prompt") is None else record.read_messages(row["prompt"], where)
-    (before, chosen), (before_other, rejected) = (_side([], row[name], where) for name in ("chosen", "rejected"))
+def _pair(
+    prompt: list[record.Utterance], row: Row, where: str, unread: set[str]
+) -> tuple[list[record.Utterance], list[record.Utterance], list[str]]:
+    """The prompt, what both sides have before their answers, and the answers."""
+    (before, chosen), (before_other, rejected) = (_side(row[name], where, unread) for name in ("chosen", "rejected"))
     if before != before_other:
         raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
     if not prompt and not before and isinstance(row["chosen"], str):
@@ -85,10 +103,8 @@ def _pair(row: Row, where: str) -> tuple[list[record.Utterance], list[str]]:
         prompt = [("user", shared)] if shared else []
         chosen, rejected = (text.removeprefix(shared).strip() for text in (chosen, rejected))
     if not chosen or not rejected or chosen == rejected:
-        raise UserError(f"{where}: 'chosen' and 'rejected' are the same, or one is empty; remove the row")
-    if prompt == before[: len(prompt)]:  # both sides may repeat the prompt
-        prompt = []
-    return prompt + before, [chosen, rejected]
+        raise record.BadRow(f"{where}: 'chosen' and 'rejected' are the same, or one is empty; remove the row")
+    return prompt, before, [chosen, rejected]
 
 
 def _find_shared_beginning(first: str, second: str) -> str:

@@ -96,12 +96,13 @@ def test_messages_and_texts():
         {"from": "gpt", "value": "Two streets ."},
         {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]},
     ]
-    assert read_messages(messages, "row 1") == [
+    assert read_messages(messages, "row 1", unread := set()) == [
         ("user", "Is it far ?"),
         ("agent", "Two streets ."),
         ("user", "Which ones ?"),
     ]
-    assert read_messages("Is it far ?", "row 1") == [("user", "Is it far ?")]
+    assert unread == {"system messages"}
+    assert read_messages("Is it far ?", "row 1", set()) == [("user", "Is it far ?")]
     assert message_text({"role": "user", "content": [{"type": "image"}]}) is None
     assert message_text("  ") is None
 
@@ -111,7 +112,7 @@ def test_messages_and_texts():
 )
 def test_what_is_not_a_message(wrong):
     with pytest.raises(UserError, match=r"row 3: found .*, wanted"):
-        read_messages(wrong, "row 3")
+        read_messages(wrong, "row 3", set())
 
 
 def test_unknown_columns_are_named_with_what_is_known():
@@ -204,6 +205,120 @@ def test_thoughts_are_no_part_of_an_answer_and_a_rating_may_be_a_fraction():
 def test_the_older_rating_comes_first():
     found = open_webui_read(row(rating=-1, updated_at=20), row(rating=1, updated_at=10))
     assert [record.judgements[0].value for record in found.records] == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (
+            'Let me look .\n<details type="tool_calls" result="3 &gt; 2">\n<summary>x</summary>\n</details>\nIt rains .',
+            "Let me look .\n\nIt rains .",
+        ),
+        ('<details type="code_interpreter" output="a > b">\n```python\nprint(1)\n```\n</details>One .', "One ."),
+        ("<details done='true' type='reasoning'>Hm > hm</details>Yes .", "Yes ."),
+        ('<details type="reasoning">a<details><summary>b</summary>c</details>d</details> Yes .', "Yes ."),
+        ('Yes .<DETAILS type="tool_calls">one</DETAILS><details type="reasoning">never ended', "Yes ."),
+        (
+            "Three <details><summary>Why</summary>Because .</details>",
+            "Three <details><summary>Why</summary>Because .</details>",
+        ),
+        ("<think>Far ?</think>\n\nYes .", "Yes ."),
+        ("They ask for the way .</think>Yes .", "Yes ."),
+        ("<think>They ask", None),
+        ('<details type="reasoning" done="true">Hm</details>', None),
+    ],
+)
+def test_only_what_a_person_was_answered_is_a_reply(content, shown):
+    messages = MESSAGES | {"m5": message("m5", "m4", "assistant", content)}
+    found = open_webui_read(row(snapshot={"chat": {"chat": {"history": {"messages": messages}}}}))
+    if shown is None:
+        assert found.left_out == {"ratings without the text of their chat": 1}
+    else:
+        assert [one.turns[-1].text for one in found.records] == [shown]
+        blocks = {name for name in found.unread if name.startswith("blocks of ")}
+        assert bool(blocks) == ("<details type" in content.lower() or "type='reasoning'" in content)
+
+
+def with_message(name, **changes):
+    """A rating of the last message of a chat in which one message has these keys."""
+    messages = MESSAGES | {name: MESSAGES[name] | changes}
+    return row(snapshot={"chat": {"chat": {"history": {"messages": messages}}}})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("m1", {"files": [{"type": "image", "url": "data:image/png;base64,xx"}]}, "images or files"),
+        ("m4", {"files": [{"type": "file", "name": "map.pdf"}]}, "images or files"),
+        ("m5", {"files": [{"type": "image", "url": "/api/v1/files/1"}]}, "images or files"),
+        ("m5", {"content": "Here : ![map](/api/v1/files/1/content)"}, "images or files"),
+        ("m4", {"content": [{"type": "text", "text": "Which ?"}, {"type": "image_url"}]}, "images or files"),
+        ("m5", {"error": {"content": "Connection lost"}}, "did not end"),
+        ("m5", {"done": False}, "did not end"),
+        ("m3", {"content": ""}, "without the text"),
+        ("m5", {"role": "tool"}, "no reply"),
+    ],
+)
+def test_ratings_that_a_bot_cannot_learn_from_are_left_out_and_counted(name, changes, reason):
+    found = open_webui_read(with_message(name, **changes), row())
+    assert (len(found.records), sum(found.left_out.values())) == (1, 1)
+    assert reason in next(iter(found.left_out))
+
+
+def test_replies_of_other_models_are_left_out_unless_they_are_chosen():
+    def of(model, served="small:latest"):
+        return row(
+            data={"rating": 1, "model_id": model}, meta={"message_id": "m5", "chat_id": model, "model_id": served}
+        )
+
+    rows = [of("small:latest"), of("large:latest"), of("small:latest")]
+    found = open_webui_read(*rows)
+    assert [one.group for one in found.records] == ["small:latest"] * 2
+    assert list(found.left_out.values()) == [1]
+    assert "other models than small:latest" in next(iter(found.left_out))
+    chosen = open_webui.read([("row", one) for one in rows], "large:latest")
+    assert ([one.group for one in chosen.records], *chosen.left_out.values()) == (["large:latest"], 2)
+    with pytest.raises(UserError, match="no rating is of a reply of 'tiny'; found are small:latest, large:latest"):
+        open_webui.read([("row", one) for one in rows], "tiny")
+    one_each = open_webui_read(of("large:latest"), of("small:latest"))  # the one that the chats name
+    assert [one.group for one in one_each.records] == ["small:latest"]
+
+
+def test_a_merged_answer_is_what_the_chat_goes_on_with():
+    merged = {"status": True, "content": "Two streets , on foot ."}
+    found = open_webui_read(with_message("m3", merged=merged), with_message("m5", merged=merged))
+    said = [[turn.text for turn in one.turns] for one in found.records]
+    assert said[0] == ["Is it far ?", "Two streets , on foot .", "Which ones ?", "The next two ."]
+    assert said[1][-1] == "The next two ."
+
+
+def test_a_reply_that_was_edited_is_an_edit():
+    changes = {"content": "The next two on the left .", "originalContent": "The next two ."}
+    (record,) = open_webui_read(with_message("m5", **changes)).records
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.text) == ("edit", 3, "The next two on the left .")
+    assert record.turns[3].text == "The next two ."
+    disliked = with_message("m5", **changes) | {"data": {"rating": -1}}
+    assert list(open_webui_read(disliked).left_out) == ["ratings of replies that were edited and not liked"]
+
+
+def test_the_text_of_newer_versions_is_in_the_items_of_the_output():
+    items = [
+        {"type": "reasoning", "content": [{"type": "output_text", "text": "Hm"}]},
+        {"type": "message", "content": [{"type": "output_text", "text": "The next two ."}]},
+    ]
+    (record,) = open_webui_read(with_message("m5", content="", output=items)).records
+    assert record.turns[-1].text == "The next two ."
+
+
+def test_what_is_not_read_of_a_chat_is_named():
+    system = message("m0", None, "system", "You guide guests .")
+    messages = {"m0": system, **MESSAGES, "m1": MESSAGES["m1"] | {"parentId": "m0"}}
+    messages["m5"] = MESSAGES["m5"] | {"sources": [{"document": ["A map"]}]}
+    chat = {"history": {"messages": messages}, "params": {"system": "Be short ."}}
+    found = open_webui_read(row(snapshot={"chat": {"chat": chat}}), row())
+    assert found.unread == {"system prompts": 1, "sources of a reply": 1, "data.tags": 2}
+    assert found.records[0].turns[0].text == "Is it far ?"
 
 
 def test_what_cannot_be_used_is_counted():
@@ -303,6 +418,56 @@ def test_a_row_that_cannot_be_used_is_named(row, form, words):
     fine = {"kto": {"prompt": "a", "completion": "b", "label": True}, "dpo": {"chosen": "b", "rejected": "c"}}[form]
     with pytest.raises(UserError, match=f"row 2: .*{words}"):
         trl_read([fine, row], form)
+
+
+def test_what_is_not_read_of_messages_is_named_and_tools_and_images_are_left_out():
+    system = {"role": "system", "content": "You guide guests ."}
+    thoughtful = YES | {"reasoning_content": "They ask for the way ."}
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "map", "arguments": "{}"}}]}
+    image = {"role": "user", "content": [{"type": "text", "text": "Here ?"}, {"type": "image", "image": "x"}]}
+    rows = [
+        {"prompt": [system, ASK], "completion": [thoughtful], "label": True},
+        {"prompt": [ASK, calls, {"role": "tool", "content": "2"}], "completion": [YES], "label": True},
+        {"prompt": [image], "completion": [YES], "label": True},
+    ]
+    found = trl.read([(f"row {number}", row) for number, row in enumerate(rows, 1)], "kto")
+    assert [turns(one) for one in found.records] == [[(0, "user", "Is it far ?"), (1, "agent", "Yes .")]]
+    assert found.unread == {"system messages": 1, "'reasoning_content' of messages": 1}
+    assert [("tools" in reason or "images" in reason, count) for reason, count in found.left_out.items()] == [
+        (True, 1)
+    ] * 2
+
+
+def test_a_prompt_that_a_completion_repeats_is_read_once():
+    (record,) = trl_read([{"prompt": [ASK], "completion": [ASK, YES], "label": True}], "kto")
+    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Yes .")]
+
+
+@pytest.mark.parametrize(
+    ("form", "bad"),
+    [
+        ("kto", {"completion": " "}),
+        ("kto", {"completion": None}),
+        ("kto", {"completion": [{"role": "assistant", "content": ""}]}),
+        ("kto", {"prompt": ""}),
+        ("kto", {"label": None}),
+        ("dpo", {"chosen": ""}),
+        ("dpo", {"rejected": None}),
+        ("dpo", {"rejected": "Two streets ."}),
+    ],
+    ids=str,
+)
+def test_a_few_rows_without_text_are_left_out_and_counted(form, bad):
+    answer = {"kto": {"completion": "Yes .", "label": True}, "dpo": {"chosen": "Two streets .", "rejected": "Yes ."}}[
+        form
+    ]
+    rows = [(f"row {number}", {"prompt": f"Question {number} ?", **answer}) for number in range(1, 11)]
+    rows[6] = ("row 7", rows[6][1] | bad)
+    found = trl.read(rows, form)
+    assert (len(found.records), list(found.left_out.values())) == (9, [1])
+    assert "row 7" in next(iter(found.left_out))
+    with pytest.raises(UserError, match=r"1 of 9 rows cannot be used.*row 7"):
+        trl.read(rows[:9], form)
 
 
 def test_rows_of_an_export():
