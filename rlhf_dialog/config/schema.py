@@ -8,7 +8,7 @@ from pydantic_core.core_schema import ValidationInfo
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys
+from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys, SplitKey
 from rlhf_dialog.config.settings import Settings as Settings
 
 PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
@@ -258,6 +258,7 @@ class EnvArgs(Settings):
         description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md; not read with an environment"
     )
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
 
 
 class EnvConfig(Settings):

@@ -16,6 +16,42 @@ class Turn:
     text: str
 
 
+class ToolText(str):
+    """The text of a turn with calls of tools or what they answered, and its `messages` as a chat template takes them."""
+
+    messages: list[dict[str, Any]]
+
+    def __new__(cls, text: str, messages: Sequence[dict[str, Any]] = ()) -> "ToolText":
+        made = super().__new__(cls, text)
+        made.messages = list(messages)
+        return made
+
+
+class SystemText(str):
+    """The system message of a dialogue with `tools`, for the chat template; the text is empty where it has none."""
+
+    tools: list[Any]
+
+    def __new__(cls, text: str, tools: Sequence[Any] = ()) -> "SystemText":
+        made = super().__new__(cls, text)
+        made.tools = list(tools)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True and self.tools == tools_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((str(self), repr(self.tools)))
+
+
+def tools_of(system: object) -> list[Any]:
+    """The tools of a dialogue with this system message."""
+    return system.tools if isinstance(system, SystemText) else []
+
+
 class _Unsaid(str):
     """The empty text of a policy that has said nothing yet; one that said nothing has the plain empty text."""
 
@@ -55,7 +91,7 @@ class Dialogue:
     # between the prompt and `response`; empty in a single-turn episode
     earlier: list[Turn] = field(default_factory=list)
     later: list[Turn] = field(default_factory=list)  # after `response`
-    system: str | None = None  # the system message of the data, which is no turn
+    system: str | None = None  # the system message of the data, which is no turn; a SystemText where it has tools
 
     @property
     def turns(self) -> list[Turn]:
