@@ -147,6 +147,8 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
 
     (`agent_template.WORDS` says the same in the language of chat templates.)
     """
+    if isinstance(text, ToolText):
+        return ToolText(remove_marks(str(text), marks), [_without_marks(one, marks) for one in text.messages])
     while any(mark in text for mark in marks):
         replaced = text
         for mark in marks:
@@ -156,6 +158,15 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
             break
         text = replaced
     return text
+
+
+def _without_marks(value: Any, marks: Sequence[str]) -> Any:
+    """The same in all texts of a message."""
+    if isinstance(value, dict):
+        return {key: _without_marks(one, marks) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_marks(one, marks) for one in value]
+    return remove_marks(value, marks) if isinstance(value, str) else value
 
 
 def cut_at_separator(text: str, separator: str) -> str:

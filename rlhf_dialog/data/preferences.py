@@ -115,21 +115,32 @@ def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
     """
     if missing := [name for name in SIDES if name not in row]:
         raise _no_column(row, missing[0], where)
-    prompt, used, _ = prompt_messages(row, where, (*PROMPT_KEYS, *TURN_KEYS))
-    key = first_filled((*PROMPT_KEYS, *TURN_KEYS), row) or "prompt"
-    prompt.turns = [checked_text(turn, f"turn {i} of '{key}'", where) for i, turn in enumerate(prompt.turns, 1)]
-    if not any(prompt.roles):
-        prompt.roles = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))][::-1]
-    sides = [_side(row[name], name, where) for name in SIDES]
-    if any(isinstance(turn, ToolText) for one in (prompt, *sides) for turn in one.turns):
-        raise LeftOut(where, "tool messages")
+    prompt, used = read_prompt(row, where)
+    sides = [read_side(row[name], name, where) for name in SIDES]
     if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(sides[0].turns[-1]):  # the whole dialogue of the chosen side
         prompt = Messages(prompt.turns[:-1], prompt.roles[:-1], prompt.system)
     _cut_prompt(prompt, sides)
-    chosen, rejected = (_behind(prompt, side) for side in sides)
+    chosen, rejected = (put_behind(prompt, side) for side in sides)
     if chosen.turns == rejected.turns:
         raise BadRow(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
     return chosen, rejected, used | {*SIDES}
+
+
+def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
+    """The messages before the replies, each with a role, and the columns that they are in. Raises as `read_sides` does."""
+    keys = (*PROMPT_KEYS, *TURN_KEYS)
+    prompt, used, _ = prompt_messages(row, where, keys)
+    what = first_filled(keys, row) or "prompt"
+    prompt.turns = [_text(turn, f"turn {i} of '{what}'", where) for i, turn in enumerate(prompt.turns, 1)]
+    if not any(prompt.roles):
+        prompt.roles = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))][::-1]
+    return prompt, used
+
+
+def _text(turn: Any, what: str, where: str) -> str:
+    if isinstance(turn, ToolText):
+        raise LeftOut(where, "tool messages")
+    return checked_text(turn, what, where)
 
 
 def _cut_prompt(prompt: Messages, sides: list[Messages]) -> None:
@@ -142,7 +153,7 @@ def _cut_prompt(prompt: Messages, sides: list[Messages]) -> None:
             side.turns = [reply]
 
 
-def _behind(prompt: Messages, side: Messages) -> Messages:
+def put_behind(prompt: Messages, side: Messages) -> Messages:
     """The side behind the prompt, without the turns of the prompt that it begins with or holds."""
     asked, before = [*map(_same, prompt.turns)], [*map(_same, side.turns[:-1])]
     if any(before[i : i + len(asked)] == asked for i in range(len(before) - len(asked) + 1)):
@@ -164,19 +175,20 @@ def _dialogue(messages: Messages) -> Dialogue:
     return Dialogue(turns[:-1], turns[-1], system=BLANK_LINE.join(text for _, text in messages.system) or None)
 
 
-def _side(value: Any, name: str, where: str) -> Messages:
+def read_side(value: Any, name: str, where: str) -> Messages:
     """The text of one side, or its messages, of which the last one is the reply."""
     if is_null(value):
         raise BadRow(f"{where}: '{name}' holds null, wanted the reply as a string, or messages")
     items = items_in(value, name, where, "the reply as a string, or messages")
     if items and read_role(items[-1]) in USER_ROLES:
         raise UserError(
-            f"{where}: '{name}' ends with a message of the {read_role(items[-1])}; its last one must be the reply"
+            f"{where}: '{name}' ends with a message of the {read_role(items[-1])}, wanted a text or messages that end with one "
+            "of the assistant"
         )
     messages = split_messages(items, where)
     if not messages.turns:
         raise BadRow(f"{where}: '{name}' holds no message; its last one must be the reply")
-    messages.turns = [checked_text(turn, f"'{name}'", where) for turn in messages.turns]
+    messages.turns = [_text(turn, f"'{name}'", where) for turn in messages.turns]
     messages.roles = [role or "assistant" for role in messages.roles]
     return messages
 

@@ -122,7 +122,7 @@ def test_replies_that_begin_alike_do_not_make_another_prompt(tmp_path):
         {"chosen": f"{begin}{one}", "rejected": f"{begin}{other}"} for one, other in (("Yes .", "Yet ."), ("So", "No"))
     ]
     pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
-    assert pairs[0].prompt == pairs[1].prompt == "Is it far from here ?"
+    assert pairs[0].prompt == pairs[1].prompt == "Human: Is it far from here ?"
 
 
 def test_white_space_and_messages_do_not_make_another_prompt(tmp_path):

@@ -47,8 +47,8 @@ def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
     Raises UserError that names what was `wanted` in place of anything else.
     """
     if isinstance(value, str):
-        if value.startswith("\n\nHuman:") or (value.lstrip().startswith("Human:") and "\n\nAssistant:" in value):
-            parts = HUMAN.split("\n\n" + value.lstrip())[1:]
+        if value.startswith("\n\nHuman:"):
+            parts = HUMAN.split(value)[1:]
             return [{"from": role, "value": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
         return [value]
     if isinstance(value, dict):

@@ -83,7 +83,7 @@ def checked_text(text: Any, what: str, where: str) -> str:
     if isinstance(text, ToolText):
         return text
     if not text.strip():
-        raise BadRow(f"{where}: {what} is empty; fill it in, or remove it with its act")
+        raise BadRow(f"{where}: {what} is empty, wanted a string; fill it in, or remove it with its act")
     return text.strip()
 
 

@@ -55,8 +55,8 @@ class Split:
             hint = nearest(self.names[0], present)
             return UserError(f"split.{self.name}: {where} has no split '{self.names[0]}'{shown}{hint}")
         likely = [*(one for one in present for name in self.names if name in one.lower()), *present]
-        key = f"name it with split: {{{self.name}: {likely[0]}}}, or " if present else ""
-        return MissingSplit(f"{where}: there is no {self.name} split{shown}; {key}give {LAYOUTS}")
+        key = f"name the one that is it with split: {{{self.name}: {likely[0]}}}" if present else f"give {LAYOUTS}"
+        return MissingSplit(f"{where}: there is no {self.name} split{shown}; {key}")
 
 
 def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, bool]:

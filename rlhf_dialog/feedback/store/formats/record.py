@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import TEXT_KEYS, first_filled, read_role
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, USER_ROLES, Messages, first_filled
 from rlhf_dialog.errors import UserError, nearest
-
-USER_ROLES = ("user", "human")
 
 
 @dataclass(frozen=True)
@@ -85,26 +83,10 @@ def make_record(
     return Record(turns, moved, group, where, person=judgements[0].person if judgements else None)
 
 
-def read_messages(messages: Any, where: str) -> list[Utterance]:
-    """Speaker and text of messages (`{"role": "user", "content": ...}`); a string is one message of the user.
-
-    System messages are left out. Raises UserError for what is not a message with a text.
-    """
-    items = [messages] if isinstance(messages, str) else messages
-    if not isinstance(items, list):
-        raise UserError(f"{where}: found {str(messages)[:60]!r}, wanted a text or a list of messages")
-    turns = []
-    for item in items:
-        role = read_role(item)
-        if role in ("system", "developer"):
-            continue
-        text = message_text(item)
-        if text is None or (isinstance(item, dict) and role is None):
-            raise UserError(
-                f"{where}: found {str(item)[:60]!r}, wanted a message with a role and a text; remove the row"
-            )
-        turns.append(("user" if role is None or role in USER_ROLES else "agent", text))
-    return turns
+def speakers(messages: Messages) -> list[Utterance]:
+    """Speaker and text of messages; system messages, which a store does not have, are left out."""
+    roles = ("user" if role in USER_ROLES else "agent" for role in messages.roles)
+    return list(zip(roles, messages.turns, strict=True))
 
 
 def message_text(item: Any) -> str | None:
