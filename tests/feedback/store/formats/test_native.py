@@ -327,3 +327,16 @@ def test_what_is_exported_is_read_again():
     (record,) = trl_read(trl.export_rows(examples, "kto", True), "kto")
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes ."]
     assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]
+
+
+def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training(caplog):
+    human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
+    system = {"role": "system", "content": "Be brief."}
+    rows = [{"prompt": [system, ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}]
+    (record,) = trl_read(rows, "dpo")
+    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
+    assert "not read: 'system message' (1 rows)" in caplog.text
+    fine = {"prompt": "a", "completion": "b", "label": True}
+    found = trl.read([(f"row {n}", row) for n, row in enumerate([fine] * 18 + [fine | {"completion": ""}, fine | {"prompt": None}])], "kto")
+    assert len(found.records) == 18
+    assert list(found.left_out.values()) == [2]
