@@ -265,7 +265,11 @@ def refuse_rendered(encoder: TemplateEncoder, prompts: Iterable[Dialogue]) -> No
         for turn in prompt.prompt_turns:
             is_begun = turn.startswith(tuple(encoder.marks)) and any(text in turn for text in marked)
             if is_begun or (openers[-1] and re.sub(r"<think>\s*(</think>)?$", "", turn).rstrip().endswith(openers[-1])):
-                place = f"prompt {prompt.meta['index'] + 1} of the {prompt.meta['split']} split" if prompt.meta else "a prompt"
+                place = (
+                    f"prompt {prompt.meta['index'] + 1} of the {prompt.meta['split']} split"
+                    if prompt.meta
+                    else "a prompt"
+                )
                 raise UserError(
                     f"{place} was written with a chat template already ({turn[-60:]!r}), and the tokenizer's template would "
                     "write it again; give the plain text or messages with roles, or turn_separator: a text"
@@ -298,7 +302,9 @@ def keep_writable(encoder: TemplateEncoder, prompts: list[Dialogue]) -> list[Dia
     for rows, what in ((unwritten, "tool messages"), (silent - unwritten, "tools")):
         if rows:
             out = ", and are left out" if rows is unwritten else ""
-            logger.warning("%d of %d rows have %s, which the chat template does not write%s", len(rows), count, what, out)
+            logger.warning(
+                "%d of %d rows have %s, which the chat template does not write%s", len(rows), count, what, out
+            )
     if prompts and not kept:
         raise UserError("data_path: the chat template writes no tool messages, and all rows have some; give other data")
     return kept

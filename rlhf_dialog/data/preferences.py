@@ -117,7 +117,9 @@ def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
         raise _no_column(row, missing[0], where)
     prompt, used = read_prompt(row, where)
     sides = [read_side(row[name], name, where) for name in SIDES]
-    if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(sides[0].turns[-1]):  # the whole dialogue of the chosen side
+    if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(
+        sides[0].turns[-1]
+    ):  # the whole dialogue of the chosen side
         prompt = Messages(prompt.turns[:-1], prompt.roles[:-1], prompt.system)
     _cut_prompt(prompt, sides)
     chosen, rejected = (put_behind(prompt, side) for side in sides)

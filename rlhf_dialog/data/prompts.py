@@ -54,7 +54,15 @@ class PromptRules:
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
         """The rules of a configuration; defaults for the keys that it does not have."""
-        names = ("context_size", "min_context_size", "drop_overlap", "turn_separator", "reply_roles", "columns", "split")
+        names = (
+            "context_size",
+            "min_context_size",
+            "drop_overlap",
+            "turn_separator",
+            "reply_roles",
+            "columns",
+            "split",
+        )
         rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
         if hasattr(keys, "env"):
             rules |= {"columns": keys.env.args.columns, "split": keys.env.args.split}
@@ -71,7 +79,9 @@ class PromptRules:
         with_calls = self.turn_separator == CHAT_TEMPLATE
         records = load_records(data_path, split, self.columns, self.split, with_calls)
         check_reply_roles(records, self.reply_roles, where)
-        overlap = _overlap(records, data_path, self.columns, self.split) if self.drop_overlap and split == "train" else set()
+        overlap = (
+            _overlap(records, data_path, self.columns, self.split) if self.drop_overlap and split == "train" else set()
+        )
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
@@ -193,9 +203,7 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     return replies
 
 
-def _overlap(
-    records: list[DialogueRecord], data_path: str, columns: Columns, names: SplitNames = NO_NAMES
-) -> set[int]:
+def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns, names: SplitNames = NO_NAMES) -> set[int]:
     """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
     try:
         held_out = [one for split in SPLITS[1:] for one in load_records(data_path, split, columns, names, quiet=True)]

@@ -84,7 +84,11 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
 def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
     """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
     unclear = [x for x in records if not x.is_prompt and read_speakers(x.roles, reply_roles) is None]
-    unknown = {role for record in unclear for role in record.roles or () if role} - {*ASSISTANT_ROLES, *USER_ROLES, TOOL_ROLES[0]}
+    unknown = {role for record in unclear for role in record.roles or () if role} - {
+        *ASSISTANT_ROLES,
+        *USER_ROLES,
+        TOOL_ROLES[0],
+    }
     names = ", ".join(sorted(unknown)[:9])
     answering = Counter(role for record in unclear for role in (record.roles or ())[-1:] if role in unknown)
     likely = next(iter(answering), names.partition(",")[0])

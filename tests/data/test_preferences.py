@@ -209,7 +209,15 @@ def test_a_prompt_that_the_sides_repeat_is_read_once(tmp_path, row, prompt):
 
 
 def test_system_columns_are_read_and_other_columns_are_named(tmp_path, caplog):
-    row = {"system": "S", "question": "a", "chosen": "b", "rejected": "c", "messages": [user("d")], "tone": "dry", "score_chosen": 1}
+    row = {
+        "system": "S",
+        "question": "a",
+        "chosen": "b",
+        "rejected": "c",
+        "messages": [user("d")],
+        "tone": "dry",
+        "score_chosen": 1,
+    }
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.system, pair.chosen.prompt_turns) == ("S", ["a"])
     assert "not read: 'messages' (1 rows), 'tone' (1 rows)" in caplog.text

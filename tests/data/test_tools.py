@@ -49,7 +49,9 @@ def test_prompts_and_what_is_learned_are_the_ids_of_transformers(tmp_path, tools
         wanted = encoder.tokenizer.apply_chat_template(
             MESSAGES[:end], tools=offered, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-        whole = encoder.tokenizer.apply_chat_template(MESSAGES[: end + 1], tools=offered, tokenize=True, return_dict=False)
+        whole = encoder.tokenizer.apply_chat_template(
+            MESSAGES[: end + 1], tools=offered, tokenize=True, return_dict=False
+        )
         assert encoder.encode_prompt(prompt.prompt_turns, prompt.system) == wanted
         row = example(encoder, prompt)
         assert row["input_ids"] == whole[: len(row["input_ids"])]

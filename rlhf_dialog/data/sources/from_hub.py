@@ -45,7 +45,9 @@ def load_from_hub(name: str, split: Split, make: RowReader) -> list[Any]:
             return records
     tried = "".join(f"\n  {reason}" for reason in reasons)
     if all("Unknown split" in reason for reason in reasons):
-        present = [one for reason in reasons for one in re.findall(r"'([^']+)'", reason.partition("Should be one of")[2])]
+        present = [
+            one for reason in reasons for one in re.findall(r"'([^']+)'", reason.partition("Should be one of")[2])
+        ]
         raise split.missing(f"data path '{name}'", f" on the Hub:{tried}\n ", present)
     hub_names = () if name in HUB_SOURCES else HUB_SOURCES
     cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"

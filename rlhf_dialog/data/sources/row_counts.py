@@ -74,7 +74,9 @@ class RowCounts:
     def log(self) -> None:
         """One line for each kind of rows that were left out, and for the columns."""
         if self.bad:
-            text = "%s: %d of %d %s have an empty, null or blank text or two equal sides, and are left out; the first: %s"
+            text = (
+                "%s: %d of %d %s have an empty, null or blank text or two equal sides, and are left out; the first: %s"
+            )
             logger.warning(text, self.where, len(self.bad), self.num_rows, self.unit, self.bad[0])
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"

@@ -58,7 +58,13 @@ HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assis
 INPUT = "input"  # what follows an instruction, after a blank line
 PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # columns whose cells hold a list, or no bracket
+LIST_KEYS = (
+    *TURN_KEYS,
+    *ACT_KEYS,
+    "prompt",
+    "reference",
+    "references",
+)  # columns whose cells hold a list, or no bracket
 TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # whose cells may be a text in brackets
 
 
@@ -216,7 +222,9 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     is_list = with_history and isinstance(history, list)
     if is_list and history and all(isinstance(one, list) and len(one) == 2 for one in history):
         roles = itertools.cycle(("user", "assistant"))
-        history = [{"role": role, "content": text} for role, text in zip(roles, itertools.chain(*history), strict=False)]
+        history = [
+            {"role": role, "content": text} for role, text in zip(roles, itertools.chain(*history), strict=False)
+        ]
     if is_list and all(isinstance(one, dict) for one in history):
         messages, used = messages.then(split_messages(history, where)), used | {HISTORY}
     return messages, used
@@ -436,7 +444,9 @@ def _record(
     return record
 
 
-def _others(row: Row, used: set[str | None], counts: RowCounts, items: Iterable[Any] = (), read: Iterable[str] = ()) -> Row:
+def _others(
+    row: Row, used: set[str | None], counts: RowCounts, items: Iterable[Any] = (), read: Iterable[str] = ()
+) -> Row:
     """The columns that become `meta`; the keys of the turns that are not `read` are counted."""
     counts.note({f"{key} of a turn": value for key, value in unused_keys(items, read).items()}, (), in_meta=False)
     return {key: value for key, value in row.items() if key not in used}

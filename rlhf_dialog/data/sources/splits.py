@@ -66,7 +66,9 @@ def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, boo
         return itertools.chain(first, rows), False
     placed = [*first, *rows]
     present = [str(row.pop(OF_A_ROW, None)) for _, row in placed]
-    chosen = [one for one, name in zip(placed, present, strict=True) if name.lower() in split.names or name in split.names]
+    chosen = [
+        one for one, name in zip(placed, present, strict=True) if name.lower() in split.names or name in split.names
+    ]
     if not chosen:
         names = ", ".join(dict.fromkeys(present))
         raise split.missing(where, f", '{OF_A_ROW}' of its rows is {names:.200}", present)

@@ -77,7 +77,10 @@ def test_each_reply_of_a_tree_stands_once_behind_its_ancestors(tmp_path, encode)
         (None, ["Is it far ?"], ["Two ."]),
     ]
     assert asked(tmp_path, tree_rows(), encode) == replies
-    assert asked(tmp_path, tree_rows(), encode, unanswered=True) == [*replies, (None, ["Is it far ?", "Three .", "Why ?"], [])]
+    assert asked(tmp_path, tree_rows(), encode, unanswered=True) == [
+        *replies,
+        (None, ["Is it far ?", "Three .", "Why ?"], []),
+    ]
     prompts = PromptRules(50, turn_separator="chat_template").load(str(tmp_path / f"a.{encode}"), "train")
     assert {prompt.meta["dialogue"] for prompt in prompts} == {0}  # one tree
 
@@ -123,7 +126,10 @@ WITH_CALLS = [
     {"messages": [user("Rain ?"), {"role": "assistant", "function_call": AS_TEXT["function"]}, *AS_MESSAGES[2:]]},
     *(
         {"conversations": [{"from": role, "value": text} for role, text in zip(roles, texts, strict=True)]}
-        for roles in (("human", "function_call", "observation", "gpt"), ("user", "Tool-Call", "tool_response", "assistant"))
+        for roles in (
+            ("human", "function_call", "observation", "gpt"),
+            ("user", "Tool-Call", "tool_response", "assistant"),
+        )
         for texts in [("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")]
     ),
 ]
@@ -178,7 +184,12 @@ def test_a_prompt_without_text_is_bad_and_one_without_a_reply_is_a_prompt(tmp_pa
 
 
 def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_path, caplog):
-    image = {"messages": [{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "a"}]}, assistant("b")]}
+    image = {
+        "messages": [
+            {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "a"}]},
+            assistant("b"),
+        ]
+    }
     assert len(asked(tmp_path, [image, GOOD[0], image, image])) == 1
     assert "3 of 4 rows have images" in caplog.text
     assert len(asked(tmp_path, [GOOD[0], GOOD[1] | {"images": ["a.png"]}])) == 1
