@@ -58,14 +58,8 @@ HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assis
 INPUT = "input"  # what follows an instruction, after a blank line
 PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
-LIST_KEYS = (
-    *TURN_KEYS,
-    *ACT_KEYS,
-    "prompt",
-    "reference",
-    "references",
-)  # columns whose cells hold a list, or no bracket
-TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # whose cells may be a text in brackets
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of cells that are a list, if in brackets
+TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
 
 
 class Layout(NamedTuple):
@@ -97,7 +91,9 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
         if filled := next((key for key in OTHER_KINDS if isinstance(row.get(key), list) and row[key]), None):
             raise LeftOut(place, filled)
         record = layout.read(group, counts)
-        if record.has_calls and not with_calls:
+        roles = record.roles or []
+        asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
+        if (record.has_calls and not with_calls) or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
@@ -156,6 +152,7 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
             f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{CAMREST}' with `usr` and "
             "`sys` in each item, and 'goal'"
         ) from None
+    counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
     return checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
 
 
