@@ -4,7 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue, ToolText
@@ -103,8 +103,8 @@ def _pair(row: Row, where: str, counts: RowCounts) -> PreferencePair:
     counts.note(row, {*used, "reference", "margin"}, in_meta=False)
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
-    sides = [replace(side, reference=text) for side in map(_dialogue, (chosen, rejected))]
-    return PreferencePair(*sides, _margin(row.get("margin"), where), where)
+    margin = _margin(row.get("margin"), where)
+    return PreferencePair(_dialogue(chosen, text), _dialogue(rejected, text), margin, where)
 
 
 def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
@@ -135,7 +135,8 @@ def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
     what = first_filled(keys, row) or "prompt"
     prompt.turns = [_text(turn, f"turn {i} of '{what}'", where) for i, turn in enumerate(prompt.turns, 1)]
     if not any(prompt.roles):
-        prompt.roles = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))][::-1]
+        roles: list[str | None] = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))]
+        prompt.roles = roles[::-1]
     return prompt, used
 
 
@@ -169,12 +170,13 @@ def _same(text: str) -> str:
     return " ".join(text.split())
 
 
-def _dialogue(messages: Messages) -> Dialogue:
+def _dialogue(messages: Messages, reference: str | None) -> Dialogue:
     """The prompt and the reply of one side; messages of one role in a row are one turn."""
     turns = messages.turns
     if speakers := read_speakers(messages.roles):
         turns = [turn.text for turn in join_turns(turns, speakers)]
-    return Dialogue(turns[:-1], turns[-1], system=BLANK_LINE.join(text for _, text in messages.system) or None)
+    system = BLANK_LINE.join(text for _, text in messages.system) or None
+    return Dialogue(turns[:-1], turns[-1], reference=reference, system=system)
 
 
 def read_side(value: Any, name: str, where: str) -> Messages:

@@ -192,7 +192,8 @@ HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistan
             ["Is it far ?"],
         ),
         (
-            {"instruction": "Is it far ?", "input": "On foot .", "chosen": GOOD, "rejected": BAD, "history": [["Hi .", "Hello ."]]},
+            {"instruction": "Is it far ?", "input": "On foot .", "history": [["Hi .", "Hello ."]]}
+            | {"chosen": GOOD, "rejected": BAD},
             ["Hi .", "Hello .", "Is it far ?\n\nOn foot ."],
         ),
         (

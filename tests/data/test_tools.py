@@ -103,7 +103,7 @@ RENDERED = "<|im_start|>system\nYou swim .<|im_end|>\n<|im_start|>user\nIs it de
     ],
 )
 def test_a_prompt_that_a_template_wrote_before_is_refused(tmp_path, prompt, template):
-    with pytest.raises(UserError, match="prompt 2 of the train split .*chat template already"):
+    with pytest.raises(UserError, match=r"prompt 2 of the train split .*chat template already"):
         read(tmp_path, [{"prompt": "Is it far ?"}, {"prompt": prompt}], template)
 
 

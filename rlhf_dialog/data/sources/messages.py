@@ -18,8 +18,9 @@ SYSTEM_ROLES = ("system", "developer")
 USER_ROLES = ("user", "human", "prompter")
 ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
 CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
-TOOL_ROLES = ("tool", "function", "ipython", "observation", "environment") + tuple(
-    f"{what}_{answer}" for what in ("tool", "function") for answer in ("response", "result", "output")
+TOOL_ROLES = (
+    *("tool", "function", "ipython", "observation", "environment"),
+    *("tool_response", "tool_result", "tool_output", "function_response", "function_result", "function_output"),
 )
 TOOL_CALLS = ("tool_calls", "function_call")
 OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools

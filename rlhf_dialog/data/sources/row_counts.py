@@ -11,7 +11,8 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 BAD_SHARE = 0.1  # of the rows that may have no text where one must be
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class LeftOut(Exception):

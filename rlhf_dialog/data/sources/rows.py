@@ -215,7 +215,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
         used.add(system)
     if parse_tools(row.get(TOOLS)) is not None:
         used.add(TOOLS)
-    history = row.get(HISTORY)
+    history: Any = row.get(HISTORY)
     is_list = with_history and isinstance(history, list)
     if is_list and history and all(isinstance(one, list) and len(one) == 2 for one in history):
         roles = itertools.cycle(("user", "assistant"))

@@ -167,7 +167,9 @@ class RelevanceTraining(StageOfHalves):
         prompts = PromptRules.from_keys(config).load(config.data_path, split)
         pairs = [replace(prompt, response=prompt.reference) for prompt in prompts if prompt.reference]
         if without := len(prompts) - len(pairs):
-            text = f"{without} of {len(prompts)} prompts in the {split} split of '{config.data_path}' have no true reply"
+            text = (
+                f"{without} of {len(prompts)} prompts in the {split} split of '{config.data_path}' have no true reply"
+            )
             if without > BAD_SHARE * len(prompts):
                 raise UserError(
                     f"data_path: {text}, which the model learns from, and only up to {BAD_SHARE:.0%} may be left out; use data "

@@ -337,6 +337,9 @@ def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training(caplog
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
     assert "not read: 'system message' (1 rows)" in caplog.text
     fine = {"prompt": "a", "completion": "b", "label": True}
-    found = trl.read([(f"row {n}", row) for n, row in enumerate([fine] * 18 + [fine | {"completion": ""}, fine | {"prompt": None}])], "kto")
+    found = trl.read(
+        [(f"row {n}", row) for n, row in enumerate([fine] * 18 + [fine | {"completion": ""}, fine | {"prompt": None}])],
+        "kto",
+    )
     assert len(found.records) == 18
     assert list(found.left_out.values()) == [2]
