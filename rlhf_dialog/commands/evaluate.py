@@ -215,7 +215,8 @@ class Task:
         rules = PromptRules(self.context_size, self.min_context_size, drop_overlap, self.turn_separator)
         columns = self.columns if self.columns is not None else keys.env.args.columns if keys else {}
         roles = tuple(keys.reply_roles if keys else ())
-        return replace(rules, reply_roles=roles, columns=columns).load(self.data_path, split)
+        names = keys.env.args.split if keys else {}
+        return replace(rules, reply_roles=roles, columns=columns, split=names).load(self.data_path, split)
 
     def classifiers(self) -> list[str]:
         """The folders or Hub names of the act classifiers in the run's reward."""

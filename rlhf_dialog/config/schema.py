@@ -9,7 +9,7 @@ from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.problems import listed, sentences
-from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys
+from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys, SplitKey
 from rlhf_dialog.config.settings import Settings as Settings
 from rlhf_dialog.errors import UserError
 
@@ -266,6 +266,7 @@ class EnvArgs(Settings):
         description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md; not read with an environment"
     )
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
 
 
 class EnvConfig(Settings):

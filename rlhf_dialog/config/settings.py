@@ -81,6 +81,10 @@ ColumnsKey = Annotated[
     dict[ColumnKind, str],
     Field(description="what columns of the data hold, such as {prompt: question, reference: answer}; docs/DATA.md"),
 ]
+SplitKey = Annotated[
+    dict[Literal["train", "validation", "test"], str],
+    Field(description="what the data calls its splits, such as {train: train_sft, validation: test_sft}"),
+]
 TokenId = Annotated[int, Field(ge=0, strict=True)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, remove_marks
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, SystemText, ToolText, fit_newest, remove_marks, tools_of
 from rlhf_dialog.data.prompts import (
     PromptEncoder,
     check_room,
@@ -26,6 +26,7 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
 PROBE, PROBE_REPLY = "Hello", "Quite so"
+PROBE_CALL, PROBE_TOOL = "probe_of_a_call", "probe_of_a_tool"  # names of tools
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
 THINKING = ("<think>", "</think>")
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
@@ -100,7 +101,9 @@ class TemplateEncoder:
         return self.max_prompt_length - len(written) + len(self._encode(PROBE))
 
     def _system(self, system: str | None) -> str | None:
-        return self.system_prompt if system is None else self.spoken(system.strip())
+        tools = tools_of(system)
+        text = self.system_prompt if system is None or (tools and not system) else self.spoken(system.strip())
+        return SystemText(text or "", tools) if tools else text
 
     def _fixed_head(self, system: str | None) -> int:
         if system not in self._heads:
@@ -157,10 +160,12 @@ class TemplateEncoder:
         return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
 
     def _encode_turns(self, turns: Sequence[str], system: str | None) -> list[int]:
-        if system is not None and not self.takes_system:
-            turns, system = put_before_user(turns, system), None
+        if len(turns) > 1 and isinstance(turns[0], ToolText) and turns[0].messages[0]["role"] == "tool":
+            turns = turns[1:]  # what called the tool was cut off
+        if system and not self.takes_system:
+            turns, system = put_before_user(turns, system), SystemText("", tools_of(system))
         assistant_begins = len(turns) % 2 == 0
-        refused = assistant_begins and not self.assistant_may_begin[None if system is None else PROBE]
+        refused = assistant_begins and not self.assistant_may_begin[PROBE if system else None]
         return self._encode(render(self.tokenizer, turns[1:] if refused else turns, system=system))
 
     def _after_prompt(self, turn: str) -> list[int]:
@@ -216,12 +221,15 @@ def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
 def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
     """The prompts whose system message leaves room for turns; a line says whose it is, another one what was left out.
 
-    Raises UserError when none is left.
+    Raises UserError when none is left, or as `refuse_rendered` does.
     """
-    room = {text: encoder.count_room(text) for text in {prompt.system for prompt in prompts} if text}
+    if isinstance(encoder, TemplateEncoder):
+        refuse_rendered(encoder, prompts)
+        prompts = keep_writable(encoder, prompts)
+    room = {text: encoder.count_room(text) for text in {prompt.system for prompt in prompts} if text or tools_of(text)}
     if not room:
         return prompts
-    kept = [prompt for prompt in prompts if prompt.system is None or room[prompt.system] >= LEAST_ROOM]
+    kept = [prompt for prompt in prompts if room.get(prompt.system, LEAST_ROOM) >= LEAST_ROOM]
     if len(kept) < len(prompts):
         would_do = encoder.max_prompt_length + LEAST_ROOM - min(room.values())
         count = count_rows(prompts)
@@ -232,7 +240,9 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
         if not kept:
             raise UserError(f"max_prompt_length: {line}")
         logger.warning("%s; they are left out", line)
-    without = count_rows([prompt for prompt in kept if prompt.system is None])
+    without = count_rows([prompt for prompt in kept if not prompt.system])
+    if without == count_rows(kept):
+        return kept
     other = "that of the chat template" if isinstance(encoder, TemplateEncoder) else "none"
     other = other if encoder.system_prompt is None else "system_prompt"
     more = f", {other} in {without}" if without else ""
@@ -240,9 +250,90 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
     return kept
 
 
+def refuse_rendered(encoder: TemplateEncoder, prompts: Iterable[Dialogue]) -> None:
+    """Raises UserError for a prompt that a chat template has written already: the template would write it a second time.
+
+    Such a text ends with the generation prompt, or begins with a mark of the template and holds the beginning of a turn.
+    """
+    if not accepts(encoder.tokenizer, [PROBE, PROBE_REPLY, PROBE]):
+        return
+    whole = render(encoder.tokenizer, [PROBE, PROBE_REPLY, PROBE], thinking=None)
+    end, between = str(encoder.tokenizer.decode([encoder.end_id])), whole.partition(PROBE_REPLY)[2]
+    openers = [re.split(r"\n|<think>", text.split(end)[-1].strip())[0] for text in between.split(PROBE)[:2]]
+    marked = [text for text in openers if any(mark in text for mark in encoder.marks)]
+    for prompt in prompts:
+        for turn in prompt.prompt_turns:
+            is_begun = turn.startswith(tuple(encoder.marks)) and any(text in turn for text in marked)
+            if is_begun or (openers[-1] and re.sub(r"<think>\s*(</think>)?$", "", turn).rstrip().endswith(openers[-1])):
+                place = (
+                    f"prompt {prompt.meta['index'] + 1} of the {prompt.meta['split']} split"
+                    if prompt.meta
+                    else "a prompt"
+                )
+                raise UserError(
+                    f"{place} was written with a chat template already ({turn[-60:]!r}), and the tokenizer's template would "
+                    "write it again; give the plain text or messages with roles, or turn_separator: a text"
+                )
+
+
+def keep_writable(encoder: TemplateEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
+    """The prompts without rows whose calls of tools the template does not write; a line counts these, and tools without calls.
+
+    Raises UserError when none is left.
+    """
+    unwritten, silent = set(), set()
+    for prompt in prompts:
+        *turns, reply = (_with_probe(text) for text in (*prompt.prompt_turns, prompt.reference or PROBE))
+        messages = [message for text in (*turns, reply) if isinstance(text, ToolText) for message in text.messages]
+        tools = [_named(tool, PROBE_TOOL) for tool in tools_of(prompt.system)]
+        if not messages and not tools:
+            continue
+        try:
+            written = render(encoder.tokenizer, turns, reply, system=SystemText(prompt.system or "", tools))
+        except UserError:
+            written = ""
+        num_calls = sum(len(message.get("tool_calls", ())) for message in messages)
+        answers = [message["content"].strip() for message in messages if message["role"] == "tool"]
+        if written.count(PROBE_CALL) < num_calls or not all(text in written for text in answers) or not written:
+            unwritten.add(_row(prompt))
+        elif written.count(PROBE_TOOL) < len(tools):
+            silent.add(_row(prompt))
+    kept, count = [prompt for prompt in prompts if _row(prompt) not in unwritten], count_rows(prompts)
+    for rows, what in ((unwritten, "tool messages"), (silent - unwritten, "tools")):
+        if rows:
+            out = ", and are left out" if rows is unwritten else ""
+            logger.warning(
+                "%d of %d rows have %s, which the chat template does not write%s", len(rows), count, what, out
+            )
+    if prompts and not kept:
+        raise UserError("data_path: the chat template writes no tool messages, and all rows have some; give other data")
+    return kept
+
+
+def _with_probe(text: str) -> str:
+    """The text with a name in place of those of the tools that it calls, which no other text holds."""
+    if not isinstance(text, ToolText):
+        return text
+    messages = [dict(message) for message in text.messages]
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_named(call, PROBE_CALL) for call in calls]
+    return ToolText(text, messages)
+
+
+def _named(tool: dict[str, Any], name: str) -> dict[str, Any]:
+    """The tool, or the call of one, with another name."""
+    return tool | ({"function": tool["function"] | {"name": name}} if "function" in tool else {"name": name})
+
+
+def _row(prompt: Dialogue) -> tuple[Any, Any]:
+    """The row of the data from which a prompt is."""
+    return prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))
+
+
 def count_rows(prompts: Iterable[Dialogue]) -> int:
     """The number of dialogues of the data from which the prompts are."""
-    return len({(prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))) for prompt in prompts})
+    return len(set(map(_row, prompts)))
 
 
 def warn_about_cut(
@@ -363,11 +454,14 @@ def render(
     if not tokenizer.chat_template:
         raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
     options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-    messages = [{"role": ROLES[(len(turns) - i) % 2], "content": turn} for i, turn in enumerate(turns)]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    if reply is not None:
-        messages.append({"role": "assistant", "content": reply})
+    messages: list[dict[str, Any]] = []
+    for i, turn in enumerate(turns if reply is None else [*turns, reply]):
+        plain = {"role": ROLES[(len(turns) - i) % 2], "content": turn}
+        messages += turn.messages if isinstance(turn, ToolText) else [plain]
+    if system is not None and (system or not isinstance(system, SystemText)):
+        messages.insert(0, {"role": "system", "content": str(system)})
+    if tools := tools_of(system):
+        options["tools"] = tools
     try:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=reply is None, tokenize=False, **options)
     except Exception as error:  # a template is a program, and may fail in any way

@@ -16,6 +16,42 @@ class Turn:
     text: str
 
 
+class ToolText(str):
+    """The text of a turn with calls of tools or what they answered, and its `messages` as a chat template takes them."""
+
+    messages: list[dict[str, Any]]
+
+    def __new__(cls, text: str, messages: Sequence[dict[str, Any]] = ()) -> "ToolText":
+        made = super().__new__(cls, text)
+        made.messages = list(messages)
+        return made
+
+
+class SystemText(str):
+    """The system message of a dialogue with `tools`, for the chat template; the text is empty where it has none."""
+
+    tools: list[Any]
+
+    def __new__(cls, text: str, tools: Sequence[Any] = ()) -> "SystemText":
+        made = super().__new__(cls, text)
+        made.tools = list(tools)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True and self.tools == tools_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((str(self), repr(self.tools)))
+
+
+def tools_of(system: object) -> list[Any]:
+    """The tools of a dialogue with this system message."""
+    return system.tools if isinstance(system, SystemText) else []
+
+
 class _Unsaid(str):
     """The empty text of a policy that has said nothing yet; one that said nothing has the plain empty text."""
 
@@ -55,10 +91,8 @@ class Dialogue:
     # between the prompt and `response`; empty in a single-turn episode
     earlier: list[Turn] = field(default_factory=list)
     later: list[Turn] = field(default_factory=list)  # after `response`
-    system: str | None = None  # the system message of the data, which is no turn
-    roles: list[str] | None = (
-        None  # of each prompt turn, `user` or `assistant`; None where the data does not say who speaks
-    )
+    system: str | None = None  # the system message of the data, which is no turn; a SystemText where it has tools
+    roles: list[str] | None = None  # of each prompt turn, `user` or `assistant`; None where the data has none
 
     @property
     def turns(self) -> list[Turn]:
@@ -114,6 +148,8 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
 
     (`agent_template.WORDS` says the same in the language of chat templates.)
     """
+    if isinstance(text, ToolText):
+        return ToolText(remove_marks(str(text), marks), [_without_marks(one, marks) for one in text.messages])
     while any(mark in text for mark in marks):
         replaced = text
         for mark in marks:
@@ -123,6 +159,15 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
             break
         text = replaced
     return text
+
+
+def _without_marks(value: Any, marks: Sequence[str]) -> Any:
+    """The same in all texts of a message."""
+    if isinstance(value, dict):
+        return {key: _without_marks(one, marks) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_marks(one, marks) for one in value]
+    return remove_marks(value, marks) if isinstance(value, str) else value
 
 
 def cut_at_separator(text: str, separator: str) -> str:

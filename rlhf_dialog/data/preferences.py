@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue, ToolText
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns
-from rlhf_dialog.data.sources.messages import Messages, drop_tools, first_filled, read_role, split_messages
-from rlhf_dialog.data.sources.record import checked_text, is_null, kind
-from rlhf_dialog.data.sources.rows import PROMPT_KEYS, Row, prompt_in
-from rlhf_dialog.data.speakers import BLANK_LINE, USER_ROLES, join_turns, read_speakers
+from rlhf_dialog.data.sources.messages import USER_ROLES, Messages, first_filled, items_in, read_role, split_messages
+from rlhf_dialog.data.sources.record import BadRow, checked_text, is_null
+from rlhf_dialog.data.sources.row_counts import LeftOut, RowCounts
+from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
+from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
+from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
 SIDES = ("chosen", "rejected")
@@ -56,14 +58,18 @@ class PreferencePair:
         return "".join(self.chosen.prompt_turns[-1:])
 
 
-def load_pairs(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[PreferencePair]:
-    """The pairs of one split, in the order of the data; `columns` as for `load_records`.
+def load_pairs(
+    data_path: str, split: str, columns: Columns = NO_COLUMNS, names: SplitNames = NO_NAMES
+) -> list[PreferencePair]:
+    """The pairs of one split, in the order of the data; `columns` and `names` as for `load_records`.
 
-    Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be used: a column is
-    missing, a text is empty, both replies are the same; and when the scores of the data say that the columns are exchanged.
+    Bad rows, such as those with equal sides, are left out up to a tenth (`RowCounts`). Raises MissingSplit when there is no such
+    split, UserError that names the row for one that cannot be read, and when the scores say that the columns are exchanged.
     """
-    rows = list(drop_tools(load_rows(data_path, split, columns)))
-    pairs = [_pair(row, where) for where, row in rows]
+    rows = load_rows(data_path, split, columns, names)
+    counts = RowCounts(f"{data_path}, {split}")
+    pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts))
+    counts.log()
     _check_margins(pairs)
     _check_scores([row for _, row in rows], data_path)
     return pairs
@@ -92,54 +98,102 @@ def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
     return [a for a, _ in itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))]
 
 
-def _pair(row: Row, where: str) -> PreferencePair:
+def _pair(row: Row, where: str, counts: RowCounts) -> PreferencePair:
+    chosen, rejected, used = read_sides(row, where)
+    counts.note(row, {*used, "reference", "margin"}, in_meta=False)
+    reference = row.get("reference")
+    text = reference.strip() if isinstance(reference, str) else None
+    margin = _margin(row.get("margin"), where)
+    return PreferencePair(_dialogue(chosen, text), _dialogue(rejected, text), margin, where)
+
+
+def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
+    """The two dialogues of a row, each with its reply as the last turn, and the columns that were read.
+
+    The prompt is a column of its own, or the beginning of both sides; what a side repeats of it is read once. Raises BadRow when
+    a text is missing or both are the same, LeftOut for calls of tools, and UserError for what is no pair.
+    """
     if missing := [name for name in SIDES if name not in row]:
         raise _no_column(row, missing[0], where)
-    prompt = _prompt(prompt_in(row, first_filled(PROMPT_KEYS, row) or "prompt")[0], where)
-    chosen, rejected = (_dialogue(prompt, _side(row[name], name, where), row) for name in SIDES)
-    if chosen == rejected:
-        raise UserError(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
-    return PreferencePair(chosen, rejected, _margin(row.get("margin"), where), where)
+    prompt, used = read_prompt(row, where)
+    sides = [read_side(row[name], name, where) for name in SIDES]
+    if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(
+        sides[0].turns[-1]
+    ):  # the whole dialogue of the chosen side
+        prompt = Messages(prompt.turns[:-1], prompt.roles[:-1], prompt.system)
+    _cut_prompt(prompt, sides)
+    chosen, rejected = (put_behind(prompt, side) for side in sides)
+    if chosen.turns == rejected.turns:
+        raise BadRow(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
+    return chosen, rejected, used | {*SIDES}
 
 
-def _dialogue(prompt: Messages, side: Messages, row: Row) -> Dialogue:
+def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
+    """The messages before the replies, each with a role, and the columns that they are in. Raises as `read_sides` does."""
+    keys = (*PROMPT_KEYS, *TURN_KEYS)
+    prompt, used, _ = prompt_messages(row, where, keys)
+    what = first_filled(keys, row) or "prompt"
+    prompt.turns = [_text(turn, f"turn {i} of '{what}'", where) for i, turn in enumerate(prompt.turns, 1)]
+    if not any(prompt.roles):
+        roles: list[str | None] = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))]
+        prompt.roles = roles[::-1]
+    return prompt, used
+
+
+def _text(turn: Any, what: str, where: str) -> str:
+    if isinstance(turn, ToolText):
+        raise LeftOut(where, "tool messages")
+    return checked_text(turn, what, where)
+
+
+def _cut_prompt(prompt: Messages, sides: list[Messages]) -> None:
+    """Cut a long prompt off two texts that both begin with it."""
+    begin = prompt.turns[0] if len(prompt.turns) == 1 else ""
+    replies = [side.turns[0] for side in sides if len(side.turns) == 1 and side.turns[0].startswith(begin)]
+    cut = [reply.removeprefix(begin).strip() for reply in replies]
+    if len(begin) >= LONG_ENOUGH and len(cut) == 2 and all(cut):
+        for side, reply in zip(sides, cut, strict=True):
+            side.turns = [reply]
+
+
+def put_behind(prompt: Messages, side: Messages) -> Messages:
+    """The side behind the prompt, without the turns of the prompt that it begins with or holds."""
+    asked, before = [*map(_same, prompt.turns)], [*map(_same, side.turns[:-1])]
+    if any(before[i : i + len(asked)] == asked for i in range(len(before) - len(asked) + 1)):
+        return Messages([], [], prompt.system).then(side)
+    shared = next(k for k in range(min(len(asked), len(before)), -1, -1) if asked[len(asked) - k :] == before[:k])
+    system = [(max(0, place - shared), text) for place, text in side.system]
+    return prompt.then(Messages(side.turns[shared:], side.roles[shared:], system))
+
+
+def _same(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _dialogue(messages: Messages, reference: str | None) -> Dialogue:
     """The prompt and the reply of one side; messages of one role in a row are one turn."""
-    reference, turns = row.get("reference"), [*prompt.turns, *side.turns]
-    if any(prompt.roles + side.roles):
-        roles = [role or "user" for role in prompt.roles] + [role or "assistant" for role in side.roles]
-        if speakers := read_speakers(roles):
-            turns = [turn.text for turn in join_turns(turns, speakers)]
-    return Dialogue(
-        turns[:-1],
-        turns[-1],
-        reference=reference.strip() if isinstance(reference, str) else None,
-        system=BLANK_LINE.join(text for _, text in prompt.system + side.system) or None,
-    )
+    turns = messages.turns
+    if speakers := read_speakers(messages.roles):
+        turns = [turn.text for turn in join_turns(turns, speakers)]
+    system = BLANK_LINE.join(text for _, text in messages.system) or None
+    return Dialogue(turns[:-1], turns[-1], reference=reference, system=system)
 
 
-def _prompt(value: Any, where: str) -> Messages:
-    if is_null(value):
-        return Messages()
-    if not isinstance(value, str | list):
-        raise UserError(f"{where}: 'prompt' holds {kind(value)}, wanted a string, a list of turns or messages")
-    messages = split_messages([value] if isinstance(value, str) else value, where)
-    messages.turns = [checked_text(turn, f"turn {i} of 'prompt'", where) for i, turn in enumerate(messages.turns, 1)]
-    return messages
-
-
-def _side(value: Any, name: str, where: str) -> Messages:
+def read_side(value: Any, name: str, where: str) -> Messages:
     """The text of one side, or its messages, of which the last one is the reply."""
-    if not isinstance(value, str | list):
-        raise UserError(f"{where}: '{name}' holds {kind(value)}, wanted the reply as a string, or messages")
-    items = [value] if isinstance(value, str) else value
+    if is_null(value):
+        raise BadRow(f"{where}: '{name}' holds null, wanted the reply as a string, or messages")
+    items = items_in(value, name, where, "the reply as a string, or messages")
     if items and read_role(items[-1]) in USER_ROLES:
         raise UserError(
-            f"{where}: '{name}' ends with a message of the {read_role(items[-1])}; its last one must be the reply"
+            f"{where}: '{name}' ends with a message of the {read_role(items[-1])}, wanted a text or messages that end with one "
+            "of the assistant"
         )
     messages = split_messages(items, where)
     if not messages.turns:
-        raise UserError(f"{where}: '{name}' holds no message; its last one must be the reply")
-    messages.turns = [checked_text(turn, f"'{name}'", where) for turn in messages.turns]
+        raise BadRow(f"{where}: '{name}' holds no message; its last one must be the reply")
+    messages.turns = [_text(turn, f"'{name}'", where) for turn in messages.turns]
+    messages.roles = [role or "assistant" for role in messages.roles]
     return messages
 
 

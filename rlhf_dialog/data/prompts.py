@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_dialog.data.dialogue import (
     CHAT_TEMPLATE,
     Dialogue,
+    SystemText,
     cut_at_separator,
     fit_newest,
     remove_marks,
@@ -27,6 +28,7 @@ from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
+from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, read_speakers, spoken_turns
 from rlhf_dialog.errors import UserError
 
@@ -46,26 +48,40 @@ class PromptRules:
     turn_separator: str | None = "<EOU>"  # a space replaces it in the texts; None: nothing is replaced
     reply_roles: tuple[str, ...] = ()  # who replies; empty: the assistant
     columns: Columns = field(default_factory=dict)  # the columns that hold what, as for `load_records`
+    split: SplitNames = field(default_factory=dict)  # what the data calls its splits, as for `load_records`
     unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
 
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
         """The rules of a configuration; defaults for the keys that it does not have."""
-        names = ("context_size", "min_context_size", "drop_overlap", "turn_separator", "reply_roles", "columns")
+        names = (
+            "context_size",
+            "min_context_size",
+            "drop_overlap",
+            "turn_separator",
+            "reply_roles",
+            "columns",
+            "split",
+        )
         rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
         if hasattr(keys, "env"):
-            rules["columns"] = keys.env.args.columns
+            rules |= {"columns": keys.env.args.columns, "split": keys.env.args.split}
         return cls(**rules | {"reply_roles": tuple(rules.get("reply_roles", ()))})
 
     def load(self, data_path: str, split: str) -> list[Dialogue]:
         """The prompts of one split, see `prompts_of`. A warning counts the texts that hold the separator.
 
+        Dialogues in which tools are called are read for a chat template (`keep_writable`), else left out.
+
         Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
         """
         where = f"{data_path}, {split}"
-        records = load_records(data_path, split, self.columns)
+        with_calls = self.turn_separator == CHAT_TEMPLATE
+        records = load_records(data_path, split, self.columns, self.split, with_calls)
         check_reply_roles(records, self.reply_roles, where)
-        overlap = _overlap(records, data_path, self.columns) if self.drop_overlap and split == "train" else set()
+        overlap = (
+            _overlap(records, data_path, self.columns, self.split) if self.drop_overlap and split == "train" else set()
+        )
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
@@ -167,17 +183,20 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
         """The prompt of the turns before `end`, after so many `messages`; `reply`: the number of its message."""
         versions = record.references[reply] if record.references and reply is not None else []
         references = list(dict.fromkeys([*replied, *versions]))
+        system = BLANK_LINE.join(text for number, text in record.system if number <= messages)
         return Dialogue(
             prompt_turns=texts[max(0, end - rules.context_size) : end],
             reference=references[0] if references else None,
             act=record.acts[reply] if record.acts and reply is not None else None,
             meta=dict(record.meta),
             references=references,
-            system=BLANK_LINE.join(text for number, text in record.system if number <= messages) or None,
+            system=SystemText(system, record.tools) if record.tools else system or None,
             roles=roles[max(0, end - rules.context_size) : end] if has_roles else None,
         )
 
     if record.is_prompt:
+        if record.meta.get("unanswered") and not rules.unanswered:
+            return []
         complete = len(turns) >= least and not turns[-1].is_reply
         return [prompt(len(turns), [], 0, len(record.turns))] if complete else []
     replies = [prompt(i, [x.text], x.last, x.first) for i, x in enumerate(turns) if x.is_reply and i >= least]
@@ -187,10 +206,10 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     return replies
 
 
-def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns) -> set[int]:
+def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns, names: SplitNames = NO_NAMES) -> set[int]:
     """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
     try:
-        held_out = [record for split in SPLITS[1:] for record in load_records(data_path, split, columns)]
+        held_out = [one for split in SPLITS[1:] for one in load_records(data_path, split, columns, names, quiet=True)]
     except UserError as error:
         raise UserError(
             f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"

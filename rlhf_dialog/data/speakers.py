@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlhf_dialog.data.dialogue import POLICY, USER
+from rlhf_dialog.data.dialogue import POLICY, USER, ToolText
 from rlhf_dialog.data.sources import DialogueRecord
+from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, TOOL_ROLES, USER_ROLES
 from rlhf_dialog.errors import UserError, nearest
 
-ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
-USER_ROLES = ("user", "human")
 BLANK_LINE = "\n\n"
 
 
@@ -32,7 +31,7 @@ def read_speakers(roles: Sequence[str | None] | None, reply_roles: Sequence[str]
         return None
     if reply_roles:
         return [POLICY if role in reply_roles else role for role in roles]
-    speaker_of = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys(USER_ROLES, USER)
+    speaker_of = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys((*USER_ROLES, TOOL_ROLES[0]), USER)
     speakers = [speaker_of.get(role or "") for role in roles]
     return None if None in speakers else list(speakers)
 
@@ -44,12 +43,21 @@ def join_turns(texts: Sequence[str], speakers: Sequence[str | None], others_are_
     for number, (text, speaker) in enumerate(zip(texts, speakers, strict=True)):
         name = USER if others_are_one and speaker != POLICY else speaker
         if turns and name == before:
-            turns[-1].text += BLANK_LINE + text
+            turns[-1].text = _join(turns[-1].text, text, "assistant" if name == POLICY else "user")
             turns[-1].last = number
         else:
             turns.append(SpokenTurn(text, name == POLICY, number, number))
         before = name
     return turns
+
+
+def _join(first: str, second: str, role: str) -> str:
+    """Two texts of one speaker; the messages of both where one of them has calls of tools."""
+    text = BLANK_LINE.join([first, second])
+    if not isinstance(first, ToolText) and not isinstance(second, ToolText):
+        return text
+    parts = [one.messages if isinstance(one, ToolText) else [{"role": role, "content": one}] for one in (first, second)]
+    return ToolText(text, [message for some in parts for message in some])
 
 
 def spoken_turns(
@@ -76,12 +84,18 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
 def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
     """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
     unclear = [x for x in records if not x.is_prompt and read_speakers(x.roles, reply_roles) is None]
-    unknown = {role for record in unclear for role in record.roles or ()} - {*ASSISTANT_ROLES, *USER_ROLES}
-    names = ", ".join(sorted(str(role) for role in unknown if role)[:9])
+    unknown = {role for record in unclear for role in record.roles or () if role} - {
+        *ASSISTANT_ROLES,
+        *USER_ROLES,
+        TOOL_ROLES[0],
+    }
+    names = ", ".join(sorted(unknown)[:9])
+    answering = Counter(role for record in unclear for role in (record.roles or ())[-1:] if role in unknown)
+    likely = next(iter(answering), names.partition(",")[0])
     if not unclear:
         return ""
     why = f"roles besides user and assistant ({names})" if names else "no roles"
     return (
         f"{len(unclear)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply"
-        + ("; name who replies, such as reply_roles: [waiter]" if names else "")
+        + (f"; name who replies, such as reply_roles: [{likely}]" if names else "")
     )

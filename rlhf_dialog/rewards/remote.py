@@ -166,7 +166,7 @@ class RemoteReward(BaseReward):
 def as_json(dialogue: Dialogue) -> dict[str, Any]:
     """The part of a dialogue that is sent to the server."""
     names = ("prompt_turns", "response", "reference", "act", "truncated")
-    system = {} if dialogue.system is None else {"system": dialogue.system}
+    system = {"system": dialogue.system} if dialogue.system else {}
     return {name: getattr(dialogue, name) for name in names} | system
 
 

@@ -68,7 +68,7 @@ class RewardInput:
         """`input_ids`, and with `pair` the `token_type_ids` if the tokenizer gives them, unpadded."""
         turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.earlier)]
         turns, reply = [self.spoken(turn) for turn in turns], self.spoken(dialogue.response)
-        system = None if dialogue.system is None else self.spoken(dialogue.system.strip())
+        system = self.spoken(dialogue.system.strip()) if dialogue.system else None
         inputs: Ids = {}
         for start in range(max(len(turns), 1)):
             inputs = self._ids(turns[start:], reply, system)

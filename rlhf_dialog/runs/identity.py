@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue, tools_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again
@@ -194,8 +194,18 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def data_fingerprint(prompts: list[Dialogue]) -> str:
-    """The number of prompts, and a hash of their turns, references, acts and system messages."""
-    rows = [[p.prompt_turns, p.reference, p.references, p.act] + [p.system] * (p.system is not None) for p in prompts]
+    """The number of prompts, and a hash of their turns, references, acts, system messages and tools."""
+    rows = [
+        [
+            p.prompt_turns,
+            p.reference,
+            p.references,
+            p.act,
+            *([p.system] if p.system is not None else []),
+            *tools_of(p.system),
+        ]
+        for p in prompts
+    ]
     return f"{len(prompts)} prompts, {_hash(map(json.dumps, rows))}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import ROLES, TurnEncoder, fix_date, keep_with_room, prompt_encoder
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue, tools_of
 from rlhf_dialog.data.prompts import PromptSampler, count_shared
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.loading import read_tokenizer
@@ -83,10 +83,12 @@ def _describe(title: str, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[st
     shown = len(prompt.prompt_turns) - len(read.dropped)
     yield f"  roles: {', '.join(ROLES[turns_left % 2] for turns_left in range(shown, 0, -1))}"
     for source, text in (("of the row", prompt.system), ("system_prompt", encoder.system_prompt)):
-        if text is not None:
+        if text:
             yield f"  system message ({source}):"
             yield from _quote(text)
             break
+    if tools := tools_of(prompt.system):
+        yield f"  tools: {', '.join(str(tool.get('function', tool).get('name')) for tool in tools)}"
     for turn in read.dropped:
         yield "  dropped turn:"
         yield from _quote(turn)

@@ -73,7 +73,9 @@ def test_the_syntax_of_the_openrl_example_loads(write):
     assert config.ref_model == config.model_path == "someone/gpt2-dialog"
     assert config.reward_class.model_dump() == {"id": "NLPReward", "args": {"intent_model": "someone/act-classifier"}}
     assert config.vec_info_class.model_dump() == {"id": "NLPVecInfo", "args": {}}
-    assert config.env.model_dump() == {"args": {"tokenizer_path": "gpt2", "data_path": "daily_dialog", "columns": {}}}
+    assert config.env.model_dump() == {
+        "args": {"tokenizer_path": "gpt2", "data_path": "daily_dialog", "columns": {}, "split": {}}
+    }
     assert (config.wandb_entity, config.use_wandb, config.run_dir) == ("my-team", False, "./elsewhere/")
     assert (config.experiment_name, config.log_interval, config.ppo_epoch) == ("first_try", 3, 4)
     assert (config.episode_length, config.num_mini_batch, config.seed) == (64, 10, 7)

@@ -154,7 +154,7 @@ def test_training_reads_it_and_says_what_has_no_effect(run_folder, capsys, caplo
     assert set(keys) - deleted <= set(printed)
     changed = {key for key in set(keys) - deleted if printed[key] != keys[key]}
     assert changed == {"env", "guard", "ledger_texts"}
-    assert printed["env"]["args"] == keys["env"]["args"] | {"columns": {}}
+    assert printed["env"]["args"] == keys["env"]["args"] | {"columns": {}, "split": {}}
     assert printed["ledger_texts"] == "all"  # true
     assert printed["guard"] == keys["guard"] | {"action": "stop"}
     lines = [one.getMessage() for one in caplog.records]

@@ -1,9 +1,12 @@
 """Pairs of every form that the documentation shows, every row that is refused, and the split by prompt."""
 
+import json
+
 import pytest
 
 from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.data_files import csv_bytes
 from tests.parts.scalars import write_pairs
 
 
@@ -163,3 +166,82 @@ def test_pairs_with_tool_messages_are_left_out(tmp_path, caplog):
     tool = row | {"prompt": [user("a"), {"role": "tool", "content": "x"}]}
     assert len(load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row, tool]), "train")) == 1
     assert "1 of 2 rows have tool messages" in caplog.text
+
+
+TWO = [user("Is it far ?"), assistant(GOOD)], [user("Is it far ?"), assistant(BAD)]
+LONG = [user("Hi ."), assistant("Hello ."), *TWO[0]], [user("Hi ."), assistant("Hello ."), *TWO[1]]
+HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": "Is it far ?", "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
+        ({"prompt": [user("Is it  far ?")], "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
+        ({"prompt": "Hi .", "chosen": LONG[0], "rejected": LONG[1]}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"prompt": "Is it far ?", "chosen": LONG[0], "rejected": LONG[1]}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"prompt": LONG[0][:3], "chosen": TWO[0], "rejected": TWO[1]}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"messages": TWO[0], "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
+        ({"prompt": LONG[0][:3], "chosen": GOOD, "rejected": TWO[1]}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"chosen": f"{HUMAN} {GOOD}", "rejected": f"{HUMAN} {BAD}"}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"prompt": HUMAN, "chosen": f" {GOOD}", "rejected": BAD}, ["Hi .", "Hello .", "Is it far ?"]),
+        ({"prompt": HUMAN, "chosen": f"{HUMAN} {GOOD}", "rejected": f"{HUMAN} {BAD}"}, ["Hi .", "Hello .", "Is it far ?"]),
+        (
+            {"conversations": [{"from": "human", "value": "Is it far ?"}], "chosen": {"from": "gpt", "value": GOOD}}
+            | {"rejected": {"from": "gpt", "value": BAD}},
+            ["Is it far ?"],
+        ),
+        (
+            {"instruction": "Is it far ?", "input": "On foot .", "history": [["Hi .", "Hello ."]]}
+            | {"chosen": GOOD, "rejected": BAD},
+            ["Hi .", "Hello .", "Is it far ?\n\nOn foot ."],
+        ),
+        (
+            {"prompt": "Is it far from the station ?"}
+            | {side: f"Is it far from the station ? {text}" for side, text in (("chosen", GOOD), ("rejected", BAD))},
+            ["Is it far from the station ?"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_prompt_that_the_sides_repeat_is_read_once(tmp_path, row, prompt):
+    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
+    assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
+    assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
+
+
+def test_system_columns_are_read_and_other_columns_are_named(tmp_path, caplog):
+    row = {
+        "system": "S",
+        "question": "a",
+        "chosen": "b",
+        "rejected": "c",
+        "messages": [user("d")],
+        "tone": "dry",
+        "score_chosen": 1,
+    }
+    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
+    assert (pair.chosen.system, pair.chosen.prompt_turns) == ("S", ["a"])
+    assert "not read: 'messages' (1 rows), 'tone' (1 rows)" in caplog.text
+    messages = [{"role": "system", "content": "S"}, user("a"), assistant("b")]
+    row = {"system": "S", "prompt": messages[:2], "chosen": messages, "rejected": [*messages[:2], assistant("c")]}
+    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
+    assert (pair.chosen.system, pair.chosen.prompt_turns) == ("S", ["a"])
+
+
+def test_a_few_bad_pairs_are_left_out_and_counted(tmp_path, caplog):
+    bad = [ROW | {"rejected": f"{GOOD} "}, ROW | {"chosen": None}, ROW | {"prompt": " "}, ROW | {"chosen": []}]
+    assert len(load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW] * 36 + bad), "train")) == 36
+    assert "4 of 40 rows" in caplog.text
+    with pytest.raises(UserError, match="4 of 39 rows cannot be used"):
+        load_pairs(write_pairs(tmp_path / "b.jsonl", [ROW] * 35 + bad), "train")
+
+
+def test_lists_of_messages_in_cells_of_a_csv_file(tmp_path):
+    row = {"chosen": TWO[0], "rejected": TWO[1]}
+    for write in (json.dumps, str):
+        (tmp_path / "a.csv").write_bytes(csv_bytes([row], write))
+        (pair,) = load_pairs(str(tmp_path / "a.csv"), "train")
+        assert (pair.chosen.prompt_turns, pair.rejected.response) == (["Is it far ?"], BAD)
+    (tmp_path / "a.csv").write_bytes(csv_bytes([{"prompt": "a", "chosen": "[laughs]", "rejected": "[1, 2]"}]))
+    (pair,) = load_pairs(str(tmp_path / "a.csv"), "train")
+    assert (pair.chosen.response, pair.rejected.response) == ("[laughs]", "[1, 2]")

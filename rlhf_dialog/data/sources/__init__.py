@@ -1,17 +1,19 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `text`, `tables`,
-`original`, `from_hub`), names their columns (`columns`), and turns rows into dialogues (`rows`, `messages`, `record`).
-docs/DATA.md shows every format to users.
+`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `from_hub`), names their
+columns (`columns`), and turns rows into dialogues: `rows` has the table of layouts, `messages` reads one message, `record` is
+what comes out, and `row_counts` says what was left out. docs/DATA.md shows every layout to users.
 
 - **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
   thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
 - **Every row is checked when it is read**, so that a mistake is a message with file and row before any model is
   loaded, and not a wrong dialogue during training.
+- **No text is lost without a word**: a column is read, or named; a row is read, or counted.
 - **What has two meanings is refused**: two files of one split side by side, a dialogue id that comes back later.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +23,7 @@ from rlhf_dialog.data.sources.columns import Columns, RowReader
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, read_records
-from rlhf_dialog.data.sources.splits import LAYOUTS, read_split
+from rlhf_dialog.data.sources.splits import LAYOUTS, NO_NAMES, Split, SplitNames, choose_rows, read_split
 from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
 
@@ -29,23 +31,34 @@ __all__ = ["SPLITS", "DialogueRecord", "check_path", "is_hub_name", "load_record
 NO_COLUMNS: Columns = MappingProxyType({})
 
 
-def load_records(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[DialogueRecord]:
+def load_records(
+    data_path: str,
+    split: str,
+    columns: Columns = NO_COLUMNS,
+    names: SplitNames = NO_NAMES,
+    with_calls: bool = False,
+    quiet: bool = False,
+) -> list[DialogueRecord]:
     """The dialogues of one split ("train", "validation" or "test"), in the order of the data.
 
     `data_path` is a folder, a zip archive, a data file (all of it is "train"), or else the name of a Hub data set.
     `columns`: the columns that hold what, such as {"prompt": "question"}, where their names are not built in (`columns`).
+    `names`: what the data calls its splits, such as {"train": "train_sft"}. `with_calls` and `quiet`: see `read_records`.
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
-    return _load(data_path, split, RowReader(read_records, columns))
+    make = partial(read_records, with_calls=with_calls, quiet=quiet)
+    return _load(data_path, Split.of(split, names), RowReader(make, columns, quiet))
 
 
-def load_rows(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list[tuple[str, Row]]:
+def load_rows(
+    data_path: str, split: str, columns: Columns = NO_COLUMNS, names: SplitNames = NO_NAMES
+) -> list[tuple[str, Row]]:
     """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does.
 
     The original DailyDialog layout has no rows: UserError.
     """
-    rows = _load(data_path, split, RowReader(_in_place, columns))
+    rows = _load(data_path, Split.of(split, names), RowReader(_in_place, columns))
     if rows and isinstance(rows[0], DialogueRecord):
         raise UserError(
             f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
@@ -54,24 +67,22 @@ def load_rows(data_path: str, split: str, columns: Columns = NO_COLUMNS) -> list
 
 
 def _in_place(rows: Rows, where: str) -> list[tuple[str, Row]]:
-    found = list(rows)
-    if not found:
+    placed = list(rows)
+    if not placed:
         raise UserError(f"{where}: there are no rows; give at least one")
-    return found
+    return placed
 
 
-def _load(data_path: str, split: str, make: RowReader) -> list[Any]:
-    if split not in SPLITS:
-        raise UserError(f"split '{split}' is unknown; use one of {', '.join(SPLITS)}")
+def _load(data_path: str, split: Split, make: RowReader) -> list[Any]:
     path = Path(os.path.expanduser(data_path))
     if os.path.isdir(path):
-        return read_split(Folder(path), split, make)
+        return read_split(Folder(path, split.names), split, make)
     if os.path.exists(path):
         return _read_file(path, split, make)
     check_path(data_path)
     from rlhf_dialog.data.sources.from_hub import load_from_hub  # it loads `datasets`
 
-    return load_from_hub(data_path, split, LAYOUTS, make)
+    return load_from_hub(data_path, split, make)
 
 
 def check_path(data_path: str) -> None:
@@ -87,7 +98,7 @@ def is_hub_name(data_path: str) -> bool:
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
 
-def _read_file(path: Path, split: str, make: RowReader) -> list[Any]:
+def _read_file(path: Path, split: Split, make: RowReader) -> list[Any]:
     suffix = path.suffix.lower()
     if suffix == ".zip":
         return read_split(Archive(read_bytes(path), str(path)), split, make)
@@ -96,9 +107,11 @@ def _read_file(path: Path, split: str, make: RowReader) -> list[Any]:
         raise UserError(
             f"{path}: unknown file type; a single data file must be one of {known}; give one of them, or {LAYOUTS}"
         )
-    if split != "train":
-        raise MissingSplit(
-            f"{path}: a single file is the train split and has no {split} split; give a folder with "
-            f"train{suffix}, validation{suffix} and test{suffix}"
+    rows, says_split = choose_rows(read_rows(path.name, read_bytes(path), str(path)), split, str(path))
+    if not says_split and (split.is_named or split.name != "train"):
+        key, kind = (f"split.{split.name}: ", UserError) if split.is_named else ("", MissingSplit)
+        raise kind(
+            f"{key}{path}: a single file is the train split and has no {split.name} split; give a folder with "
+            f"train{suffix}, validation{suffix} and test{suffix}{', and leave split out' if key else ''}"
         )
-    return make(read_rows(path.name, read_bytes(path), str(path)), str(path))
+    return make(rows, str(path))

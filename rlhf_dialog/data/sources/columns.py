@@ -3,19 +3,24 @@
 import ast
 import io
 import itertools
+import logging
+import re
 import tokenize
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
 from rlhf_dialog.data.sources.record import DialogueRecord
+from rlhf_dialog.data.sources.row_counts import holds_text, list_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
     ID_KEYS,
     LIST_KEYS,
     PROMPT_KEYS,
     REPLY_KEYS,
+    TEXT_OR_LIST_KEYS,
     TURN_KEYS,
     Cells,
     Row,
@@ -25,12 +30,14 @@ from rlhf_dialog.data.sources.rows import (
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import parse_json
 
+logger = logging.getLogger(__name__)
 Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a column, and its name in the data
 BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
     **{"messages": TURN_KEYS, "utterance": TEXT_KEYS, "role": ROLE_KEYS, "act": ACT_KEYS, "dialog_id": ID_KEYS},
     **{"prompt": PROMPT_KEYS, "reference": REPLY_KEYS},
     **{name: (name,) for name in ("references", "replies", "chosen", "rejected", "margin")},
 }
+LIST_OF_ITEMS = re.compile(r"\[\s*[{\[]")  # of messages, or of pairs
 FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is
 
 
@@ -41,13 +48,14 @@ def parse_lists(rows: Rows) -> Iterator[tuple[str, Row]]:
     """
     for where, row in rows:
         if isinstance(row, Cells):
-            row = {key: _parse(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+            row = {key: _parse(cell, key, where) for key, cell in row.items()}
         yield where, row
 
 
 def _parse(cell: str | None, key: str, where: str) -> Any:
     text = (cell or "").strip()
-    if not (text.startswith("[") and text.endswith("]")):
+    is_list = text.startswith("[") and text.endswith("]")
+    if not is_list or not (key in LIST_KEYS or (key in TEXT_OR_LIST_KEYS and LIST_OF_ITEMS.match(text))):
         return cell
     try:
         return parse_json(text)
@@ -74,10 +82,14 @@ def _has_adjacent_strings(text: str) -> bool:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Makes records, or anything else, of the rows of a file. Raises UserError for `columns` that the rows do not have."""
+    """Makes records, or anything else, of the rows of a file. Raises UserError for `columns` that the rows do not have.
+
+    A warning names the columns that `columns` hides, because they could be taken for those that it names, unless `quiet`.
+    """
 
     make: Callable[[Rows, str], list[Any]]
     columns: Columns = field(default_factory=dict)
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         wanted_form = f"wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows them"
@@ -101,8 +113,14 @@ class RowReader:
                     f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them"
                     f"{nearest(column, names)}"
                 )
+        hidden = self._hidden()
+        unread = Counter(
+            name for _, row in rows for name in hidden & row.keys() - {*self.columns.values()} if holds_text(row[name])
+        )
+        if unread and not self.quiet:
+            logger.warning("%s: not read, because `columns` names others: %s", where, list_columns(unread))
         try:
-            return self.make(parse_lists((place, self._rename(row)) for place, row in rows), where)
+            return self.make(parse_lists((place, self._rename(row, hidden)) for place, row in rows), where)
         except UserError as error:
             for kind, column in self.columns.items():  # the user knows the column
                 error = error.with_location(f"'{column}'", f"'{kind}'")
@@ -114,13 +132,17 @@ class RowReader:
             raise UserError(f"columns: {where} has none, it is in the original DailyDialog layout; leave columns out")
         return records
 
-    def _rename(self, row: Row) -> Row:
-        """The row with the named columns under their kinds, and without others that could be taken for the same."""
+    def _hidden(self) -> set[str]:
+        """The columns that could be taken for those that are named, and these themselves."""
         hidden = {name for kind in self.columns for name in BUILT_IN[kind]} | set(self.columns.values())
         if not FORMS.keys().isdisjoint(self.columns):
             hidden.update(*(names for kind, names in FORMS.items() if kind not in self.columns))
+        return hidden
+
+    def _rename(self, row: Row, hidden: set[str]) -> Row:
+        """The row with the named columns under their kinds, and without the hidden ones."""
         renamed = {kind: row[column] for kind, column in self.columns.items() if column in row}
         if "prompt" in renamed:
             renamed["prompt"], used = prompt_in(row, self.columns["prompt"])
-            hidden |= used
+            hidden = hidden | used
         return type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)

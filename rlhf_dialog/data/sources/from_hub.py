@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face Hub, downloaded or from the local cache of an earlier download."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
 from rlhf_dialog.data.sources.columns import RowReader
-from rlhf_dialog.errors import MissingSplit, UserError, nearest
+from rlhf_dialog.data.sources.splits import LAYOUTS, Split
+from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ HUB_SOURCES: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 
 
-def load_from_hub(name: str, split: str, layouts: str, make: RowReader) -> list[Any]:
+def load_from_hub(name: str, split: Split, make: RowReader) -> list[Any]:
     """What `make(rows, where)` makes of the first source of `name` that loads.
 
     Raises MissingSplit when it has only other splits, UserError when none loads.
@@ -36,29 +38,30 @@ def load_from_hub(name: str, split: str, layouts: str, make: RowReader) -> list[
                 records = _load(source, revision, split, make)
             except (OSError, ValueError, RuntimeError, DatasetsError, HTTPError, UserError) as error:
                 kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-                reasons.append(f"  {source}: {kind}{' '.join(str(error).split())[:300]}")
+                reasons.append(f"{source}: {kind}{' '.join(str(error).split())[:300]}")
                 continue
-            logger.info("%s: %d %s dialogues from %s on the Hugging Face Hub", name, len(records), split, source)
+            text = "%s: %d %s dialogues from %s on the Hugging Face Hub"
+            logger.info(text, name, len(records), split.name, source)
             return records
-    raise _not_loaded(name, split, reasons, reachable, layouts)
-
-
-def _load(source: str, revision: str | None, split: str, make: RowReader) -> list[Any]:
-    at = {"revision": revision} if revision else {}
-    rows = datasets.load_dataset(source, split=split, **at)
-    where = f"{source}, {split}"
-    return make(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
-
-
-def _not_loaded(name: str, split: str, reasons: list[str], reachable: bool, layouts: str) -> UserError:
+    tried = "".join(f"\n  {reason}" for reason in reasons)
     if all("Unknown split" in reason for reason in reasons):
-        return MissingSplit("\n".join([f"data path '{name}': there is no {split} split on the Hub:", *reasons]))
+        present = [
+            one for reason in reasons for one in re.findall(r"'([^']+)'", reason.partition("Should be one of")[2])
+        ]
+        raise split.missing(f"data path '{name}'", f" on the Hub:{tried}\n ", present)
     hub_names = () if name in HUB_SOURCES else HUB_SOURCES
     cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"
-    tried = "\n".join(
-        [f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:", *reasons]
+    raise UserError(
+        f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:{tried}\n"
+        f"Give {LAYOUTS}; or check the name{nearest(name.lower(), hub_names)}"
     )
-    return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), hub_names)}")
+
+
+def _load(source: str, revision: str | None, split: Split, make: RowReader) -> list[Any]:
+    at = {"revision": revision} if revision else {}
+    rows = datasets.load_dataset(source, split=split.names[0], **at)
+    where = f"{source}, {split.names[0]}"
+    return make(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
 
 
 @contextmanager

@@ -1,21 +1,30 @@
-"""The items of one dialogue -> its turns: strings, objects with a text, messages with a role."""
+"""The items of one dialogue -> its turns: strings, objects with a text, messages with a role, calls of tools."""
 
-import logging
+import json
+import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.data.sources.record import checked_text, kind
+from rlhf_dialog.data.dialogue import ToolText
+from rlhf_dialog.data.sources.record import checked_text, is_empty, is_null, kind
+from rlhf_dialog.data.sources.row_counts import LeftOut
 from rlhf_dialog.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 TEXT_KEYS = ("utterance", "text", "content", "value")
 ROLE_KEYS = ("role", "from", "speaker")
 SYSTEM_ROLES = ("system", "developer")
-TOOL_ROLES = ("tool", "function", "ipython")
+USER_ROLES = ("user", "human", "prompter")
+ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
+CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
+TOOL_ROLES = (
+    *("tool", "function", "ipython", "observation", "environment"),
+    *("tool_response", "tool_result", "tool_output", "function_response", "function_result", "function_output"),
+)
 TOOL_CALLS = ("tool_calls", "function_call")
+OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools
+HUMAN = re.compile(r"\n\n(Human|Assistant):")  # the marks of a transcript, such as those of HH-RLHF
 
 
 @dataclass
@@ -26,19 +35,41 @@ class Messages:
     roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
     system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
 
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What `Dialogue.meta` holds of them."""
-        return {"system": "\n".join(text for _, text in self.system)} if self.system else {}
+    def then(self, others: "Messages") -> "Messages":
+        """These messages and the others behind them; a system message that says the same again counts once."""
+        said = {text for _, text in self.system}
+        more = [(len(self.turns) + place, text) for place, text in others.system if text not in said]
+        return Messages(self.turns + others.turns, self.roles + others.roles, self.system + more)
 
 
-def split_messages(items: list[Any], where: str) -> Messages:
-    """Turns and system messages. Raises UserError for a content that is not text, or an object without a text."""
+def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
+    """The items of a cell: the turns of a transcript (`\\n\\nHuman: ...\\n\\nAssistant: ...`), one text, one message, or a list.
+
+    Raises UserError that names what was `wanted` in place of anything else.
+    """
+    if isinstance(value, str):
+        if value.startswith("\n\nHuman:"):
+            parts = HUMAN.split(value)[1:]
+            return [{"from": role, "value": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
+        return [value]
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list):
+        raise UserError(f"{where}: '{what}' holds {kind(value)}, wanted {wanted}")
+    return value
+
+
+def split_messages(items: Sequence[Any], where: str) -> Messages:
+    """Turns and system messages. Raises UserError for an object without a text, LeftOut for one with an image."""
     messages = Messages()
     for number, item in enumerate(items, 1):
         if is_system(item):
             text = checked_text(_text(item, number, where), f"system message {number}", where)
             messages.system.append((len(messages.turns), text))
+        elif uses_tools(item):
+            turn, role = _tool_turn(item, number, where)
+            messages.turns.append(turn)
+            messages.roles.append(role)
         else:
             messages.turns.append(_text(item, number, where))
             messages.roles.append(read_role(item))
@@ -56,37 +87,71 @@ def is_system(item: Any) -> bool:
     return read_role(item) in SYSTEM_ROLES and any(isinstance(item.get(key), str) for key in ROLE_KEYS[:2])
 
 
-def drop_tools(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows without those that have tool messages or calls of tools, which are counted in one line."""
-    count, left_out, place = 0, 0, ""
-    for where, row in rows:
-        count += 1
-        if any(isinstance(cell, list) and any(map(uses_tools, cell)) for cell in row.values()):
-            left_out, place = left_out + 1, place or where
-        else:
-            yield where, row
-    say_left_out(left_out, f"of {count} rows", place)
-    if left_out == count and count:
-        raise UserError(f"{place}: this row and all others have tool messages, which cannot be read; give other data")
-
-
 def uses_tools(item: Any) -> bool:
     """Whether a message is a tool's, or calls one."""
-    return isinstance(item, dict) and (read_role(item) in TOOL_ROLES or any(item.get(key) for key in TOOL_CALLS))
+    if not isinstance(item, dict):
+        return False
+    return _tool_role(item) in (*CALL_ROLES, *TOOL_ROLES) or any(item.get(key) for key in TOOL_CALLS)
 
 
-def say_left_out(count: int, all_rows: str, place: str) -> None:
-    """One line about what tool messages have left out, if anything."""
-    if count:
-        logger.warning("%d %s have tool messages and are left out; the first: %s", count, all_rows, place)
+def _tool_role(item: dict[str, Any]) -> str:
+    return re.sub(r"[\s-]+", "_", read_role(item) or "")
+
+
+def _tool_turn(item: dict[str, Any], number: int, where: str) -> tuple[ToolText, str]:
+    """A call, or what a tool answered, with its role; as JSON where it is no text."""
+    role = _tool_role(item)
+    key = first_filled(TEXT_KEYS, item)
+    content = item[key] if key else None
+    if isinstance(content, list):
+        content = _join_parts(content, number, where)
+    if role in TOOL_ROLES:
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        more = {key: item[key] for key in ("name", "tool_call_id") if item.get(key)}
+        return ToolText(text.strip(), [{"role": "tool", "content": text} | more]), "tool"
+    calls = item.get("tool_calls") or item.get("function_call")
+    if role in CALL_ROLES and not calls:
+        calls, content = content, ""
+    functions = [_function(call, number, where) for call in _parsed(calls, number, where)]
+    message = {"role": "assistant", "content": content or "", "tool_calls": functions}
+    texts = [content or "", *(json.dumps(one["function"], ensure_ascii=False) for one in functions)]
+    return ToolText("\n".join(filter(None, texts)), [message]), "assistant"
+
+
+def _function(call: Any, number: int, where: str) -> dict[str, Any]:
+    """One call as chat templates take it: {"type": "function", "function": {"name": ..., "arguments": {...}}}."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise LeftOut(where, "tool messages", f": turn {number} calls {reprlib.repr(call)}, which has no name")
+    arguments = function.get("arguments", function.get("parameters"))
+    parsed = _parsed(arguments, number, where)[0] if isinstance(arguments, str) and arguments.strip() else arguments
+    more = {"id": call["id"]} if function is not call and call.get("id") else {}
+    return {"type": "function", "function": {"name": function["name"], "arguments": without_nulls(parsed or {})}} | more
+
+
+def _parsed(value: Any, number: int, where: str) -> list[Any]:
+    """The list in JSON that may be text already, or one item as a list."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise LeftOut(where, "tool messages", f": turn {number} calls {value!r:.60}, which is not JSON") from None
+    return value if isinstance(value, list) else [value]
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that are null, with which parquet files fill what other rows have."""
+    if isinstance(value, dict):
+        return {key: without_nulls(one) for key, one in value.items() if not is_null(one)}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
     """For turns that are objects, the value of each under one of `keys`, or None; None when no turn has a value."""
     turns = [item for item in items if not is_system(item)]
     named = [(item, first_filled(keys, item) if isinstance(item, dict) else None) for item in turns]
-    found = [item[key] if key else None for item, key in named]
-    return found if any(key for _, key in named) else None
+    values = [item[key] if key else None for item, key in named]
+    return values if any(key for _, key in named) else None
 
 
 def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
@@ -101,18 +166,30 @@ def _text(item: Any, number: int, where: str) -> Any:
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted = " or ".join(f"'{name}'" for name in TEXT_KEYS)
-        found = ", ".join(f"'{name}'" for name in list(item)[:9]) or "nothing"
-        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {found}")
+        there = ", ".join(f"'{name}'" for name in list(item)[:9]) or "nothing"
+        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}")
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 
 def _join_parts(parts: list[Any], number: int, where: str) -> str:
-    """The parts of a message content (OpenAI format), joined by spaces."""
+    """The parts of a message content (OpenAI format), joined by spaces. Raises LeftOut for a part that is no text."""
     for part in parts:
-        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-            found = f"type {reprlib.repr(part.get('type'))}" if isinstance(part, dict) else kind(part)
+        if not isinstance(part, dict) or (part.get("type") == "text" and not isinstance(part.get("text"), str)):
             raise UserError(
-                f"{where}: turn {number} has a part with {found}; only {{'type': 'text', 'text': '...'}} can be read, "
-                "remove images and other parts from the data"
+                f"{where}: turn {number} has a part with {kind(part)}; only {{'type': 'text', 'text': '...'}} can be read"
             )
+        if part.get("type") != "text":
+            detail = f": turn {number} has a part with type {reprlib.repr(part.get('type'))}, only {{'type': 'text'}} is read"
+            raise LeftOut(where, "images or other parts that are no text", detail)
     return " ".join(part["text"].strip() for part in parts)
+
+
+def unused_keys(items: Iterable[Any], used: Iterable[str]) -> dict[str, Any]:
+    """What the objects among `items` hold under keys that are not `used` and not those of messages."""
+    known = {*ROLE_KEYS, *used}
+    unused: dict[str, Any] = {}
+    for item in items:
+        if isinstance(item, dict):
+            read = {first_filled(TEXT_KEYS, item), *(OF_TOOLS if uses_tools(item) else ())}
+            unused |= {key: value for key, value in item.items() if key not in known | read and not is_empty(value)}
+    return unused

@@ -1,4 +1,4 @@
-"""One dialogue as read from the data, and the checks that all formats share."""
+"""One dialogue as read from the data, and the checks that all layouts share."""
 
 import contextlib
 import math
@@ -6,10 +6,15 @@ import reprlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlhf_dialog.data.dialogue import ToolText
 from rlhf_dialog.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
+
+
+class BadRow(UserError):
+    """A row with an empty, null or blank text, or with two equal sides. `RowCounts` leaves a few of them out."""
 
 
 @dataclass
@@ -20,15 +25,21 @@ class DialogueRecord:
     >>> DialogueRecord(turns=["Is it far ?"], acts=[1], references=[["Two streets .", "No ."]], is_prompt=True)
     """
 
-    turns: list[str]  # stripped, none empty
+    turns: list[str]  # stripped, none empty; a ToolText where tools are called or answer
     acts: list[int] | None = None  # one per turn: 1 inform, 2 question, 3 directive, 4 commissive
     references: list[list[str]] | None = None  # one list per turn: further acceptable versions of it
     meta: dict[str, Any] = field(default_factory=dict)  # the other columns; "system": the system messages
     is_prompt: bool = False  # `turns` is one whole prompt; `acts` and `references` have one item, for the reply
     roles: list[str | None] | None = None  # one per turn, in lower case; None where no turn has one
-    system: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # system messages, each with the number of turns before it
+    # system messages, each with the number of turns before it
+    system: list[tuple[int, str]] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)  # that the assistant may call, as a chat template takes them
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether tools are called or answer in it."""
+        replies = (text for some in self.references or () for text in some)
+        return any(isinstance(text, ToolText) for text in (*self.turns, *replies))
 
 
 def checked_record(
@@ -41,7 +52,7 @@ def checked_record(
     """A record with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
     if not texts:
-        raise UserError(f"{where}: the dialogue has no turns; remove it")
+        raise BadRow(f"{where}: the dialogue has no turns; remove it")
     return DialogueRecord(texts, _checked_acts(acts, len(texts), where, acts_where), meta=meta or {})
 
 
@@ -58,17 +69,21 @@ def _checked_acts(acts: list[Any] | None, num_turns: int, where: str, acts_where
 
 
 def checked_text(text: Any, what: str, where: str) -> str:
-    """`text` stripped. Raises UserError when it is not a string, is empty, or cannot be written as UTF-8."""
+    """`text` stripped. Raises BadRow when it is null or blank, UserError when it is no string or no UTF-8."""
+    if is_null(text):
+        raise BadRow(f"{where}: {what} holds null, wanted a string; correct it, or remove it with its act")
     if not isinstance(text, str):
         raise UserError(f"{where}: {what} holds {kind(text)}, wanted a string; correct it, or remove it with its act")
-    if not text.strip():
-        raise UserError(f"{where}: {what} is empty; fill it in, or remove it with its act")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
             f"{where}: {what} holds half a character (a lone surrogate), {text[error.start]!r}; write the whole character"
         ) from None
+    if isinstance(text, ToolText):
+        return text
+    if not text.strip():
+        raise BadRow(f"{where}: {what} is empty, wanted a string; fill it in, or remove it with its act")
     return text.strip()
 
 
@@ -81,20 +96,21 @@ def act_number(act: Any, what: str, where: str) -> int:
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if type(number) is not int or not 1 <= number <= 4:
-        raise _wrong_act(act, what, where)
+        known = ", ".join(f"{value} {name}" for name, value in ACTS.items())
+        hint = nearest(act.lower(), ACTS) if isinstance(act, str) else ""
+        shown = "null" if is_null(act) else reprlib.repr(act)
+        raise UserError(f"{where}: {what} is {shown}, wanted a number from 1 to 4 ({known}){hint}")
     return number
-
-
-def _wrong_act(act: Any, what: str, where: str) -> UserError:
-    known = ", ".join(f"{value} {name}" for name, value in ACTS.items())
-    hint = nearest(act.lower(), ACTS) if isinstance(act, str) else ""
-    found = "null" if is_null(act) else reprlib.repr(act)
-    return UserError(f"{where}: {what} is {found}, wanted a number from 1 to 4 ({known}){hint}")
 
 
 def is_null(value: Any) -> bool:
     """Whether a cell is missing: null, or the NaN that pandas writes for it."""
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a cell holds nothing: it is missing, blank, or an empty list or object."""
+    return is_null(value) or (isinstance(value, str) and not value.strip()) or value in ([], {})
 
 
 def kind(value: Any) -> str:

@@ -1,149 +1,201 @@
-"""Rows of any table or JSON file -> dialogues. The first row decides which of five forms the data has."""
+"""Rows of any table or JSON file -> dialogues. `LAYOUTS` is the table of what is read; the first row decides."""
 
 import itertools
+import json
 import logging
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from rlhf_dialog.data.sources.messages import (
+    OF_TOOLS,
     ROLE_KEYS,
     TEXT_KEYS,
+    USER_ROLES,
     Messages,
-    drop_tools,
     first_filled,
+    is_system,
+    items_in,
+    read_role,
     said_by_turns,
-    say_left_out,
     split_messages,
+    unused_keys,
     uses_tools,
+    without_nulls,
 )
-from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked_record, checked_text, is_null, kind
+from rlhf_dialog.data.sources.record import (
+    BadRow,
+    DialogueRecord,
+    act_number,
+    checked_record,
+    checked_text,
+    is_empty,
+    is_null,
+    kind,
+)
+from rlhf_dialog.data.sources.row_counts import LeftOut, RowCounts
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
-
-
-CAMREST = "dial"
-REQUESTED = "?"  # the value of a slot that is requested
-
-
-def _read_camrest(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[DialogueRecord]:
-    """Dialogues of CamRest676, one a row, which the user begins and the system ends.
-
-    `meta` has `goal` (`text`, `constraints`, `requests`) and `dialogue_acts`: for each turn its acts as text, such as
-    `inform(food=thai) request(phone)`, empty where none is annotated. Raises UserError for a row without these parts.
-    """
-    for where, row in rows:
-        try:
-            pairs = [(pair["usr"], pair["sys"]) for pair in row[CAMREST]]
-            turns = [text for user, system in pairs for text in (user["transcript"], system["sent"])]
-            acts = [_acts_as_text(side["dialog_act"]) for pair in pairs for side in pair]
-            goal = {"text": row["goal"]["text"], "constraints": row["goal"]["info"], "requests": row["goal"]["reqt"]}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(
-                f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{CAMREST}' with `usr` and "
-                "`sys` in each item, and 'goal'"
-            ) from None
-        yield checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
-
-
-def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
-    found = [(intent, slot, value) for intent, pairs in annotated.items() for slot, value in pairs]
-    return " ".join(
-        f"{intent}({slot})" if value == REQUESTED else f"{intent}({slot}={str(value).lower()})"
-        for intent, slot, value in found
-    )
+Group = list[tuple[str, Row]]  # the rows of one record
 
 
 class Cells(Row):
     """A row of cells that are text, and may hold a list as text."""
 
 
+CAMREST = "dial"
 TURN_KEYS = ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations")
 ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
 ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
 PROMPT_KEYS = ("prompt", "question", "instruction")
 REPLY_KEYS = ("reference", "response", "completion", "answer", "output")
+SYSTEM_KEYS = ("system", "system_prompt")  # a text
+HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assistant may call
 INPUT = "input"  # what follows an instruction, after a blank line
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # the columns whose cells may hold a list
+PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
+OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of cells that are a list, if in brackets
+TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
 
 
-def read_records(rows: Rows, where: str) -> list[DialogueRecord]:
-    """All dialogues, in order. Raises UserError for the first row that cannot be read, or when there are no rows."""
+class Layout(NamedTuple):
+    """How a kind of data is read: the first row that `fits` decides; `gather` puts the rows of one record together."""
+
+    unit: str  # what one record is called in messages
+    fits: Callable[[Row], Any]
+    gather: Callable[[Rows], Iterable[Group]]
+    read: Callable[[Group, RowCounts], DialogueRecord]
+
+
+def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
+    """All dialogues, in order; what was left out or not read is logged, unless `quiet`.
+
+    `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
+    there are no rows, or when rows cannot be read.
+    """
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
-    form, rows = _form(*first), itertools.chain([first], rows)
-    records = list(form(rows if form is _utterances else drop_tools(rows)))
-    if form is _prompts:
+    layout = next((one for one in LAYOUTS if one.fits(first[1])), None)
+    if layout is None:
+        raise _no_turns(*first)
+    counts = RowCounts(where, layout.unit)
+
+    def read(group: Group) -> DialogueRecord:
+        place, row = group[-1]
+        if filled := next((key for key in OTHER_KINDS if isinstance(row.get(key), list) and row[key]), None):
+            raise LeftOut(place, filled)
+        record = layout.read(group, counts)
+        roles = record.roles or []
+        asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
+        if (record.has_calls and not with_calls) or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
+            raise LeftOut(group[0][0], "tool messages")
+        if record.tools and not with_calls:
+            record.tools, record.meta[TOOLS] = [], row[TOOLS]
+        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)]])
+        return record
+
+    records = counts.read(layout.gather(itertools.chain([first], rows)), read)
+    if not quiet:
+        counts.log()
         _name_unused_text(records, where)
     return records
 
 
-def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
-    turns, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
-    if isinstance(row.get(CAMREST), list):
-        return _read_camrest
-    if turns and isinstance(row[turns], list):
-        has_one_act = act is not None and not is_null(row[act]) and not isinstance(row[act], list)
-        return _growing if has_one_act else _dialogues
-    if "prompt" in row:
-        return _prompts
-    if first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row):
-        return _utterances
-    if first_filled(PROMPT_KEYS, row):
-        return _prompts
-    if turns:
-        return _dialogues
-    raise _no_turns(where, row)
+def _each(rows: Rows) -> Iterator[Group]:
+    return ([row] for row in rows)
 
 
-def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
-    """Every row is a dialogue."""
-    for where, row in rows:
-        key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
-        if key is None:
-            raise _no_turns(where, row)
-        items = _list_in(row, key, where, "with one item per turn")
-        messages = split_messages(items, where)
-        if act is None or is_null(row[act]):
-            acts = said_by_turns(items, ACT_KEYS)
-        else:
-            acts = _list_in(row, act, where, "with one act per turn")
-        record = _record(messages, acts, where, _others(row, {key, act, "references"}))
-        versions = row.get("references")
-        if is_null(versions):
-            versions = said_by_turns(items, ("references",))
-        record.references = _versions(versions, len(record.turns), where)
-        yield record
+# -- one row, one dialogue
 
 
-def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
-    """Every row is one prompt, with or without references and an act of the reply."""
-    for where, row in rows:
-        key, reply = first_filled(PROMPT_KEYS, row) or PROMPT_KEYS[0], first_filled(REPLY_KEYS, row)
-        (prompt, used), act = prompt_in(row, key), first_filled(ACT_KEYS, row)
-        if not isinstance(prompt, str | list):
-            raise UserError(f"{where}: '{key}' holds {kind(prompt)}, wanted a string or a list of turns")
-        messages = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
-        record = _record(messages, None, where, _others(row, {act, reply, "references", *used}))
-        record.is_prompt = True
-        record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
-        replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
-        record.references = [replies] if replies else None
-        yield record
-
-
-def _record(messages: Messages, acts: list[Any] | None, where: str, meta: Row) -> DialogueRecord:
-    """The record of these messages. Raises UserError as `checked_record` does."""
-    record = checked_record(messages.turns, acts, where, meta=meta | messages.meta)
-    record.roles = messages.roles if any(messages.roles) else None
-    record.system = messages.system
+def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
+    ((where, row),) = group
+    key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
+    if key is None:
+        raise _no_turns(where, row)
+    items = _list_in(row, key, where, "with one item per turn")
+    context, used = context_in(row, where, with_history=False)
+    if act is None or is_null(row[act]):
+        acts = said_by_turns(items, ACT_KEYS)
+    else:
+        acts = _list_in(row, act, where, "with one act per turn")
+    meta = _others(row, {key, act, "references", *used}, counts, items, (*ACT_KEYS, "references"))
+    messages = context.then(split_messages(items, where))
+    record = _record(messages, acts, where, meta, parse_tools(row.get(TOOLS)))
+    versions = row.get("references")
+    if is_null(versions):
+        versions = said_by_turns(items, ("references",))
+    record.references = _versions(versions, len(record.turns), where)
     return record
+
+
+def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
+    """A dialogue of CamRest676, which the user begins and the system ends.
+
+    `meta` has `goal` (`text`, `constraints`, `requests`) and `dialogue_acts`: for each turn its acts as text, such as
+    `inform(food=thai) request(phone)`, empty where none is annotated. Raises UserError for a row without these parts.
+    """
+    ((where, row),) = group
+    try:
+        pairs = [(pair["usr"], pair["sys"]) for pair in row[CAMREST]]
+        turns = [text for user, system in pairs for text in (user["transcript"], system["sent"])]
+        acts = [_acts_as_text(side["dialog_act"]) for pair in pairs for side in pair]
+        goal = {"text": row["goal"]["text"], "constraints": row["goal"]["info"], "requests": row["goal"]["reqt"]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{CAMREST}' with `usr` and "
+            "`sys` in each item, and 'goal'"
+        ) from None
+    counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
+    return checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
+
+
+def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
+    pairs = [(intent, slot, value) for intent, pairs in annotated.items() for slot, value in pairs]
+    return " ".join(  # "?" is the value of a slot that is requested
+        f"{intent}({slot})" if value == "?" else f"{intent}({slot}={str(value).lower()})"
+        for intent, slot, value in pairs
+    )
+
+
+# -- one row, one prompt
+
+
+def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
+    """One prompt, with or without references and an act of the reply."""
+    ((where, row),) = group
+    reply, act = first_filled(REPLY_KEYS, row), first_filled(ACT_KEYS, row)
+    messages, used, items = prompt_messages(row, where)
+    if not items:
+        raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
+    meta = _others(row, {act, reply, "references", *used}, counts, items)
+    record = _record(messages, None, where, meta, parse_tools(row.get(TOOLS)))
+    record.is_prompt = True
+    record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
+    replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
+    record.references = [replies] if replies else None
+    return record
+
+
+def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> tuple[Messages, set[str], list[Any]]:
+    """The messages before a reply (system, history, and the prompt under one of `keys`), the columns that they are in, and the
+    items of the prompt."""
+    key = first_filled(keys, row) or keys[0]
+    value, used = prompt_in(row, key)
+    context, more = context_in(row, where)
+    items = [] if is_null(value) else items_in(value, key, where, "a string or a list of turns")
+    if isinstance(value, str) and len(items) > 1 and is_empty(items[-1]["value"]):
+        items = items[:-1]  # the reply of a transcript, which is to come
+    prompt = split_messages(items, where)
+    if any(context.roles):
+        prompt.roles = [role or "user" for role in prompt.roles]
+    return context.then(prompt), used | more, items
 
 
 def prompt_in(row: Row, key: str) -> tuple[Any, set[str]]:
@@ -154,17 +206,52 @@ def prompt_in(row: Row, key: str) -> tuple[Any, set[str]]:
     return f"{prompt.strip()}\n\n{(more or '').strip()}".strip(), {key, INPUT}
 
 
+def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Messages, set[str]]:
+    """The system message and the history that a row has in columns of their own, and these columns."""
+    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, HISTORY, TOOLS) if is_empty(row.get(key))}
+    system = next((key for key in SYSTEM_KEYS if isinstance(row.get(key), str) and row[key].strip()), None)
+    if system:
+        messages.system.append((0, row[system].strip()))
+        used.add(system)
+    if parse_tools(row.get(TOOLS)) is not None:
+        used.add(TOOLS)
+    history: Any = row.get(HISTORY)
+    is_list = with_history and isinstance(history, list)
+    if is_list and history and all(isinstance(one, list) and len(one) == 2 for one in history):
+        roles = itertools.cycle(("user", "assistant"))
+        history = [
+            {"role": role, "content": text} for role, text in zip(roles, itertools.chain(*history), strict=False)
+        ]
+    if is_list and all(isinstance(one, dict) for one in history):
+        messages, used = messages.then(split_messages(history, where)), used | {HISTORY}
+    return messages, used
+
+
+def parse_tools(value: Any) -> list[Any] | None:
+    """The list of a column `tools`, which may be JSON; None for anything else."""
+    if isinstance(value, str) and value.strip().startswith(("[", "{")):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    tools = [value] if isinstance(value, dict) else value
+    is_list = isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    return [without_nulls(tool) for tool in tools] if is_list else None
+
+
 def _replies(value: Any, key: str, where: str) -> list[str]:
     """The replies in a column: a string, a list of strings, or one message."""
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        value = split_messages(value, where).turns
-        if len(value) != 1:
-            raise UserError(f"{where}: '{key}' holds {len(value)} messages, wanted one, which is the reply")
-    return _texts(value, f"'{key}'", where)
+    items = [value] if isinstance(value, dict) else value
+    if isinstance(items, list) and any(isinstance(item, dict) for item in items):
+        items = split_messages(items, where).turns
+        if len(items) != 1:
+            raise UserError(f"{where}: '{key}' holds {len(items)} messages, wanted one, which is the reply")
+    return _texts(items, f"'{key}'", where)
 
 
-def _name_unused_text(prompts: list[DialogueRecord], where: str) -> None:
+def _name_unused_text(records: list[DialogueRecord], where: str) -> None:
     """A warning where prompts have no reference, with the column that has most text of theirs: it may hold the replies."""
+    prompts = [record for record in records if record.is_prompt]
     without = [prompt for prompt in prompts if not prompt.references]
     sizes: Counter[str] = Counter()
     for name, value in (cell for prompt in without for cell in prompt.meta.items()):
@@ -176,44 +263,24 @@ def _name_unused_text(prompts: list[DialogueRecord], where: str) -> None:
         logger.warning(text, where, len(without), len(prompts), name, remedy)
 
 
-def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
-    """Every row holds one turn; consecutive rows with the same id are one dialogue."""
+# -- one row, one utterance
+
+
+def _gather_utterances(rows: Rows) -> Iterator[Group]:
+    """Consecutive rows with the same id. Raises UserError for an id that comes back later."""
     seen: set[Any] = set()
-    with_tools: list[str] = []
-    for ident, group in itertools.groupby(rows, key=_ident):
+    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(*placed)):
         members = list(group)
-        where = members[0][0]
         if ident in seen:
             raise UserError(
-                f"{where}: dialogue {reprlib.repr(ident)} continues after rows of another dialogue; sort the rows "
+                f"{members[0][0]}: dialogue {reprlib.repr(ident)} continues after rows of another dialogue; sort the rows "
                 "so that those of one dialogue follow each other, or give every dialogue its own id"
             )
         seen.add(ident)
-        if any(uses_tools(row) for _, row in members):
-            with_tools.append(where)
-        else:
-            yield _gather(members, f"{where} (dialogue {reprlib.repr(ident)})")
-    say_left_out(len(with_tools), f"of {len(seen)} dialogues", "".join(with_tools[:1]))
+        yield members
 
 
-def _gather(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
-    whole = Messages()
-    acts: list[Any] = []
-    for member, row in members:
-        text, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
-        if text is None:
-            raise _no_turns(member, row)
-        message = {"text": row[text]} | {key: row[key] for key in ROLE_KEYS if key in row}
-        part = split_messages([message], member)
-        whole.system += [(len(whole.turns), system) for _, system in part.system]
-        whole.turns += [checked_text(turn, f"'{text}'", member) for turn in part.turns]
-        whole.roles += part.roles
-        acts += [row[act] if act else None] * len(part.turns)
-    return _record(whole, acts, where, {})
-
-
-def _ident(place: tuple[str, Row]) -> str | int | float:
-    where, row = place
+def _ident(where: str, row: Row) -> Any:
     key = first_filled(ID_KEYS, row)
     ident = row[key] if key else None
     if is_null(ident) or not isinstance(ident, str | int | float):
@@ -221,31 +288,105 @@ def _ident(place: tuple[str, Row]) -> str | int | float:
     return ident
 
 
-def _growing(rows: Rows) -> Iterator[DialogueRecord]:
-    """Row k of a dialogue holds its first k turns and the act of the last one."""
-    messages, start = Messages(), ""
+def _read_utterances(group: Group, counts: RowCounts) -> DialogueRecord:
+    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0]))})"
+    messages, acts = _messages_of_rows(group, counts)
+    return _record(messages, acts, where, {})
+
+
+def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[Any]]:
+    """The messages of rows that hold one each, and their acts."""
+    messages = Messages()
     acts: list[Any] = []
+    for where, row in group:
+        key, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
+        if key is None:
+            raise _no_turns(where, row)
+        used = [key, *ACT_KEYS, *ROLE_KEYS, *ID_KEYS]
+        part = split_messages([{name: row[name] for name in row if name not in TEXT_KEYS} | {"text": row[key]}], where)
+        part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
+        messages = messages.then(part)
+        acts += [row[act] if act else None] * len(part.turns)
+        counts.note(row, used if uses_tools(row) is False else [*used, *OF_TOOLS], in_meta=False)
+    return messages, acts
+
+
+# -- one row, one message of a tree: each reply once, behind its ancestors
+
+
+def _gather_trees(rows: Rows) -> Iterator[Group]:
+    """For each reply, and for each message of the user that has none, its row behind those of its ancestors.
+
+    A path whose beginning is not in the data begins with a row that has a parent. Raises UserError for an id that is there twice.
+    """
+    placed = list(rows)
+    key = next((name for name in MESSAGE_KEYS if name in placed[0][1]), MESSAGE_KEYS[0])
+    by_id: dict[Any, tuple[str, Row]] = {}
+    for where, row in placed:
+        if is_empty(row.get(key)) or row[key] in by_id:
+            raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
+        by_id[row[key]] = (where, row)
+    answered = {row.get(PARENT) for _, row in placed}
+    for where, row in placed:
+        if row[key] in answered and (is_empty(row.get(PARENT)) or read_role(row) in USER_ROLES):
+            continue  # it stands before others, and is no reply
+        path = [(where, row)]
+        while (above := by_id.get(path[-1][1].get(PARENT))) and len(path) <= len(placed):
+            path.append(above)
+        yield path[::-1]
+
+
+def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
+    """A prompt: the last message is its reply, or the user's, which nobody has answered."""
+    where, row = group[-1]
+    if not is_empty(group[0][1].get(PARENT)):
+        raise LeftOut(where, f"a '{PARENT}' that is not in the data above them")
+    unanswered = read_role(row) in USER_ROLES
+    if len(group) == 1 and not unanswered:
+        raise LeftOut(where, "no message before them")
+    messages, _ = _messages_of_rows(group, RowCounts(where))
+    reply = [] if unanswered else [messages.turns.pop()]
+    root = next(group[0][1][name] for name in MESSAGE_KEYS if name in group[0][1])
+    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, PARENT, *ROLE_KEYS}
+    meta = {ID_KEYS[0]: root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
+    messages.roles = messages.roles[: len(messages.turns)]
+    record = _record(messages, None, where, meta)
+    record.is_prompt, record.references = True, [reply] if reply else None
+    return record
+
+
+# -- row k has the first k turns
+
+
+def _gather_growing(rows: Rows) -> Iterator[Group]:
+    """The rows of one dialogue, which begins with a row of one turn."""
+    group: Group = []
     for where, row in rows:
-        so_far, act = _turns_so_far(where, row)
-        if len(so_far.turns) == 1 and messages.turns:
-            yield _record(messages, acts, start, {})
-            messages, acts = Messages(), []
+        key = first_filled(TURN_KEYS, row)
+        if key is None:
+            raise _no_turns(where, row)
+        items = [item for item in _list_in(row, key, where, "with the turns so far") if not is_system(item)]
+        if len(items) == 1 and group:
+            yield group
+            group = []
+        if len(items) != len(group) + 1:
+            raise _does_not_grow(where)
+        group.append((where, row))
+    yield group
+
+
+def _read_growing(group: Group, counts: RowCounts) -> DialogueRecord:
+    acts: list[Any] = []
+    messages = Messages()
+    for where, row in group:
+        key, act = str(first_filled(TURN_KEYS, row)), first_filled(ACT_KEYS, row)
+        so_far = split_messages(row[key], where)
+        so_far.turns = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(so_far.turns, 1)]
         if so_far.turns[:-1] != messages.turns:
             raise _does_not_grow(where)
-        start = start if messages.turns else where
-        messages, acts = so_far, [*acts, act]
-    yield _record(messages, acts, start, {})
-
-
-def _turns_so_far(where: str, row: Row) -> tuple[Messages, Any]:
-    key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
-    if key is None:
-        raise _no_turns(where, row)
-    messages = split_messages(_list_in(row, key, where, "with the turns so far"), where)
-    if not messages.turns:
-        raise _does_not_grow(where)
-    messages.turns = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(messages.turns, 1)]
-    return messages, row[act] if act else None
+        messages, acts = so_far, [*acts, row[act] if act else None]
+        counts.note(row, [key, *ACT_KEYS, *ID_KEYS], in_meta=False)
+    return _record(messages, acts, group[0][0], {})
 
 
 def _does_not_grow(where: str) -> UserError:
@@ -255,13 +396,66 @@ def _does_not_grow(where: str) -> UserError:
     )
 
 
+def _is_list_of_turns(row: Row) -> bool:
+    return isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list)
+
+
+def _has_one_act(row: Row) -> bool:
+    act = row.get(first_filled(ACT_KEYS, row) or "")
+    return _is_list_of_turns(row) and not is_null(act) and not isinstance(act, list)
+
+
+def _is_in_a_tree(row: Row) -> bool:
+    return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
+
+
+LAYOUTS = (  # docs/DATA.md shows them to users
+    Layout("rows", lambda row: isinstance(row.get(CAMREST), list), _each, _read_camrest),
+    Layout("dialogues", _has_one_act, _gather_growing, _read_growing),
+    Layout("rows", _is_list_of_turns, _each, _read_dialogue),
+    Layout("rows", lambda row: "prompt" in row, _each, _read_prompt),
+    Layout("replies", _is_in_a_tree, _gather_trees, _read_path),
+    Layout(
+        "dialogues",
+        lambda row: first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row),
+        _gather_utterances,
+        _read_utterances,
+    ),
+    Layout("rows", lambda row: first_filled(PROMPT_KEYS, row), _each, _read_prompt),
+    Layout("rows", lambda row: first_filled(TURN_KEYS, row), _each, _read_dialogue),
+)
+
+
+# -- what the layouts share
+
+
+def _record(
+    messages: Messages, acts: list[Any] | None, where: str, meta: Row, tools: list[Any] | None = None
+) -> DialogueRecord:
+    """The record of these messages. Raises UserError as `checked_record` does."""
+    record = checked_record(messages.turns, acts, where, meta=meta)
+    record.roles = messages.roles if any(messages.roles) else None
+    record.system, record.tools = messages.system, tools or []
+    if messages.system:
+        record.meta["system"] = "\n".join(text for _, text in messages.system)
+    return record
+
+
+def _others(
+    row: Row, used: set[str | None], counts: RowCounts, items: Iterable[Any] = (), read: Iterable[str] = ()
+) -> Row:
+    """The columns that become `meta`; the keys of the turns that are not `read` are counted."""
+    counts.note({f"{key} of a turn": value for key, value in unused_keys(items, read).items()}, (), in_meta=False)
+    return {key: value for key, value in row.items() if key not in used}
+
+
 def _versions(value: Any, num_turns: int, where: str) -> list[list[str]] | None:
     if is_null(value):
         return None
     if not isinstance(value, list) or len(value) != num_turns:
-        found = f"{len(value)} items" if isinstance(value, list) else kind(value)
+        shown = f"{len(value)} items" if isinstance(value, list) else kind(value)
         raise UserError(
-            f"{where}: 'references' holds {found}, wanted one list of strings for each of {num_turns} turns"
+            f"{where}: 'references' holds {shown}, wanted one list of strings for each of {num_turns} turns"
         )
     return [_texts(item, f"'references' of turn {number}", where) for number, item in enumerate(value, 1)]
 
@@ -276,20 +470,17 @@ def _texts(value: Any, what: str, where: str) -> list[str]:
 def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
     value = row[key]
     if not isinstance(value, list):
-        raise UserError(f"{where}: '{key}' holds {kind(value)}, wanted a list {wanted}")
+        error = BadRow if is_null(value) else UserError
+        raise error(f"{where}: '{key}' holds {kind(value)}, wanted a list {wanted}")
     return value
-
-
-def _others(row: Row, used: set[str | None]) -> Row:
-    return {key: value for key, value in row.items() if key not in used}
 
 
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*TURN_KEYS, *PROMPT_KEYS)
     expected = ", ".join(f"'{key}'" for key in known)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
-    found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
+    there = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {expected}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {found}{hint}"
+        f"('dialog_id'); found {there}{hint}"
     )

@@ -1,16 +1,26 @@
-"""Which files of a folder or an archive hold a split."""
+"""Which files of a folder or an archive, and which rows of a file, are a split."""
 
+import itertools
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rlhf_dialog.data.sources.columns import RowReader
-from rlhf_dialog.data.sources.files import KINDS, read_rows, read_saved, text_lines
-from rlhf_dialog.data.sources.record import DialogueRecord, checked_record
+from rlhf_dialog.data.sources.files import KINDS, Numbered, read_rows, read_saved, text_lines
+from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord, checked_record
+from rlhf_dialog.data.sources.row_counts import RowCounts
 from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
-from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
+SplitNames = Mapping[Any, str]  # such as {"train": "train_sft"}: the split, and its name in the data
+NO_NAMES: SplitNames = MappingProxyType({})
+OF_A_ROW = "data_split"  # the column with the split of a row, as in ConvLab-3
 ABOVE = r"(?:[^/]+/){0,2}"  # folders that a data set may lie in, within an archive
+FILE = "|".join(kind[1:] for kind in KINDS)
+SHARD = r"[-_](\d{1,9})(?:-of-(\d{1,9})(?:-[0-9a-f]+)?)?"
 LAYOUTS = (
     "a folder or zip in the original DailyDialog layout (train/dialogues_train.txt, train/dialogues_act_train.txt, the "
     "same for validation and test), a folder of save_to_disk, a folder with train.jsonl, validation.jsonl, test.jsonl "
@@ -18,57 +28,109 @@ LAYOUTS = (
 )
 
 
-def read_original(tree: Tree, name: str) -> list[DialogueRecord]:
+@dataclass(frozen=True)
+class Split:
+    """One of SPLITS, and what the data calls it."""
+
+    name: str
+    names: tuple[str, ...]
+    is_named: bool = False  # by the configuration
+
+    @classmethod
+    def of(cls, name: str, names: SplitNames) -> "Split":
+        """The split of this name, which `names` may call otherwise. Raises UserError when there is no such split."""
+        for one in (name, *names):
+            if one not in SPLITS:
+                raise UserError(f"split '{one}' is unknown; use one of {', '.join(SPLITS)}")
+        return cls(name, (names[name],), True) if name in names else cls(name, SPLIT_NAMES[name])
+
+    @property
+    def pattern(self) -> str:
+        return "|".join(map(re.escape, self.names))
+
+    def missing(self, where: str, shown: str, present: Iterable[str]) -> UserError:
+        """The error for data without this split, which has those that are `present`, or shows something else."""
+        present = list(dict.fromkeys(present))
+        if self.is_named:
+            hint = nearest(self.names[0], present)
+            return UserError(f"split.{self.name}: {where} has no split '{self.names[0]}'{shown}{hint}")
+        likely = [*(one for one in present for name in self.names if name in one.lower()), *present]
+        key = f"name the one that is it with split: {{{self.name}: {likely[0]}}}" if present else f"give {LAYOUTS}"
+        return MissingSplit(f"{where}: there is no {self.name} split{shown}; {key}")
+
+
+def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, bool]:
+    """The rows whose `data_split` is this split, and True; all rows, and False, where the first one has no such column."""
+    first = list(itertools.islice(rows, 1))
+    if not first or not isinstance(first[0][1].get(OF_A_ROW), str):
+        return itertools.chain(first, rows), False
+    placed = [*first, *rows]
+    present = [str(row.pop(OF_A_ROW, None)) for _, row in placed]
+    chosen = [
+        one for one, name in zip(placed, present, strict=True) if name.lower() in split.names or name in split.names
+    ]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(present))
+        raise split.missing(where, f", '{OF_A_ROW}' of its rows is {names:.200}", present)
+    return iter(chosen), True
+
+
+def read_original(tree: Tree, name: str, split: Split, quiet: bool) -> list[DialogueRecord]:
     """The dialogues of `name`, a dialogues_<split>.txt. Raises UserError when text and acts do not fit together."""
-    where, lines = tree.place(name), _lines(tree, name)
+    where, lines = tree.place(name), text_lines(tree.read(name), tree.place(name))
     acts_name = "dialogues_act_".join(name.rsplit("dialogues_", 1))
     acts_where = tree.place(acts_name)
-    act_lines = _lines(tree, acts_name) if acts_name in tree.names else None
+    act_lines = text_lines(tree.read(acts_name), acts_where) if acts_name in tree.names else None
     if act_lines is not None and len(act_lines) != len(lines):
         raise UserError(
             f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
             "(or remove the file of acts to use the data without them)"
         )
-    return [
-        checked_record(
-            _turns(line),
-            act_lines[i].split() if act_lines else None,
-            f"{where}, line {i + 1}",
-            f"{acts_where}, line {i + 1}",
-        )
-        for i, line in enumerate(lines)
-    ]
+
+    def read(i: int) -> DialogueRecord:
+        turns = lines[i].split("__eou__")
+        turns = turns if turns[-1].strip() else turns[:-1]
+        acts = act_lines[i].split() if act_lines else None
+        return checked_record(turns, acts, f"{where}, line {i + 1}", f"{acts_where}, line {i + 1}")
+
+    counts = RowCounts(where, "dialogues")
+    records = counts.read(range(len(lines)), read)
+    if not quiet:
+        counts.log()
+    return records
 
 
-def _lines(tree: Tree, name: str) -> list[str]:
-    return text_lines(tree.read(name), tree.place(name))
-
-
-def _turns(line: str) -> list[str]:
-    turns = line.split("__eou__")
-    return turns if turns[-1].strip() else turns[:-1]
-
-
-def read_split(tree: Tree, split: str, make: RowReader, inner: bool = False) -> list[DialogueRecord] | list[Any]:
+def read_split(tree: Tree, split: Split, make: RowReader, inner: bool = False) -> list[Any]:
     """The dialogues of one split: the original layout, else zips of it, else save_to_disk, else data files.
 
     `make(rows, where)` makes the result from the rows; the original layout has no rows, and always gives dialogues.
 
     Raises MissingSplit when none of them is there, and UserError for what cannot be read.
     """
-    names = "|".join(SPLIT_NAMES[split])
-    if name := _only_one(tree, rf"{ABOVE}dialogues_{split}\.txt", split):
-        return make.without_columns(read_original(tree, name), tree.where)
-    if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})(?:\.json)?\.zip", split)):
+    if name := _only_one(tree, rf"{ABOVE}dialogues_(?:{split.pattern if split.is_named else split.name})\.txt", split):
+        return make.without_columns(read_original(tree, name, split, make.quiet), tree.where)
+    if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})(?:\.json)?\.zip", split)):
         return read_split(Archive(tree.read(name), tree.place(name)), split, make, inner=True)
-    if name := _only_one(tree, rf"{ABOVE}(?:{names})/state\.json", split):
+    if name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})/state\.json", split):
         return make(read_saved(tree, name), tree.place(name))
-    if split == "train" and "state.json" in tree.names:
+    if split.name == "train" and not split.is_named and "state.json" in tree.names:
         return make(read_saved(tree, "state.json"), tree.where)
     if files := _data_files(tree, split):
         rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
         return make(rows, tree.place(files[0]))
-    raise MissingSplit(f"{tree.where}: there is no {split} split{_found(tree)}; give {LAYOUTS}")
+    if name := _only_one(tree, rf"{ABOVE}dialogues\.jsonl?", split):
+        chosen, says_split = choose_rows(read_rows(name, tree.read(name), tree.place(name)), split, tree.place(name))
+        if says_split:
+            return make(chosen, tree.place(name))
+    shown = ", ".join(tree.names[:10]) or "nothing"
+    shown = f", found {shown}{' and more' if len(tree.names) > 10 else ''}"
+    raise split.missing(tree.where, shown, _split_names(tree))
+
+
+def _split_names(tree: Tree) -> list[str]:
+    """What the data files and folders of save_to_disk of a tree are called, without numbers of parts."""
+    files = [re.fullmatch(rf"{ABOVE}([^/.]+?)(?:{SHARD})?\.(?:{FILE})|([^/]+)(?:/.*)?", name) for name in tree.names]
+    return [name for one in files if one and (name := one[1] or (one[4] if "." not in one[4] else ""))]
 
 
 def _highest(tree: Tree, pattern: str) -> list[re.Match[str]]:
@@ -78,34 +140,23 @@ def _highest(tree: Tree, pattern: str) -> list[re.Match[str]]:
     return [match for match in matches if match[0].count("/") == fewest]
 
 
-def _only_one(tree: Tree, pattern: str, split: str) -> str | None:
+def _only_one(tree: Tree, pattern: str, split: Split) -> str | None:
     names = [match[0] for match in _highest(tree, pattern)]
     if len(names) > 1:
         raise _twice(tree, split, names)
     return names[0] if names else None
 
 
-def _data_files(tree: Tree, split: str) -> list[str]:
+def _data_files(tree: Tree, split: Split) -> list[str]:
     """The files of a split: train.csv, or in order the shards train-00000-of-00002.parquet ... or train/0000.parquet ..."""
-    kinds = "|".join(kind[1:] for kind in KINDS)
-    names = "|".join(SPLIT_NAMES[split])
-    shard = r"[-_](\d{1,9})(?:-of-(\d{1,9})(?:-[0-9a-f]+)?)?"
-    pattern = rf"({ABOVE}(?:{names}))(?:(?:{shard})?\.({kinds})|/(?:(?:{names})-)?(\d{{1,9}})\.(parquet))"
+    names = split.pattern
+    pattern = rf"({ABOVE}(?:{names}))(?:(?:{SHARD})?\.({FILE})|/(?:(?:{names})-)?(\d{{1,9}})\.(parquet))"
     groups: dict[tuple[str | None, ...], list[re.Match[str]]] = defaultdict(list)
     for match in _highest(tree, pattern):
         groups[match[1], match[4] or match[6], match[3]].append(match)
     if len(groups) > 1:
         raise _twice(tree, split, [group[0][0] for group in groups.values()])
-    found = sorted(*groups.values(), key=_shard_number) if groups else []
-    _check_shards(tree, found)
-    return [match[0] for match in found]
-
-
-def _shard_number(match: re.Match[str]) -> int:
-    return int(match[2] or match[5] or -1)
-
-
-def _check_shards(tree: Tree, shards: list[re.Match[str]]) -> None:
+    shards = sorted(*groups.values(), key=_shard_number) if groups else []
     numbers = [_shard_number(match) for match in shards]
     total = shards[0][3] if shards else None  # of train-00000-of-00002
     start = 0 if total else min(numbers, default=0)
@@ -114,12 +165,14 @@ def _check_shards(tree: Tree, shards: list[re.Match[str]]) -> None:
         raise UserError(
             f"{tree.where}: of the {len(shards)} parts, {shown}, one is missing or there twice; give every part once"
         )
+    return [match[0] for match in shards]
 
 
-def _twice(tree: Tree, split: str, names: list[str]) -> UserError:
-    return UserError(f"{tree.where}: the {split} split is there more than once: {', '.join(names)}; keep one of them")
+def _shard_number(match: re.Match[str]) -> int:
+    return int(match[2] or match[5] or -1)
 
 
-def _found(tree: Tree) -> str:
-    names = ", ".join(tree.names[:10]) or "nothing"
-    return f", found {names}{' and more' if len(tree.names) > 10 else ''}"
+def _twice(tree: Tree, split: Split, names: list[str]) -> UserError:
+    return UserError(
+        f"{tree.where}: the {split.name} split is there more than once: {', '.join(names)}; keep one of them"
+    )

@@ -32,10 +32,10 @@ class Tree(Protocol):
 
 
 class Folder:
-    """A folder on disk; of its subfolders, only those that data sets are known to have are searched."""
+    """A folder on disk; of its subfolders, only those that data sets are known to have are searched, and `names`."""
 
-    def __init__(self, path: Path):
-        self.where, self.path = str(path), path
+    def __init__(self, path: Path, names: tuple[str, ...] = ()):
+        self.where, self.path, self.entered = str(path), path, ENTERED | {*names}
         self.names = sorted(self._list(""))
 
     def _list(self, below: str) -> list[str]:
@@ -43,7 +43,7 @@ class Folder:
         try:
             for entry in os.scandir(self.path / below):
                 name = below + entry.name
-                if entry.name in ENTERED and entry.is_dir() and name.count("/") < 3:
+                if entry.name in self.entered and entry.is_dir() and name.count("/") < 3:
                     files += self._list(name + "/")
                 else:
                     files.append(name)

@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any

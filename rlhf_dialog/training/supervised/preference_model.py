@@ -72,11 +72,11 @@ def _candidates(
 ) -> Iterator[list[Dialogue]]:
     """The replies to each prompt, two or more."""
     is_daily_dialog = any(Path(os.path.expanduser(data_path)).glob("**/dialogues_*.txt"))  # without columns
-    rows = [] if is_daily_dialog else load_rows(data_path, split, keys.columns)
+    rows = [] if is_daily_dialog else load_rows(data_path, split, keys.columns, keys.split)
     if rows and all(side in rows[0][1] for side in SIDES):
-        yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split, keys.columns))
+        yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split, keys.columns, keys.split))
         return
-    dialogues = replace(PromptRules.from_keys(config), columns=keys.columns).load(data_path, split)
+    dialogues = replace(PromptRules.from_keys(config), columns=keys.columns, split=keys.split).load(data_path, split)
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(dialogues, limit, keys.seed)
     if all("replies" in prompt.meta for prompt in prompts):
@@ -177,7 +177,7 @@ def read_pairs(
 def _pairs(config: PreferenceConfig, split: str) -> list[PreferencePair]:
     if config.rank_with:
         return ranked_pairs(config, config.data_path, split, config.model_path)
-    return load_pairs(config.data_path, split, config.columns)
+    return load_pairs(config.data_path, split, config.columns, config.split)
 
 
 def drawn(pairs: list[PreferencePair], limit: int | None, seed: int) -> list[PreferencePair]:

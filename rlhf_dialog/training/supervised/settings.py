@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlhf_dialog.config.schema import MemoryKeys
-from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys
+from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys, SplitKey
 from rlhf_dialog.data.learned_half import Half
 
 HalfKey = Annotated[
@@ -41,6 +41,7 @@ class SFTConfig(SupervisedKeys, DataKeys, MemoryKeys):
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
     model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(
@@ -102,6 +103,7 @@ class IntentConfig(SupervisedKeys, ReplyKeys):
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
@@ -131,6 +133,7 @@ class RankingKeys(SupervisedKeys):
         "rejected, the column replies, or else two replies sampled from model_path",
     )
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
     register_file: str | None = Field(
         None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
     )
@@ -178,6 +181,7 @@ class RelevanceConfig(SupervisedKeys, ReplyKeys):
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
     output: str = Field(
         description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
         "holds something"

@@ -15,6 +15,7 @@ from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import Half, LearnedHalf
 from rlhf_dialog.data.sources import NO_COLUMNS, load_records
 from rlhf_dialog.data.sources.columns import Columns
+from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.precision import without_tf32
@@ -26,7 +27,12 @@ Keys = TypeVar("Keys", bound=SupervisedKeys)
 
 
 def of_half(
-    pairs: list[Dialogue], half: Half, data_path: str, report: Callable[[str], None], columns: Columns = NO_COLUMNS
+    pairs: list[Dialogue],
+    half: Half,
+    data_path: str,
+    report: Callable[[str], None],
+    columns: Columns = NO_COLUMNS,
+    names: SplitNames = NO_NAMES,
 ) -> tuple[list[Dialogue], LearnedHalf | None]:
     """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
 
@@ -34,7 +40,7 @@ def of_half(
     """
     if half == "all":
         return pairs, None
-    halves = divide(load_records(data_path, "train", columns))
+    halves = divide(load_records(data_path, "train", columns, names, quiet=True))
     chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == half]
     if not chosen:
         raise UserError(
@@ -133,7 +139,7 @@ class StageOfHalves(SupervisedStage[Any]):
         splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
         config = self.config
         training, self.learned_half = of_half(
-            self.pairs("train"), config.half, config.data_path, self.report, config.columns
+            self.pairs("train"), config.half, config.data_path, self.report, config.columns, config.split
         )
         return training, {split: self.pairs(split) for split in splits}
 

@@ -4,7 +4,9 @@ import itertools
 import re
 from typing import Any
 
-from rlhf_dialog.data.preferences import LONG_ENOUGH
+from rlhf_dialog.data.preferences import LONG_ENOUGH, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.sources.record import BadRow, checked_text
+from rlhf_dialog.data.sources.row_counts import RowCounts
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import Examples
@@ -46,65 +48,43 @@ def detect_format(row: Row) -> str | None:
 
 
 def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
-    """The examples. Raises UserError for an unknown column, the first row that is wrong, and more than a few without text."""
-    imported = record.ImportResult(form)
-    for where, row in rows:
-        record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
-        unread: set[str] = set()
-        try:
-            imported.records.append(_record(row, form, where, unread))
-        except record.LeftOut as error:
-            imported.leave_out(str(error))
-        except record.BadRow as error:
-            imported.bad.append(str(error))
-        else:
-            imported.unread.update(unread)
-    imported.check_bad(len(rows))
+    """The examples. Bad rows are left out as from training data (`RowCounts`). Raises UserError for an unknown column or row."""
+    imported, counts = record.ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
+    imported.records = counts.read(rows, lambda placed: _record(placed[1], placed[0], form, counts))
+    for reason, places in counts.left_out.items():
+        imported.left_out[f"rows with {reason}"] = len(places)
+    if counts.bad:
+        imported.left_out[f"rows with an empty text or two equal sides, the first: {counts.bad[0]}"] = len(counts.bad)
+    imported.unread = counts.unread
     return imported
 
 
-def _record(row: Row, form: str, where: str, unread: set[str]) -> record.Record:
-    if missing := [name for name in NEEDED[form] if row.get(name) is None]:
-        raise record.BadRow(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
+def _record(row: Row, where: str, form: str, counts: RowCounts) -> record.Record:
+    record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
+    if missing := [name for name in NEEDED[form] if name not in row or (name == "label" and row[name] is None)]:
+        raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
     person = None if row.get("user_id") is None else str(row["user_id"])
-    prompt = [] if row.get("prompt") is None else record.read_messages(row["prompt"], where, unread)
     if form == "kto":
-        before, answer = _side(row["completion"], where, unread)
+        prompt, _ = read_prompt(row, where)
+        if not prompt.turns:
+            raise BadRow(f"{where}: 'prompt' holds no text")
+        messages = put_behind(prompt, read_side(row["completion"], "completion", where))
         judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
-        answers = [answer]
+        answers = [messages.turns[-1]]
     else:
-        prompt, before, answers = _pair(prompt, row, where, unread)
+        messages, other, _ = read_sides(row, where)
         judgement = record.Judgement("choice", 0, other=1, person=person)
-    if prompt == before[: len(prompt)]:  # what is answered may repeat the prompt
-        prompt = []
-    turns = prompt + before
-    return record.make_record(turns, answers, [judgement], group="\n".join(text for _, text in turns), where=where)
-
-
-def _side(value: Any, where: str, unread: set[str]) -> tuple[list[record.Utterance], str]:
-    """The turns before the answer, and the answer: the last message, or the text."""
-    turns = record.read_messages(value, where, unread)
-    if not turns or (isinstance(value, list) and turns[-1][0] != "agent"):
-        raise UserError(
-            f"{where}: found {str(value)[:60]!r} as the answer, wanted a text or messages that end with one"
-        )
-    return turns[:-1], turns[-1][1]
-
-
-def _pair(
-    prompt: list[record.Utterance], row: Row, where: str, unread: set[str]
-) -> tuple[list[record.Utterance], list[record.Utterance], list[str]]:
-    """The prompt, what both sides have before their answers, and the answers."""
-    (before, chosen), (before_other, rejected) = (_side(row[name], where, unread) for name in ("chosen", "rejected"))
-    if before != before_other:
-        raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
-    if not prompt and not before and isinstance(row["chosen"], str):
-        shared = _find_shared_beginning(chosen, rejected)
-        prompt = [("user", shared)] if shared else []
-        chosen, rejected = (text.removeprefix(shared).strip() for text in (chosen, rejected))
-    if not chosen or not rejected or chosen == rejected:
-        raise record.BadRow(f"{where}: 'chosen' and 'rejected' are the same, or one is empty; remove the row")
-    return prompt, before, [chosen, rejected]
+        answers = [messages.turns[-1], other.turns[-1]]
+        if messages.turns[:-1] != other.turns[:-1]:
+            raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
+    before = record.speakers(messages)[:-1]
+    if len(answers) == 2 and not before:
+        shared = _find_shared_beginning(*answers)
+        before = [("user", shared)] if shared else []
+        answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
+    counts.note({"system message": [text for _, text in messages.system]}, (), in_meta=False)
+    group = "\n".join(text for _, text in before)
+    return record.make_record(before, answers, [judgement], group=group, where=where)
 
 
 def _find_shared_beginning(first: str, second: str) -> str:

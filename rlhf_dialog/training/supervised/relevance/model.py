@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.sources.row_counts import BAD_SHARE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Numbers
@@ -164,12 +165,17 @@ class RelevanceTraining(StageOfHalves):
     def pairs(self, split: str) -> list[Dialogue]:
         config = self.config
         prompts = PromptRules.from_keys(config).load(config.data_path, split)
-        pairs = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
-        if without := sum(not pair.response for pair in pairs):
-            raise UserError(
-                f"data_path: {without} of {len(pairs)} prompts in the {split} split of '{config.data_path}' have no true "
-                "reply, which the model learns from; use data in which every prompt has one"
+        pairs = [replace(prompt, response=prompt.reference) for prompt in prompts if prompt.reference]
+        if without := len(prompts) - len(pairs):
+            text = (
+                f"{without} of {len(prompts)} prompts in the {split} split of '{config.data_path}' have no true reply"
             )
+            if without > BAD_SHARE * len(prompts):
+                raise UserError(
+                    f"data_path: {text}, which the model learns from, and only up to {BAD_SHARE:.0%} may be left out; use data "
+                    "in which every prompt has one"
+                )
+            self.report(f"{text} and are left out")
         if len(pairs) < 2:
             raise UserError(
                 f"data_path: the {split} split of '{config.data_path}' has one pair of turns; use more data"

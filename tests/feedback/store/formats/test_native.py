@@ -7,7 +7,7 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import AnswerPair, Examples, RatedAnswer
 from rlhf_dialog.feedback.store.formats import native, open_webui, trl
-from rlhf_dialog.feedback.store.formats.record import Judgement, check_columns, make_record, message_text, read_messages
+from rlhf_dialog.feedback.store.formats.record import Judgement, check_columns, make_record, message_text
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 
@@ -96,23 +96,21 @@ def test_messages_and_texts():
         {"from": "gpt", "value": "Two streets ."},
         {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]},
     ]
-    assert read_messages(messages, "row 1", unread := set()) == [
+    (record,) = trl_read([{"prompt": messages, "completion": "These .", "label": True}], "kto")
+    assert [(turn.speaker, turn.text) for turn in record.turns] == [
         ("user", "Is it far ?"),
         ("agent", "Two streets ."),
         ("user", "Which ones ?"),
+        ("agent", "These ."),
     ]
-    assert unread == {"system messages"}
-    assert read_messages("Is it far ?", "row 1", set()) == [("user", "Is it far ?")]
     assert message_text({"role": "user", "content": [{"type": "image"}]}) is None
     assert message_text("  ") is None
 
 
-@pytest.mark.parametrize(
-    "wrong", [7, [{"role": "user"}], [{"content": "who says it ?"}], [{"role": "user", "content": 7}]]
-)
+@pytest.mark.parametrize("wrong", [7, [{"role": "user"}], [{"role": "user", "content": 7}]])
 def test_what_is_not_a_message(wrong):
-    with pytest.raises(UserError, match=r"row 3: found .*, wanted"):
-        read_messages(wrong, "row 3", set())
+    with pytest.raises(UserError, match=r"row 1: .*wanted"):
+        trl_read([{"prompt": wrong, "completion": "b", "label": True}], "kto")
 
 
 def test_unknown_columns_are_named_with_what_is_known():
@@ -493,3 +491,19 @@ def test_what_is_exported_is_read_again():
     (record,) = trl_read(trl.export_rows(examples, "kto", True), "kto")
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes ."]
     assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]
+
+
+def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training(caplog):
+    human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
+    system = {"role": "system", "content": "Be brief."}
+    rows = [{"prompt": [system, ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}]
+    (record,) = trl_read(rows, "dpo")
+    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
+    assert "not read: 'system message' (1 rows)" in caplog.text
+    fine = {"prompt": "a", "completion": "b", "label": True}
+    found = trl.read(
+        [(f"row {n}", row) for n, row in enumerate([fine] * 18 + [fine | {"completion": ""}, fine | {"prompt": None}])],
+        "kto",
+    )
+    assert len(found.records) == 18
+    assert list(found.left_out.values()) == [2]

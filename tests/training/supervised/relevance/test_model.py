@@ -1,5 +1,6 @@
 """A relevance model: its losses, checkpoints and report."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -7,11 +8,13 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 from rlhf_dialog.training.supervised.relevance.model import (
     MembersCheckpoint,
     RelevanceProgress,
+    RelevanceTraining,
     cross_loss,
     dual_loss,
     fit,
@@ -149,3 +152,15 @@ def test_the_report_is_what_the_reward_says(architecture, tmp_path):
     lines = markdown("validation", found).splitlines()
     assert lines[0] == "## validation: 3 prompts of 3 dialogues"
     assert len(lines) == 4 + 2 + 7
+
+
+def test_a_few_prompts_without_a_true_reply_are_left_out_and_more_are_an_error(tmp_path):
+    rows = [{"prompt": f"Question {n} ?", "reference": None if n == 3 else "Yes ."} for n in range(10)]
+    for split, some in (("train", rows), ("validation", rows[1:])):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    lines: list[str] = []
+    stage = RelevanceTraining(RelevanceConfig(data_path=str(tmp_path), output="x"), tmp_path, lines.append)
+    assert len(stage.pairs("train")) == 9
+    assert "1 of 10 prompts" in lines[0]
+    with pytest.raises(UserError, match="1 of 9 prompts"):
+        stage.pairs("validation")

@@ -1,0 +1,260 @@
+"""Layouts that public data sets have: what becomes of each text, what is left out and counted, and which columns are named."""
+
+import json
+import logging
+
+import pytest
+
+from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.sources import load_records, load_rows
+from rlhf_dialog.errors import MissingSplit, UserError
+from tests.parts.data_files import csv_bytes, jsonl_bytes, parquet_bytes
+
+ENCODERS = {"jsonl": jsonl_bytes, "parquet": parquet_bytes, "csv": csv_bytes}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def asked(folder, rows, encode="jsonl", split="train", **rules):
+    """System message, turns and references of each prompt."""
+    path = folder / f"a.{encode}"
+    path.write_bytes(json.dumps(rows).encode() if encode == "json" else ENCODERS[encode](rows))
+    prompts = PromptRules(50, turn_separator="chat_template", **rules).load(str(path), split)
+    return [(prompt.system, prompt.prompt_turns, prompt.references) for prompt in prompts]
+
+
+ALPACA = {"instruction": "Is it deep ?", "input": "", "output": "Two metres .", "system": "You swim ."}
+HISTORY = [["Is it cold ?", "A little ."], ["And clean ?", "Very ."]]
+BEFORE = ["Is it cold ?", "A little .", "And clean ?", "Very ."]
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_system_and_history_of_a_row_are_in_its_prompt(tmp_path, encode):
+    rows = [ALPACA | {"history": HISTORY}, ALPACA | {"input": "The lake .", "system": None, "history": []}]
+    assert asked(tmp_path, rows, encode) == [
+        ("You swim .", [*BEFORE, "Is it deep ?"], ["Two metres ."]),
+        (None, ["Is it deep ?\n\nThe lake ."], ["Two metres ."]),
+    ]
+
+
+def test_history_may_be_messages_and_a_system_message_that_is_there_twice_counts_once(tmp_path):
+    row = {"history": [user("a"), assistant("b")], "prompt": "c", "response": "d", "system_prompt": "S"}
+    assert asked(tmp_path, [row]) == [("S", ["a", "b", "c"], ["d"])]
+    talk = {"messages": [{"role": "system", "content": "S"}, user("a"), assistant("b")], "system": "S"}
+    assert asked(tmp_path, [talk]) == [("S", ["a"], ["b"])]
+
+
+def test_a_transcript_with_human_and_assistant_is_turns(tmp_path):
+    row = {"prompt": "\n\nHuman: Is it far ?\n\nAssistant: No .\n\nHuman: Sure ?\n\nAssistant:", "completion": " Yes ."}
+    assert asked(tmp_path, [row]) == [(None, ["Is it far ?", "No .", "Sure ?"], ["Yes ."])]
+
+
+TREE = [
+    ("c", "b", "prompter", "Sure ?"),
+    ("b2", "a", "assistant", "Three ."),
+    ("d", "c", "assistant", "Yes ."),
+    ("b", "a", "assistant", "Two ."),
+    ("a", None, "prompter", "Is it far ?"),
+    ("e", "b2", "prompter", "Why ?"),
+]
+
+
+def tree_rows(rows=TREE):
+    return [dict(zip(("message_id", "parent_id", "role", "text"), row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_each_reply_of_a_tree_stands_once_behind_its_ancestors(tmp_path, encode):
+    replies = [
+        (None, ["Is it far ?"], ["Three ."]),
+        (None, ["Is it far ?", "Two .", "Sure ?"], ["Yes ."]),
+        (None, ["Is it far ?"], ["Two ."]),
+    ]
+    assert asked(tmp_path, tree_rows(), encode) == replies
+    assert asked(tmp_path, tree_rows(), encode, unanswered=True) == [
+        *replies,
+        (None, ["Is it far ?", "Three .", "Why ?"], []),
+    ]
+    prompts = PromptRules(50, turn_separator="chat_template").load(str(tmp_path / f"a.{encode}"), "train")
+    assert {prompt.meta["dialogue"] for prompt in prompts} == {0}  # one tree
+
+
+def test_what_has_no_beginning_in_a_tree_is_left_out_and_counted(tmp_path, caplog):
+    lost = [("x", "gone", "assistant", "Lost ."), ("y", "z", "assistant", "In"), ("z", "y", "assistant", "circles .")]
+    alone = ("w", None, "assistant", "First .")
+    assert len(asked(tmp_path, tree_rows([*TREE, *lost, alone]))) == 3
+    assert "3 of 8 replies have a 'parent_id' that is not in the data" in caplog.text
+    assert "1 of 8 replies have no message before them" in caplog.text
+    with pytest.raises(UserError, match=r"line 2: 'message_id' holds 'c', wanted an id that no other row has"):
+        asked(tmp_path, tree_rows([TREE[0], TREE[0]]))
+
+
+def talk(split, first="Is it far ?"):
+    turns = [{"speaker": "user", "utterance": first}, {"speaker": "system", "utterance": "Two ."}]
+    return {"data_split": split, "dialogue_id": f"{split}-1", "turns": turns}
+
+
+def test_the_split_of_a_row_decides_and_the_advice_names_who_replies(tmp_path, caplog):
+    rows = [talk("train"), talk("validation", "Is it near ?"), talk("train", "Is it open ?")]
+    assert [turns for _, turns, _ in asked(tmp_path, rows, "json")] == [["Is it far ?"], ["Is it open ?"]]
+    assert "reply_roles: [system]" in caplog.text
+    assert [turns for _, turns, _ in asked(tmp_path, rows, "json", "validation")] == [["Is it near ?"]]
+    with pytest.raises(MissingSplit, match=r"no test split.*train, validation.*split: \{test: train\}"):
+        asked(tmp_path, rows, "json", "test")
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "a.json").rename(tmp_path / "whole/dialogues.json")
+    assert len(load_records(str(tmp_path / "whole"), "train")) == 2
+
+
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
+AS_MESSAGES = [
+    user("Rain ?"),
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "yes"},
+    assistant("Yes ."),
+]
+AS_TEXT = {**CALL, "function": {**CALL["function"], "arguments": json.dumps({"city": "Bern"})}}
+WITH_CALLS = [
+    {"messages": AS_MESSAGES},
+    {"messages": [AS_MESSAGES[0], AS_MESSAGES[1] | {"tool_calls": [AS_TEXT]}, *AS_MESSAGES[2:]]},
+    {"messages": [user("Rain ?"), {"role": "assistant", "function_call": AS_TEXT["function"]}, *AS_MESSAGES[2:]]},
+    *(
+        {"conversations": [{"from": role, "value": text} for role, text in zip(roles, texts, strict=True)]}
+        for roles in (
+            ("human", "function_call", "observation", "gpt"),
+            ("user", "Tool-Call", "tool_response", "assistant"),
+        )
+        for texts in [("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")]
+    ),
+]
+
+
+@pytest.mark.parametrize("row", WITH_CALLS, ids=range(len(WITH_CALLS)))
+def test_calls_of_tools_are_messages_for_a_template(tmp_path, row):
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row]))
+    first, second = PromptRules(50, turn_separator="chat_template").load(str(tmp_path / "a.jsonl"), "train")
+    assert first.prompt_turns == ["Rain ?"]
+    (call,), (answer,) = first.reference.messages, second.prompt_turns[2].messages
+    assert (call["role"], call["tool_calls"]) == ("assistant", [CALL])
+    assert (answer, second.reference) == ({"role": "tool", "content": "yes"}, "Yes .")
+
+
+def test_rows_with_calls_are_left_out_where_no_template_writes_them(tmp_path, caplog):
+    plain = {"messages": [user("a"), assistant("b")]}
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([plain, WITH_CALLS[0]]))
+    assert [prompt.prompt_turns for prompt in PromptRules().load(str(tmp_path / "a.jsonl"), "train")] == [["a"]]
+    assert "1 of 2 rows have tool messages and are left out" in caplog.text
+
+
+# -- bad rows
+
+
+BAD = [{"messages": [user("Anyone ?"), assistant(text)]} for text in ("", None, "  ")]
+GOOD = [{"messages": [user(f"Question {i} ?"), assistant("Yes .")]} for i in range(40)]
+
+
+@pytest.mark.parametrize("encode", ["jsonl", "parquet"])
+def test_a_few_bad_rows_are_left_out_and_counted_in_one_line(tmp_path, caplog, encode):
+    assert len(asked(tmp_path, [*GOOD[:20], *BAD, *GOOD[20:]], encode)) == 40
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "3 of 43 rows" in line
+    place = "line" if encode == "jsonl" else "row"
+    assert f"{place} 21" in line
+
+
+def test_more_than_a_tenth_are_one_error_that_lists_the_first_five(tmp_path):
+    with pytest.raises(UserError, match="6 of 46 rows cannot be used") as caught:
+        asked(tmp_path, [*GOOD, *BAD, *BAD])
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0].rpartition(", ")[2] for line in lines[1:]] == [f"line {n}" for n in range(41, 46)]
+    assert len(asked(tmp_path, [*GOOD[:27], *BAD])) == 27  # exactly a tenth
+
+
+def test_a_prompt_without_text_is_bad_and_one_without_a_reply_is_a_prompt(tmp_path, caplog):
+    rows = [{"prompt": f"p {i}", "reference": None if i % 2 else "x"} for i in range(20)]
+    assert len(asked(tmp_path, rows)) == 20
+    assert len(asked(tmp_path, [*rows, {"prompt": None}])) == 20
+    assert len(asked(tmp_path, [*rows, {"prompt": "q", "reference": " "}])) == 20
+
+
+def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_path, caplog):
+    image = {
+        "messages": [
+            {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "a"}]},
+            assistant("b"),
+        ]
+    }
+    assert len(asked(tmp_path, [image, GOOD[0], image, image])) == 1
+    assert "3 of 4 rows have images" in caplog.text
+    assert len(asked(tmp_path, [GOOD[0], GOOD[1] | {"images": ["a.png"]}])) == 1
+    with pytest.raises(UserError, match="line 1: this row and all others have images"):
+        asked(tmp_path, [image])
+
+
+def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog):
+    (tmp_path / "dialogues_train.txt").write_text("a __eou__ b __eou__\n" * 20 + "a __eou__ __eou__ b __eou__\n")
+    assert len(load_records(str(tmp_path), "train")) == 20
+    assert "1 of 21 dialogues" in caplog.text
+
+
+# -- columns
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "response": "b", "topic": "home"}, ["kept for rewards", "'topic' (2 rows)"]),
+        ({"dialog": ["a", "b"], "tools": [{"name": "weather"}]}, ["kept for rewards", "'tools' (2 rows)"]),
+        ({"prompt": "a", "response": "b", "answer": "c"}, ["kept for rewards", "'answer' (2 rows)"]),
+        ({"prompt": "a", "response": "b", "labels": {"tone": ["dry"]}}, ["kept for rewards", "'labels' (2 rows)"]),
+        ({"prompt": "a", "response": "b", "history": "User: x"}, ["kept for rewards", "'history' (2 rows)"]),
+        ({"messages": [user("a") | {"name": "Ann"}, assistant("b")]}, ["not read", "'name of a turn' (2 rows)"]),
+        ({"turns": [{"text": "a"}, {"text": "b", "content": "c"}]}, ["not read", "'content of a turn' (2 rows)"]),
+    ],
+)
+def test_a_column_with_text_that_is_in_no_prompt_is_named_once(tmp_path, caplog, row, words):
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row, row]))
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        PromptRules(50).load(str(tmp_path / "a.jsonl"), "train")
+    (line,) = [record.getMessage() for record in caplog.records if words[0] in record.getMessage()]
+    assert all(word in line for word in words), line
+
+
+def test_what_is_read_empty_or_a_number_is_not_named(tmp_path, caplog):
+    row = ALPACA | {"history": [], "tools": "", "score": 3, "id": "x", "note": " "}
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        asked(tmp_path, [row])
+    assert not caplog.records
+
+
+def test_columns_of_utterances_and_those_that_the_configuration_hides_are_named(tmp_path, caplog):
+    asked(tmp_path, [{"id": 1, "text": text, "topic": "home"} for text in "ab"])
+    assert "not read: 'topic' (2 rows)" in caplog.text
+    asked(tmp_path, [{"talk": ["a", "b"], "prompt": "c"}], columns={"messages": "talk"})
+    assert "not read, because `columns` names others: 'prompt' (1 rows)" in caplog.text
+
+
+# -- names of splits
+
+
+def test_a_key_names_the_splits_of_a_folder(tmp_path):
+    (tmp_path / "train_sft.jsonl").write_bytes(jsonl_bytes(GOOD[:3]))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/test_sft-00000-of-00001.parquet").write_bytes(parquet_bytes(GOOD[:2]))
+    with pytest.raises(MissingSplit) as caught:
+        load_records(str(tmp_path), "train")
+    assert all(word in str(caught.value) for word in ("train_sft", "test_sft", "split: {train: train_sft}"))
+    names = {"train": "train_sft", "validation": "test_sft"}
+    assert len(load_rows(str(tmp_path), "train", names=names)) == 3
+    rules = PromptRules.from_keys(type("Keys", (), {"split": names}))
+    assert [len(rules.load(str(tmp_path), split)) for split in ("train", "validation")] == [3, 2]
+    with pytest.raises(UserError, match=r"split\.train: .* has no split 'train_stf'.*did you mean 'train_sft'"):
+        load_records(str(tmp_path), "train", names={"train": "train_stf"})
+    with pytest.raises(UserError, match=r"split\.train: .*leave split out"):
+        load_records(str(tmp_path / "train_sft.jsonl"), "train", names=names)
