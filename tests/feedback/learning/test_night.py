@@ -308,8 +308,8 @@ def test_an_interrupted_night_begins_again_when_the_feedback_is_another(day, cap
         learn(day, watch=watch)
     store = day.store()
     person = store.feedback()[0].person
+    store.forget(person)  # `Bot.forget` removes the night too
     store.close()
-    day.forget(person)
     report = learn(day)
     assert "it begins again" in caplog.text
     assert person not in versions(day)["0002"]["people"]

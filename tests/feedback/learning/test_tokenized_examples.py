@@ -148,5 +148,5 @@ def test_stored_log_probabilities_are_never_read(tmp_path):
     talk_to(bot, 3)
     store = bot.store()
     for one in read_examples(store).all:
-        assert not [name for name in vars(one) if "logprob" in name]
+        assert not [name for name in one.__slots__ if "logprob" in name]
     store.close()

@@ -30,6 +30,7 @@ from rlhf_dialog.feedback.store.examples import (
     read_examples,
     training_set,
 )
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, insert_event, insert_turn, is_heldout
 
@@ -242,6 +243,8 @@ def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
     assert found.left_out == counted.left_out == {"ratings in dialogues that lack a turn": count}
     assert len(found) == counted.people.total() == 3 - count
     assert all(len(prompt) in (1, 3) for prompt in newest_prompts(store, 9, 9))
+    for row in native.export_rows(store):  # which is read again
+        native.read([("row 1", row)])
 
 
 def test_what_is_counted_is_what_is_read_and_only_held_out_texts_reach_python(store, monkeypatch):

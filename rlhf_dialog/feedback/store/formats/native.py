@@ -23,7 +23,8 @@ COLUMNS = {
 def export_rows(store: Store) -> list[Row]:
     """Every dialogue of the store as a line's object. Feedback on what is not in the store is left out, with a warning."""
     events: dict[str, list[Event]] = {}
-    exported = []
+    exported: list[Row] = []
+    num_kept = 0
     with store.reading():
         all_events = store.feedback(newest=False)
         for event in all_events:
@@ -32,6 +33,7 @@ def export_rows(store: Store) -> list[Row]:
             turns = store.turns(dialogue.id)
             there = {None, *(turn.id for turn in turns if turn.speaker == "agent")}
             whole = [event for event in events.get(dialogue.id, []) if {event.turn, event.other} <= there]
+            num_kept += len(whole)
             exported.append(
                 {
                     **{"format": FORMAT, "format_version": VERSION, "bot": store.bot},
@@ -40,7 +42,7 @@ def export_rows(store: Store) -> list[Row]:
                     "feedback": [_without_dialogue(event) for event in whole],
                 }
             )
-    if lost := len(all_events) - sum(len(row["feedback"]) for row in exported):
+    if lost := len(all_events) - num_kept:
         logger.warning("%s: left out: %d ratings whose answer is not in the store", store.path, lost)
     return exported
 

@@ -159,7 +159,8 @@ def shown_text(text: str, unread: set[str]) -> str:
 
 def _output_text(message: Row) -> str:
     """The texts in the items of a reply whose content is empty, as newer versions store it."""
-    items = message.get("output") if isinstance(message.get("output"), list) else []
+    output = message.get("output")
+    items = output if isinstance(output, list) else []
     parts = [
         part for item in items if _dict(item).get("type") == "message" for part in _dict(item).get("content") or []
     ]
