@@ -245,11 +245,14 @@ def test_columns_of_utterances_and_those_that_the_configuration_hides_are_named(
 
 def test_a_key_names_the_splits_of_a_folder(tmp_path):
     (tmp_path / "train_sft.jsonl").write_bytes(jsonl_bytes(GOOD[:3]))
+    (tmp_path / "README").write_text("x")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/test_sft-00000-of-00001.parquet").write_bytes(parquet_bytes(GOOD[:2]))
     with pytest.raises(MissingSplit) as caught:
         load_records(str(tmp_path), "train")
     assert all(word in str(caught.value) for word in ("train_sft", "test_sft", "split: {train: train_sft}"))
+    with pytest.raises(MissingSplit, match=r"split: \{validation: t\w+_sft\}"):
+        load_records(str(tmp_path), "validation")
     names = {"train": "train_sft", "validation": "test_sft"}
     assert len(load_rows(str(tmp_path), "train", names=names)) == 3
     rules = PromptRules.from_keys(type("Keys", (), {"split": names}))
