@@ -145,13 +145,6 @@ def test_calls_of_tools_are_messages_for_a_template(tmp_path, row):
     assert (answer, second.reference) == ({"role": "tool", "content": "yes"}, "Yes .")
 
 
-def test_rows_with_calls_are_left_out_where_no_template_writes_them(tmp_path, caplog):
-    plain = {"messages": [user("a"), assistant("b")]}
-    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([plain, WITH_CALLS[0]]))
-    assert [prompt.prompt_turns for prompt in PromptRules().load(str(tmp_path / "a.jsonl"), "train")] == [["a"]]
-    assert "1 of 2 rows have tool messages and are left out" in caplog.text
-
-
 # -- bad rows
 
 
