@@ -265,14 +265,10 @@ def refuse_rendered(encoder: TemplateEncoder, prompts: Iterable[Dialogue]) -> No
         for turn in prompt.prompt_turns:
             is_begun = turn.startswith(tuple(encoder.marks)) and any(text in turn for text in marked)
             if is_begun or (openers[-1] and re.sub(r"<think>\s*(</think>)?$", "", turn).rstrip().endswith(openers[-1])):
-                place = (
-                    f"prompt {prompt.meta['index'] + 1} of the {prompt.meta['split']} split"
-                    if prompt.meta
-                    else "a prompt"
-                )
+                number, split = prompt.meta.get("index", 0) + 1, prompt.meta.get("split", "train")
                 raise UserError(
-                    f"{place} was written with a chat template already ({turn[-60:]!r}), and the tokenizer's template would "
-                    "write it again; give the plain text or messages with roles, or turn_separator: a text"
+                    f"prompt {number} of the {split} split was written with a chat template already ({turn[-60:]!r}), and the "
+                    "tokenizer's template would write it again; give the plain text, or messages with roles"
                 )
 
 

@@ -54,15 +54,8 @@ class PromptRules:
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
         """The rules of a configuration; defaults for the keys that it does not have."""
-        names = (
-            "context_size",
-            "min_context_size",
-            "drop_overlap",
-            "turn_separator",
-            "reply_roles",
-            "columns",
-            "split",
-        )
+        sizes, others = ("context_size", "min_context_size"), ("drop_overlap", "turn_separator", "reply_roles")
+        names = (*sizes, *others, "columns", "split")
         rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
         if hasattr(keys, "env"):
             rules |= {"columns": keys.env.args.columns, "split": keys.env.args.split}

@@ -130,7 +130,7 @@ def read_split(tree: Tree, split: Split, make: RowReader, inner: bool = False) -
 def _split_names(tree: Tree) -> list[str]:
     """What the data files and folders of save_to_disk of a tree are called, without numbers of parts."""
     files = [re.fullmatch(rf"{ABOVE}([^/.]+?)(?:{SHARD})?\.(?:{FILE})|([^/]+)(?:/.*)?", name) for name in tree.names]
-    return [name for one in files if one and (name := one[1] or (one[4] if "." not in one[4] else ""))]
+    return [name for one in files if one and (name := one[1] or ("" if "." in one[4] or one[4].isupper() else one[4]))]
 
 
 def _highest(tree: Tree, pattern: str) -> list[re.Match[str]]:

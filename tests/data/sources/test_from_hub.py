@@ -143,6 +143,18 @@ def test_a_split_that_the_hub_does_not_have(hub):
     assert not isinstance(caught.value, MissingSplit)
 
 
+def test_a_key_names_the_splits_on_the_hub_and_without_it_the_error_names_both(hub):
+    hub.rows = {"x/y": ValueError("Unknown split \"train\". Should be one of ['test_sft', 'train_sft'].")}
+    with pytest.raises(MissingSplit) as caught:
+        load_records("x/y", "train")
+    assert all(word in str(caught.value) for word in ("'test_sft', 'train_sft'", "split: {train: train_sft}"))
+    with pytest.raises(UserError, match=r"split\.train: .* has no split 'train_stf'(.|\n)*did you mean 'train_sft'"):
+        load_records("x/y", "train", names={"train": "train_stf"})
+    hub.rows = {"x/y": ROWS}
+    assert load_records("x/y", "train", names={"train": "train_sft"}) == RECORDS
+    assert hub.calls[-1] == ("x/y", "train_sft", {})
+
+
 def test_a_path_that_does_not_exist_never_asks_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()

@@ -145,13 +145,6 @@ def test_calls_of_tools_are_messages_for_a_template(tmp_path, row):
     assert (answer, second.reference) == ({"role": "tool", "content": "yes"}, "Yes .")
 
 
-def test_rows_with_calls_are_left_out_where_no_template_writes_them(tmp_path, caplog):
-    plain = {"messages": [user("a"), assistant("b")]}
-    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([plain, WITH_CALLS[0]]))
-    assert [prompt.prompt_turns for prompt in PromptRules().load(str(tmp_path / "a.jsonl"), "train")] == [["a"]]
-    assert "1 of 2 rows have tool messages and are left out" in caplog.text
-
-
 # -- bad rows
 
 
@@ -245,11 +238,14 @@ def test_columns_of_utterances_and_those_that_the_configuration_hides_are_named(
 
 def test_a_key_names_the_splits_of_a_folder(tmp_path):
     (tmp_path / "train_sft.jsonl").write_bytes(jsonl_bytes(GOOD[:3]))
+    (tmp_path / "README").write_text("x")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/test_sft-00000-of-00001.parquet").write_bytes(parquet_bytes(GOOD[:2]))
     with pytest.raises(MissingSplit) as caught:
         load_records(str(tmp_path), "train")
     assert all(word in str(caught.value) for word in ("train_sft", "test_sft", "split: {train: train_sft}"))
+    with pytest.raises(MissingSplit, match=r"split: \{validation: t\w+_sft\}"):
+        load_records(str(tmp_path), "validation")
     names = {"train": "train_sft", "validation": "test_sft"}
     assert len(load_rows(str(tmp_path), "train", names=names)) == 3
     rules = PromptRules.from_keys(type("Keys", (), {"split": names}))
