@@ -186,8 +186,9 @@ def merged_weights(lm: nn.Module, adapter: str | None) -> Iterator[tuple[str, Te
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
     """All `merged_weights`, a tied one once; those that are merged lie on the host."""
     changed = {f"{name}.weight" for name, layer in lm.named_modules() if hasattr(layer, "lora_A")}
-    weights = ((name, x) for name, x in merged_weights(lm, adapter) if name not in tied_names(lm))
-    return {name: x.cpu() if name in changed else x for name, x in weights}
+    tied = tied_names(lm)
+    weights = merged_weights(lm, adapter)
+    return {name: x.cpu() if name in changed else x for name, x in weights if name not in tied}
 
 
 def tied_names(lm: nn.Module) -> set[str]:

@@ -100,9 +100,10 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
         text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
         logger.info(text, len(changed), 100 * survives)
     state: dict[str, Tensor] = {}
+    tied = tied_names(lm)
     copies: dict[int | str, Tensor] = {}  # a weight that two layers share is stored once
     for name, x in merged_weights(lm, adapter):
-        if name in tied_names(lm):
+        if name in tied:
             continue
         if name in stored and name not in changed:
             state[name] = stored[name]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -73,19 +74,23 @@ def fingerprint_of(config: SupervisedKeys, versions: dict[str, str]) -> str:
     """A hash of what decides the output of a stage: settings, versions, and every file below a setting that is a path here."""
     settings = config.model_dump(mode="json", exclude={"output", "resume", "checkpoint_minutes"})
     if rank_with := settings.get("rank_with"):
-        settings[rank_with] = read_yaml(find_config(rank_with))
+        settings["ranking"] = read_yaml(find_config(rank_with))
     digest = hashlib.sha256(json.dumps([settings, versions], sort_keys=True, default=str).encode())
-    for text in _texts_in(settings):
+    for text in _paths_in(settings):
         if os.path.exists(os.path.expanduser(text)):
             _add_files(digest, Path(text).expanduser())
     return digest.hexdigest()
 
 
-def _texts_in(tree: Any) -> Iterator[str]:
-    if isinstance(tree, dict | list):
-        for value in tree.values() if isinstance(tree, dict) else tree:
-            yield from _texts_in(value)
-    elif isinstance(tree, str):
+def _paths_in(tree: Any, key: str = "") -> Iterator[str]:
+    """The texts below keys that name data, models and files; those of others, such as a separator `/`, are no paths."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from _paths_in(value, str(name))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _paths_in(value, key)
+    elif isinstance(tree, str) and re.search("path|model|file", key):
         yield tree
 
 

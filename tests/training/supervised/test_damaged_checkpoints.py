@@ -10,8 +10,9 @@ import torch
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.checkpoints import COMPLETE, Checkpoints, SaveTimer, compute_seal
+from rlhf_dialog.training.supervised.checkpoints import COMPLETE, Checkpoints, SaveTimer, compute_seal, fingerprint_of
 from rlhf_dialog.training.supervised.relevance.model import MembersCheckpoint, RelevanceProgress
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts.damage import cut, flip
 
 
@@ -73,6 +74,27 @@ def test_a_mark_without_a_seal_with_a_strangers_and_of_a_stranger(checkpoints):
     stranger = unsealed | {"identity": "that training"}
     write_json(folder / COMPLETE, stranger | {"seal": compute_seal(folder, stranger)})
     assert checkpoints.newest() is None
+
+
+def test_a_fingerprint_is_of_settings_versions_and_the_content_of_data_and_models(tmp_path):
+    """Also of those that the YAML of a ranking reward names; a separator is no path, wherever the program stands."""
+    data, model, yaml = (tmp_path / name for name in ("data.jsonl", "model", "rank.yaml"))
+    data.write_text("a")
+    model.mkdir()
+    (model / "weights").write_text("b")
+    yaml.write_text(f"reward_class: {{id: RewardModel, args: {{model: {model}}}}}")
+
+    def fingerprint(version="1", **keys):
+        given = {"data_path": str(data), "output": "o", "model_path": "gpt2", "rank_with": str(yaml)}
+        return fingerprint_of(PreferenceConfig(**given | {"turn_separator": "/"} | keys), {"torch": version})
+
+    first = fingerprint()
+    assert first == fingerprint(output="p", resume="never", checkpoint_minutes=9)
+    seen = {first, fingerprint("2"), fingerprint(seed=2), fingerprint(turn_separator=".")}
+    (model / "weights").write_text("c")
+    seen.add(fingerprint())
+    data.write_text("d")
+    assert len({*seen, fingerprint()}) == 6
 
 
 def test_what_a_kill_left_half_written_is_removed(checkpoints, caplog):
