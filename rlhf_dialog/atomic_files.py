@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -16,6 +17,8 @@ from safetensors import SafetensorError
 
 from rlhf_dialog.errors import UserError
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
+OF_LIBRARIES = re.compile("inline_container|iostream error|I/O error")  # what torch and safetensors say of a full disk
 LITTER = 3600.0  # seconds after which a hidden file counts as left by a kill, where other processes may write too
 
 
@@ -33,8 +36,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             discard(temporary)
         temporary.mkdir(parents=True)
         yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            _sync(path)
+        sync_folder(temporary)
         if folder.exists():
             folder.rename(old)
         temporary.rename(folder)
@@ -97,6 +99,12 @@ def remove_whole(folder: Path) -> None:
     shutil.rmtree(temporary)
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the disk hold the folder and all that is in it. Raises OSError."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+
+
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -152,6 +160,24 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
     _sync(path.parent)
+
+
+@contextmanager
+def disk_errors_as_user_errors(folder: Path) -> Iterator[None]:
+    """Turn what a full disk, a limit or a missing permission raises into a UserError: what cannot be written, and why.
+
+    `folder` is named where the error names no file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+    except (SafetensorError, RuntimeError) as error:
+        if not OF_LIBRARIES.search(str(error)):
+            raise
+        raise UserError(f"{folder}: cannot be written: the disk is full, or a limit was reached") from error
 
 
 def is_special(path: Path) -> bool:

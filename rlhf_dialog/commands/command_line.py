@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
@@ -25,7 +26,7 @@ import yaml
 from pydantic import BaseModel
 from rich.table import Table
 
-from rlhf_dialog.atomic_files import is_special, replace_text
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors, is_special, replace_text, sync_folder
 from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.problems import walk
 from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
@@ -158,25 +159,40 @@ def set_up_logging() -> None:
 def new_folder(output: Path | str) -> Iterator[Path]:
     """A hidden folder next to `output` to write to: renamed to `output` if the block succeeds, removed if it fails.
 
-    Raises UserError when `output` is not empty, or cannot be created.
+    Those of dead processes are removed. Raises UserError when `output` is not empty, or cannot be created, and when the disk is
+    full.
     """
     target = Path(output).expanduser().absolute()
     if not target.is_dir() and (target.exists() or target.is_symlink()):
         raise UserError(f"output: '{output}' is a file; choose a folder")
     if target.is_dir() and any(target.iterdir()):
         raise UserError(f"output: '{output}' is not empty; choose another folder, or remove it")
+    for left in target.parent.glob(f".{escape(target.name)}.*.partial"):
+        pid = re.fullmatch(r".*\.([0-9]{1,9})\.partial", left.name)
+        if pid and not (int(pid[1]) != os.getpid() and _is_alive(int(pid[1]))):
+            shutil.rmtree(left, ignore_errors=True)
     staging = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         staging.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"output: '{output}' cannot be created: {error}") from error
     try:
-        yield staging
-        if target.is_dir():
-            target.rmdir()
-        staging.rename(target)
+        with disk_errors_as_user_errors(target):
+            yield staging
+            sync_folder(staging)
+            if target.is_dir():
+                target.rmdir()
+            staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
 
 
 def home_path(text: str) -> Path:

@@ -37,12 +37,14 @@ TURNS = """\
 {%- set agent_reply_marks = @REPLY_MARKS@ -%}
 {%- set agent = namespace(system='', turns=[], kept=[]) -%}
 {%- for message in messages -%}
-{%- set text = message.content if message.content is string else message.content | map(attribute='text') | join(' ') -%}
-{%- set text = text | trim -%}
+{%- set content = message.content or '' -%}
+{%- set text = (content if content is string else content | map(attribute='text') | join(' ')) | trim -%}
 {%- set last = agent.turns[-1] if agent.turns else none -%}
 {%- if message.role in ['system', 'developer'] -%}
 {%- set agent.system = agent.system ~ '\\n\\n' ~ text if agent.system else text -%}
-{%- elif last and last.role == message.role -%}
+{%- elif message.tool_calls or message.role == 'tool' -%}
+{%- set agent.turns = agent.turns + [dict(message, content=text or message.content)] -%}
+{%- elif last and last.role == message.role and not last.tool_calls -%}
 {%- set agent.turns = agent.turns[:-1] + [{'role': last.role, 'content': last.content ~ '\\n\\n' ~ text}] -%}
 {%- else -%}
 {%- set agent.turns = agent.turns + [{'role': message.role, 'content': text}] -%}
@@ -50,10 +52,15 @@ TURNS = """\
 {%- endfor -%}
 {%- set agent.system = agent_words(agent.system, agent_marks) or @SYSTEM@ -%}
 {%- set agent.answered = agent.turns and agent.turns[-1].role == 'assistant' and not add_generation_prompt -%}
-{%- for turn in agent.turns[-(@CONTEXT@ + 1 if agent.answered else @CONTEXT@):] -%}
-{%- set words = agent_words(turn.content, agent_reply_marks if turn.role == 'assistant' else agent_marks) -%}
+{%- set agent.room = @CONTEXT@ + 1 if agent.answered else @CONTEXT@ -%}
+{%- for turn in agent.turns | reverse -%}
+{%- if agent.room > 0 -%}{%- set agent.start = loop.revindex0 -%}{%- endif -%}
+{%- if not turn.tool_calls and turn.role != 'tool' -%}{%- set agent.room = agent.room - 1 -%}{%- endif -%}
+{%- endfor -%}
+{%- for turn in agent.turns[agent.start:] -%}
+{%- set words = agent_words(turn.content or '', agent_reply_marks if turn.role == 'assistant' else agent_marks) -%}
 {%- if not (loop.first and turn.role == 'assistant' and (@REFUSED_BEHIND@ if agent.system else @REFUSED@)) -%}
-{%- set agent.kept = agent.kept + [{'role': turn.role, 'content': words}] -%}
+{%- set agent.kept = agent.kept + [dict(turn, content=words if turn.content else turn.content)] -%}
 {%- endif -%}
 {%- endfor -%}
 """
@@ -72,7 +79,7 @@ TEMPLATE = """\
 SEPARATOR = """\
 {{- @BEGIN@ -}}
 {%- set turns = ([{'content': agent.system}] if agent.system else []) + agent.kept -%}
-{%- for turn in turns -%}{{- (' ' if not loop.first else '') ~ turn.content ~ @END@ -}}{%- endfor -%}
+{%- for turn in turns -%}{{- (' ' if not loop.first else '') ~ (turn.content or '') ~ @END@ -}}{%- endfor -%}
 {%- if agent.answered -%}{{- eos_token -}}{%- endif -%}
 """
 

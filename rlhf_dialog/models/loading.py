@@ -118,11 +118,19 @@ def load_causal_lm(
                 use_safetensors=safe,
                 device_map={"": form.device} if on_gpu else None,
             ).eval()
+        say_whether_tied(lm)
     check_finite(lm, path, key)
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
+
+
+def say_whether_tied(lm: PreTrainedModel) -> None:
+    """Correct a configuration that calls two matrices of a file one, or one two: other programs would tie them, or lack one."""
+    head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
+    if head is not None and getattr(lm.config, "tie_word_embeddings", None) is (head.weight is not embedding.weight):
+        lm.config.tie_word_embeddings = head.weight is embedding.weight
 
 
 def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:

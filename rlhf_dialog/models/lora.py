@@ -175,6 +175,13 @@ def merged_weights(lm: nn.Module, adapter: str | None) -> Iterator[tuple[str, Te
 
 
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
-    """All `merged_weights`; those that are merged lie on the host."""
+    """All `merged_weights`, a tied one once; those that are merged lie on the host."""
     changed = {f"{name}.weight" for name, layer in lm.named_modules() if hasattr(layer, "lora_A")}
-    return {name: x.cpu() if name in changed else x for name, x in merged_weights(lm, adapter)}
+    tied = tied_names(lm)
+    weights = merged_weights(lm, adapter)
+    return {name: x.cpu() if name in changed else x for name, x in weights if name not in tied}
+
+
+def tied_names(lm: nn.Module) -> set[str]:
+    """The names of weights that are another one of the model, such as an output embedding tied to the input's."""
+    return {*getattr(lm, "all_tied_weights_keys", ())}

@@ -20,7 +20,7 @@ from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.models.lora import merged_state, merged_weights
+from rlhf_dialog.models.lora import merged_state, merged_weights, tied_names
 from rlhf_dialog.models.network import save_policy, spec_of
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.pretrained import stored_weights
@@ -28,6 +28,12 @@ from rlhf_dialog.models.pretrained import stored_weights
 logger = logging.getLogger(__name__)
 SURVIVES = 0.95
 GENERATION = "generation_config.json"
+IDS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "transformers_version",
+)  # what stays of the start's generation settings
 NEWER = ("system_prompt", "chat_temperature", "chat_top_p", "introduction")
 
 
@@ -94,8 +100,11 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
         text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
         logger.info(text, len(changed), 100 * survives)
     state: dict[str, Tensor] = {}
+    tied = tied_names(lm)
     copies: dict[int | str, Tensor] = {}  # a weight that two layers share is stored once
     for name, x in merged_weights(lm, adapter):
+        if name in tied:
+            continue
         if name in stored and name not in changed:
             state[name] = stored[name]
         else:
@@ -125,12 +134,12 @@ def surviving_change(weights: Iterable[tuple[str, Tensor]], stored: dict[str, Te
 
 
 def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int]) -> None:
-    """Sampling and ends, so that other programs answer as the agent's chat does.
+    """Sampling and ends, so that other programs answer as the agent's chat does; penalties of the start were not trained with.
 
     A separator that is known by its text alone ends no response of theirs.
     """
-    config = load_json(path)
-    config.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
+    start = load_json(path)
+    config = {name: start[name] for name in IDS if name in start}
     sampling = chat_sampling(settings)
     config |= {"do_sample": not sampling.greedy, "temperature": 1.0 if sampling.greedy else sampling.temperature}
     config |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens}

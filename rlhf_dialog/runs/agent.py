@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
@@ -19,7 +20,6 @@ from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
-from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
@@ -113,11 +113,13 @@ class PPOAgent:
         """
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
-        self.meet()
+        self.world = process_group.start(self.config)
+        with self.world.contact():
+            self.meet()
         recorded = failures_recorded(self.config, self.run_folder, self.world, self.is_trial)
-        with recorded, contextlib.ExitStack() as stack:
+        with recorded, self.world.contact(), contextlib.ExitStack() as stack:
             trainer = stack.enter_context(contextlib.closing(self.build(stack)))
-            with run_folder.disk_errors_as_user_errors(self.run_folder):
+            with disk_errors_as_user_errors(self.run_folder):
                 metrics = self.loop(trainer)
                 self.save_agent()
         self.report_end()

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog.atomic_files import replace_json, replace_text
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors, replace_json, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import LOCAL_NAMES, local_names
@@ -25,7 +25,6 @@ from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.runs import checkpoint, identity
-from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
@@ -135,7 +134,7 @@ class RunCheckpointer:
         return source
 
     def _write_config(self) -> None:
-        with run_folder.disk_errors_as_user_errors(self.run_folder / "config.yaml"):
+        with disk_errors_as_user_errors(self.run_folder / "config.yaml"):
             replace_text(self.run_folder / "config.yaml", dump_yaml(self.config))
             replace_json(self.run_folder / LOCAL_NAMES, local_names(self.config.model_dump()))  # for the model card
         logger.info("run folder: %s", self.run_folder)

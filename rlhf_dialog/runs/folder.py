@@ -1,12 +1,9 @@
 """The folder of a run: checks what it contains, and repairs it after a kill."""
 
-import errno
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import remove_whole, repair_swaps
@@ -19,7 +16,6 @@ RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a
     *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
     *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
 )
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 
 
 def holds_run(folder: Path) -> bool:
@@ -142,14 +138,3 @@ def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
     except OSError as error:
         raise UserError(f"run_dir: {folder} cannot be written: {error}") from error
-
-
-@contextmanager
-def disk_errors_as_user_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of a full disk, a limit or a missing permission into a UserError with file and reason."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK_ERRORS:
-            raise
-        raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error

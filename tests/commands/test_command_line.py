@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import signal
@@ -224,6 +225,24 @@ def fill_and_fail(output: Path) -> None:
 def test_new_folder_leaves_nothing_behind_after_an_error(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fill_and_fail(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_folder_removes_what_dead_processes_left(tmp_path):
+    """And not what a living one writes, nor what is of another output."""
+    dead, living = 2**22 + 9, os.getppid()  # Linux gives numbers below 2**22
+    gone = [f".out.{dead}.partial", f".out.{os.getpid()}.partial"]
+    kept = [f".out.{living}.partial", f".outer.{dead}.partial", ".out.partial", f".out.{'9' * 30}.partial"]
+    for name in (*gone, *kept):
+        (tmp_path / name).mkdir()
+    with command_line.new_folder(str(tmp_path / "out")):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "out"}
+
+
+def test_new_folder_says_that_the_disk_is_full(tmp_path):
+    with pytest.raises(UserError, match="out: cannot be written: No space"), command_line.new_folder(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -118,6 +118,35 @@ def test_a_dialogue_that_ends_with_the_reply_is_prompt_and_target(name):
         assert not tokenizer.decode(ids[len(expected) :]).replace("<think>", "").strip()
 
 
+CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"room": 12}}}
+TOOL = {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {"type": "object"}}}
+WITH_CALLS = [
+    {"role": "user", "content": "Is it free ?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+    {"role": "tool", "name": "look_up", "content": "yes"},
+    {"role": "tool", "name": "look_up", "content": "no"},
+    {"role": "assistant", "content": "It is ."},
+    {"role": "user", "content": "Good ."},
+]
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "glm4moe", "gptoss"])
+@pytest.mark.parametrize("end", [1, 2, 3, 4, 6])
+def test_calls_of_tools_are_written_as_by_the_starts_template(name, end):
+    """A call and its answers are no turns of the context, and what must not be in a text is not in an answer."""
+    start = trl_encoder(name)
+    agent, whole = saved(start, 3), WITH_CALLS[:end]
+    for tools in (None, [TOOL]):
+        wanted = start.tokenizer.apply_chat_template(
+            whole, tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        assert agent.apply_chat_template(whole, tools=tools, tokenize=False, add_generation_prompt=True) == wanted
+    text = saved(start, 1).apply_chat_template(WITH_CALLS, tokenize=False)
+    assert "look_up" not in text
+    broken = [*WITH_CALLS[:2], WITH_CALLS[2] | {"content": "ye<eos>s"}]
+    assert "ye s" in agent.apply_chat_template(broken, tokenize=False)
+
+
 def test_the_texts_by_hand():
     chatml = saved(encoder_of(chat_tokenizer(), "chat_template"), 2)
     chat = messages(["a", "b", "c<|im_end|><|im_start|>system"])

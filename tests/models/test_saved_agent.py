@@ -15,7 +15,8 @@ from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import copy_agent
 from rlhf_dialog.models import saved_agent
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings
-from rlhf_dialog.models.loading import Policy, read_tokenizer
+from rlhf_dialog.models.loading import Policy, load_causal_lm, read_tokenizer
+from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.reward_inputs import RewardInput
 from rlhf_dialog.runs.identity import tokenizer_fingerprint
@@ -138,6 +139,60 @@ def test_plain_transformers_says_what_the_agent_says(tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(folder)
     theirs = plain.generate(torch.tensor([prompt]), do_sample=False)[0, len(prompt) :].tolist()
     assert theirs == chat.reply([Dialogue(["Hi ."])])[0].ids == [258]
+
+
+OF_THE_START = {
+    **{"repetition_penalty": 1.8, "min_p": 0.3, "min_new_tokens": 5, "no_repeat_ngram_size": 2, "num_beams": 3},
+    **{"suppress_tokens": [97, 101], "begin_suppress_tokens": [102], "typical_p": 0.5, "forced_eos_token_id": 40},
+}
+
+
+def start_of(folder, make, tie, in_file=None):
+    """A start with generation settings; `in_file`: what its config.json says of the tie, whatever its matrices are."""
+    make(vocab_size=262, tie_word_embeddings=tie, initializer_range=0.3).save_pretrained(folder)
+    chat_tokenizer().save_pretrained(folder)
+    for name, more in (
+        ("generation_config", OF_THE_START),
+        ("config", {"tie_word_embeddings": tie if in_file is None else in_file}),
+    ):
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    return load_causal_lm(str(folder), "model_path"), read_tokenizer(str(folder), "model_path")
+
+
+@pytest.mark.parametrize("with_lora", [False, True])
+@pytest.mark.parametrize(("tie", "in_file"), [(True, True), (False, False), (False, True)])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_other_programs_answer_greedily_as_the_agent_with_the_matrices_that_were_trained(
+    tmp_path, make, tie, in_file, with_lora
+):
+    lm, tokenizer = start_of(tmp_path / "start", make, tie, in_file)
+    if with_lora:
+        add_adapters(lm, ["policy"], 4, 8, None, 0)
+        lm.bfloat16()  # as on a GPU
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for x in trainable_parameters(lm).values():
+            x += torch.randn_like(x) * 0.05
+    policy = Policy(lm, adapter="policy" if with_lora else None).eval()
+    settings = AgentSettings(turn_separator=CHAT_TEMPLATE, top_k=1, max_new_tokens=12)
+    save_agent(tmp_path / "agent", policy, tokenizer, settings)
+    config = json.loads((tmp_path / "agent" / "config.json").read_text())
+    assert config["tie_word_embeddings"] == tie
+    assert ("lm_head.weight" in load_file(tmp_path / "agent" / "model.safetensors")) == (not tie)
+    stored = json.loads((tmp_path / "agent" / "generation_config.json").read_text())
+    assert not OF_THE_START.keys() & stored.keys()
+    assert stored["pad_token_id"] == lm.config.pad_token_id
+    plain, agent = AutoModelForCausalLM.from_pretrained(tmp_path / "agent").eval(), ChatAgent.load(tmp_path / "agent")
+    for name, x in plain.named_parameters():
+        if not with_lora:
+            assert x.equal(lm.get_parameter(name)), name
+    read = AutoTokenizer.from_pretrained(tmp_path / "agent")
+    for text in ("Hi .", "What time ?", "abc", "Where is my room", "x"):
+        chat = [{"role": "user", "content": text}]
+        ids = read.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        theirs = plain.generate(ids, do_sample=False)[0, ids.shape[1] :].tolist()
+        assert theirs == agent.reply([Dialogue([text])])[0].ids, text
 
 
 @pytest.mark.parametrize("separator", ["chat_template", "<EOU>", "|"])

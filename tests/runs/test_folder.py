@@ -5,14 +5,15 @@ import io
 import sys
 
 import pytest
+from safetensors import SafetensorError
 
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.folder import (
     check_folder,
     check_metrics,
     clear,
     confirm_overwrite,
-    disk_errors_as_user_errors,
     has_begun,
     repair,
 )
@@ -153,3 +154,19 @@ def test_errors_of_the_disk_are_the_users_and_others_are_not(tmp_path):
         raise OSError(errno.EROFS, "Read-only file system", "/y")
     with pytest.raises(ConnectionError), disk_errors_as_user_errors(tmp_path):
         raise ConnectionError(errno.ECONNRESET, "Connection reset")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 42944 vs 42836"), True),
+        (RuntimeError("basic_ios::clear: iostream error"), True),
+        (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (SafetensorError("Error while deserializing header: incomplete metadata"), False),
+    ],
+)
+def test_what_torch_and_safetensors_say_of_a_full_disk(tmp_path, error, is_full):
+    with pytest.raises(UserError if is_full else type(error)) as caught, disk_errors_as_user_errors(tmp_path / "x"):
+        raise error
+    assert not is_full or "x: cannot be written" in str(caught.value)

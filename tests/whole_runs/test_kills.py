@@ -19,6 +19,7 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_dialog import main
+from tests.parts import disks
 from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
 pytestmark = pytest.mark.whole_run
@@ -324,13 +325,8 @@ def test_metrics_that_may_not_grow_are_mended(starter, world, tmp_path):
 @pytest.fixture
 def small_disk(tmp_path):
     """A tmpfs of a few checkpoints."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "none", place], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with disks.small_disk(tmp_path / "disk", "6m") as place:
+        yield place
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(starter, world, tmp_path, small_disk):

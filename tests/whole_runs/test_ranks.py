@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import random_states, rank_errors
-from rlhf_dialog.runs import checkpointing, data_source
+from rlhf_dialog.runs import agent, checkpointing, data_source
 from tests.parts import tiny
 from tests.parts.processes import ROOT, environment, run_command
 from tests.parts.rank_runs import RUN, lines, numbers, seen, weights
@@ -287,3 +288,18 @@ def test_what_accelerate_was_asked_for_is_honoured_at_a_resume_too_or_refused_in
         assert ran.stderr.count("from accelerate's configuration: precision: bf16") == 1
     assert yaml.safe_load((RUN / "config.yaml").read_text())["precision"] == "bf16"
     assert len(lines()) == 2
+
+
+@pytest.mark.parametrize("place", ["load_models", "save_agent", "check_shared"])
+def test_a_signal_to_rank_0_outside_of_the_iterations_ends_rank_1_with_3(ppo, monkeypatch, place):
+    whole = getattr(agent, place)
+
+    def asked_to_end(*words, **options):
+        if rank_errors.rank() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(*words, **options)
+
+    monkeypatch.setattr(agent, place, asked_to_end)
+    first, second = ppo(2, "--max_iterations", "1")
+    assert (first[0], second[0]) == (143, 3), first[2] + second[2]
+    assert "lost another process" in second[2]

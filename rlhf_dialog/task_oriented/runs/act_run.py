@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 import torch
 
-from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -44,7 +43,7 @@ class ActRun(ABC):
         self._build()
         with ExitStack() as stack:
             stack.enter_context(lock_folder(self.folder))
-            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
+            stack.enter_context(disk_errors_as_user_errors(self.folder))
             self._check_folder()
             self._begin(stack)
             self._loop(stack)

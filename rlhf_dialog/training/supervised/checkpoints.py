@@ -3,10 +3,11 @@
 import hashlib
 import json
 import logging
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,16 +17,18 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
-from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.atomic_files import replace_json, sync_folder
+from rlhf_dialog.config.loading import find_config, read_yaml
 from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import as_read_again, json_or
+from rlhf_dialog.json_files import as_read_again, damage_as_user_error, json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
 COMPLETE, BEST = "complete.json", "best.safetensors"
 BEGIN_AGAIN = "begin again with --resume never"
+OTHER_TRAINING = "%s: is of a training with other settings, data or versions, and is not gone on from"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test"}
 # left out at their defaults
 NEWER = {"reply_roles", "date_string", "per_device_microbatch_size", *MemoryKeys.model_fields}
@@ -38,15 +41,13 @@ def folder_of(output: str | Path) -> Path:
     return path.parent / f".{path.name}.unfinished"
 
 
-@contextmanager
-def checkpoint_folder(config: Any) -> Iterator[Path]:
-    """The folder for the checkpoints of a training, which are removed when the block has ended well."""
+def checkpoint_folder(config: Any) -> Path:
+    """The folder for the checkpoints of a training, which stay until its output has its name."""
     folder = folder_of(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     if config.resume == "never":
         clear(folder)
-    yield folder
-    clear(folder)
+    return folder
 
 
 def clear(folder: Path, but: Path | None = None) -> None:
@@ -70,20 +71,44 @@ def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
+def fingerprint_of(config: SupervisedKeys, versions: dict[str, str]) -> str:
+    """A hash of what decides the output of a stage: settings, versions, and every file below a setting that is a path here."""
+    settings = config.model_dump(mode="json", exclude={"output", "resume", "checkpoint_minutes"})
+    if rank_with := settings.get("rank_with"):
+        settings["ranking"] = read_yaml(find_config(rank_with))
+    digest = hashlib.sha256(json.dumps([settings, versions], sort_keys=True, default=str).encode())
+    for text in _paths_in(settings):
+        if os.path.exists(os.path.expanduser(text)):
+            _add_files(digest, Path(text).expanduser())
+    return digest.hexdigest()
+
+
+def _paths_in(tree: Any, key: str = "") -> Iterator[str]:
+    """The texts below keys that name data, models and files; those of others, such as a separator `/`, are no paths."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from _paths_in(value, str(name))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _paths_in(value, key)
+    elif isinstance(tree, str) and re.search("path|model|file", key):
+        yield tree
+
+
 def compute_seal(folder: Path, mark: dict[str, Any]) -> str:
     """The SHA-256 of a checkpoint's files and of its mark, but for the seal in it. Raises OSError."""
     content = {name: value for name, value in mark.items() if name != "seal"}
     digest = hashlib.sha256(json.dumps(as_read_again(content), sort_keys=True).encode())
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != COMPLETE:
-            with path.open("rb") as file:
-                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    _add_files(digest, folder)
     return digest.hexdigest()
 
 
-def _is_whole(folder: Path, mark: dict[str, Any]) -> bool:
-    """Whether the checkpoint is what was written; one of an earlier version, which has no seal, passes."""
-    return "seal" not in mark or bool(mark["seal"] == compute_seal(folder, mark))
+def _add_files(digest: Any, path: Path) -> None:
+    """Add names and hashes of the files below the path to the digest."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file() and file.name != COMPLETE:
+            with file.open("rb") as opened:
+                digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
 
 
 class Watch(Protocol):
@@ -126,7 +151,7 @@ class Checkpoints(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask, where it is time and the training has not ended."""
-        if self.due.now() and state.global_step < state.max_steps:
+        if self.due.now() and state.global_step < state.max_steps and not control.should_training_stop:
             control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -134,6 +159,7 @@ class Checkpoints(TrainerCallback):
         newest = self.folder / f"checkpoint-{state.global_step}"
         if self.watch and (tensors := self.watch.tensors()):
             save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, newest / BEST)
+        sync_folder(newest)
         kept = self.watch.state() if self.watch else {}
         mark = {"identity": self.identity, "step": state.global_step, "watch": kept}
         replace_json(newest / COMPLETE, mark | {"seal": compute_seal(newest, mark)})
@@ -143,25 +169,35 @@ class Checkpoints(TrainerCallback):
     def newest(self) -> Path | None:
         """The newest undamaged checkpoint, with what `watch` had; None where there is none of this training.
 
-        Raises UserError where all of them are damaged.
+        What a kill left half written is removed. Raises UserError where all others are damaged.
         """
         check_files(self.folder)
-        marked = [(path, json_or(path / COMPLETE, {}, dict)) for path in self.folder.glob("checkpoint-*")]
-        usable = [(path, mark) for path, mark in marked if mark.get("identity") == self.identity]
-        if not usable:
-            if any(mark for _, mark in marked):
-                text = "%s: is of a training with other settings, data or versions, and is not gone on from"
-                logger.warning(text, self.folder)
-            return None
-        whole = [(int(mark["step"]), path, mark) for path, mark in usable if _is_whole(path, mark)]
-        for path in {path for path, _ in usable} - {path for _, path, _ in whole}:
+        whole: list[tuple[Path, dict[str, Any]]] = []
+        damaged, is_other = [], False
+        for path in sorted(self.folder.glob("checkpoint-*")):
+            mark = json_or(path / COMPLETE, {}, dict)
+            if not (path / COMPLETE).exists():
+                logger.warning("%s: was not written to its end, so it is removed", path)
+                shutil.rmtree(path, ignore_errors=True)
+            elif mark.get("seal") != compute_seal(path, mark):
+                damaged.append(path)
+            elif mark.get("identity") != self.identity:
+                is_other = True
+            else:
+                whole.append((path, mark))
+        for path in damaged:
             what = "is damaged: its files are not those that were written"
             if not whole:
                 raise UserError(what, where=str(path), remedy=BEGIN_AGAIN)
             logger.warning("%s: %s", path, what)
-        step, path, mark = max(whole, key=lambda one: one[0])
-        if self.watch:
-            tensors = load_file(path / BEST) if (path / BEST).is_file() else {}
-            self.watch.restore(mark["watch"], tensors)
-        logger.info("goes on after step %d, from %s", step, path)
+        if not whole:
+            if is_other:
+                logger.warning(OTHER_TRAINING, self.folder)
+            return None
+        with damage_as_user_error(f"{self.folder}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
+            path, mark = max(whole, key=lambda one: int(one[1]["step"]))
+            if self.watch:
+                tensors = load_file(path / BEST) if (path / BEST).is_file() else {}
+                self.watch.restore(mark["watch"], tensors)
+        logger.info("goes on after step %d, from %s", mark["step"], path)
         return path

@@ -12,11 +12,13 @@ from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
+from rlhf_dialog.models.part_sizes import lacks_memory
 from rlhf_dialog.models.precision import precision_of, set_float32_products
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import Checkpoints
+from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, Checkpoints
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
@@ -94,12 +96,19 @@ def train_quietly(trainer: Trainer, checkpoints: Checkpoints) -> None:
     use_onednn(trainer.model)  # type: ignore[arg-type]
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_LossLines())
+    lines = _LossLines()
+    trainer.add_callback(lines)
     if sys.stderr.isatty():
         trainer.add_callback(_Bar())
     trainer.add_callback(checkpoints)  # the last one, so that it keeps what the others noted
     newest = checkpoints.newest()
-    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    except Exception as error:
+        if newest is None or lines.left.first is not None or lacks_memory(error):
+            raise
+        text = f"is damaged: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UserError(text, where=str(newest), remedy=BEGIN_AGAIN) from error
 
 
 class _LossLines(TrainerCallback):

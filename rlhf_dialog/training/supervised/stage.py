@@ -107,7 +107,8 @@ class SupervisedStage(ABC, Generic[Keys]):
         """
         order = trainers.batch_order([row["length"] for row in rows], self.config)
         identity = identity_of(self.config, rows)
-        with checkpoint_folder(self.config) as folder, warnings.catch_warnings():
+        folder = checkpoint_folder(self.config)
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
             options = trainers.trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
             args, dataset = trainers.for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)

@@ -35,7 +35,9 @@ def test_it_writes_a_model_with_its_report(start, tmp_path, capsys):
     assert report["num_pairs"] == 4
     page = (out / "report.md").read_text(encoding="utf-8")
     assert page in capsys.readouterr().out
-    assert run("--data_path", data, "--model_path", start, "--output", str(out)) == 2
+    assert run("--data_path", data, "--model_path", start, "--output", str(out)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1, "it is there already"
+    assert run("--data_path", data, "--model_path", start, "--output", str(out), "--seed", "1") == 2
     assert "is not empty" in capsys.readouterr().err
 
 

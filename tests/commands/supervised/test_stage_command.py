@@ -51,7 +51,7 @@ def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
     assert seeds == [3]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model", "report.json", "report.md"]
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    assert list(report) == ["accuracy", "seconds", "settings", "local_names", "versions"]
+    assert list(report) == ["accuracy", "seconds", "settings", "local_names", "versions", "fingerprint"]
     assert (report["settings"]["seed"], sorted(report["versions"])) == (3, ["python", "torch"])
     printed = capsys.readouterr().out
     assert printed.startswith(f"trained\n\naccuracy 0.5\n\nwrote {tmp_path / 'out'} in ")
@@ -61,7 +61,7 @@ def test_a_report_that_holds_its_configuration_has_it_once_and_no_page(tmp_path,
     assert make_command(Keys, f"{__name__}:StageWithoutPage", "Help.")(["--output", str(tmp_path / "out")]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["training.json"]
     report = json.loads((tmp_path / "out" / "training.json").read_text(encoding="utf-8"))
-    assert list(report) == ["config", "loss", "seconds", "versions"]
+    assert list(report) == ["config", "loss", "seconds", "versions", "fingerprint"]
     assert capsys.readouterr().out.startswith("wrote ")
 
 

@@ -4,14 +4,18 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
 
 import pytest
 from safetensors.torch import load_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.supervised import intent_classifier, relevance_model, sft
-from rlhf_dialog.training.supervised.checkpoints import COMPLETE, SaveTimer
-from tests.parts import tiny
+from rlhf_dialog.training.supervised.checkpoints import COMPLETE, SaveTimer, compute_seal
+from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
+from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
+from rlhf_dialog.training.supervised.sft import SFT
+from tests.parts import disks, tiny
 
 pytestmark = pytest.mark.thorough
 
@@ -29,6 +33,7 @@ STAGES = {
         (*SMALL, "--members", "1", "--architecture", "cross_encoder", "--num_layers", "1"),
     ),
 }
+KINDS = {"sft": SFT, "intent": IntentClassifier, "relevance": RelevanceTraining, "cross-encoder": RelevanceTraining}
 SPOILED = {
     "pickle": lambda data: pickle.dumps(os.getcwd),
     "truncated": lambda data: data[: len(data) // 2],
@@ -41,6 +46,7 @@ CHECKPOINTS = {
     "relevance": 11,
     "cross-encoder": 4,
 }  # of one a step, before the training is stopped
+LAST = {"sft": 7, "intent": 7, "relevance": 8, "cross-encoder": 8}  # step of the last checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +171,84 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, 
         (folder / name).write_bytes(b"")
         assert trained(stage, data, output, "--resume", "never") == 0
         assert "goes on" not in caplog.text
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("place", ["save", "measure"])
+def test_what_ends_behind_the_training_goes_on_from_the_last_checkpoint(
+    stage, place, data, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(SaveTimer, "now", lambda self: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(KINDS[stage], "measure" if stage == "intent" else place, interrupted)  # which saves before too
+        assert trained(stage, data, tmp_path / "out") == 130
+    assert trained(stage, data, tmp_path / "out") == 0
+    assert f"after step {LAST[stage]}, from " in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys):
+    """Also where a kill left the checkpoints; other data, settings or `resume: never` are refused as before."""
+    data, output = tiny.write_data(tmp_path / "data", 20), tmp_path / "out"
+    assert trained("sft", str(data), output) == 0
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    unfinished(output).mkdir()
+    (unfinished(output) / "checkpoint-7").mkdir()
+    capsys.readouterr()
+    assert trained("sft", str(data), output, "--checkpoint_minutes", "9") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1
+    assert str(output) in said[0]
+    assert not unfinished(output).exists()
+    assert trained("sft", str(data), output, "--resume", "never") == 2
+    assert trained("sft", str(data), output, "--learning_rate", "1e-3") == 2
+    text = data / "train" / "dialogues_train.txt"
+    text.write_text(text.read_text().replace("the", "thy", 1))
+    assert trained("sft", str(data), output) == 2
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stage", "size"), [("sft", 60), ("sft", 380), ("intent", 160), ("relevance", 32), ("relevance", 100)]
+)
+def test_a_full_disk_is_one_sentence_and_costs_no_finished_checkpoint(
+    stage, size, data, tmp_path, monkeypatch, capsys, caplog
+):
+    """In the first checkpoint or a later one."""
+    monkeypatch.setattr(SaveTimer, "now", lambda self: True)
+    with disks.small_disk(tmp_path / "disk", f"{size}k") as disk:
+        assert trained(stage, data, disk / "out") == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert all(word in last for word in ("error: ", str(disk), "cannot be written")), last
+        finished = [*unfinished(disk / "out").glob(f"*/{COMPLETE}"), *unfinished(disk / "out").glob("*.pt")]
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        assert trained(stage, data, disk / "out") == 0
+        assert ("goes on" in caplog.text) == bool(finished)
+        assert [path.name for path in disk.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", FILES["sft"])
+def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(name, data, tmp_path, stopped_after, capsys):
+    """As of a program that sealed what it had read badly."""
+    output = tmp_path / "out"
+    patch = stopped_after(3)
+    assert trained("sft", data, output) == 130
+    patch.__exit__(None, None, None)
+    folder = unfinished(output) / "checkpoint-3"
+    whole, mark = (folder / name).read_bytes(), json.loads((folder / COMPLETE).read_text())
+    for way, spoil in SPOILED.items():
+        if way != "flipped":  # which is another number
+            (folder / name).write_bytes(spoil(whole))
+            write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark)})
+            assert trained("sft", data, output) == 2, way
+            last = capsys.readouterr().err.splitlines()[-1]
+            assert last.startswith(f"error: {folder}: is damaged: "), last
+            assert last.endswith("; begin again with --resume never")
 
 
 def test_a_short_training_writes_none(data, tmp_path, monkeypatch):

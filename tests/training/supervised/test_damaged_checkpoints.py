@@ -1,5 +1,6 @@
 """A byte that has changed in a checkpoint of a supervised training is noticed, or changes nothing that is read."""
 
+import json
 import random
 import shutil
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.checkpoints import COMPLETE, Checkpoints, SaveTimer
+from rlhf_dialog.training.supervised.checkpoints import COMPLETE, Checkpoints, SaveTimer, compute_seal, fingerprint_of
 from rlhf_dialog.training.supervised.relevance.model import MembersCheckpoint, RelevanceProgress
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts.damage import cut, flip
 
 
@@ -50,6 +53,57 @@ def test_a_missing_file_a_further_one_and_a_changed_mark(checkpoints):
         shutil.rmtree(folder)
         folder.with_name("kept").rename(folder)
     assert checkpoints.newest() == folder
+
+
+def test_a_mark_without_a_seal_with_a_strangers_and_of_a_stranger(checkpoints):
+    folder = checkpoints.folder / "checkpoint-9"
+    whole = json.loads((folder / COMPLETE).read_text())
+    unsealed = {name: value for name, value in whole.items() if name != "seal"}
+    emptied = {"identity": "this training"}
+    for mark in (
+        unsealed,
+        whole | {"seal": "0" * 64},
+        whole | {"seal": None},
+        whole | {"identity": "that training"},
+        {},
+        emptied | {"seal": compute_seal(folder, emptied)},
+    ):
+        write_json(folder / COMPLETE, mark)
+        with pytest.raises(UserError, match=r"is damaged: .*; begin again with --resume never"):
+            checkpoints.newest()
+    stranger = unsealed | {"identity": "that training"}
+    write_json(folder / COMPLETE, stranger | {"seal": compute_seal(folder, stranger)})
+    assert checkpoints.newest() is None
+
+
+def test_a_fingerprint_is_of_settings_versions_and_the_content_of_data_and_models(tmp_path):
+    """Also of those that the YAML of a ranking reward names; a separator is no path, wherever the program stands."""
+    data, model, yaml = (tmp_path / name for name in ("data.jsonl", "model", "rank.yaml"))
+    data.write_text("a")
+    model.mkdir()
+    (model / "weights").write_text("b")
+    yaml.write_text(f"reward_class: {{id: RewardModel, args: {{model: {model}}}}}")
+
+    def fingerprint(version="1", **keys):
+        given = {"data_path": str(data), "output": "o", "model_path": "gpt2", "rank_with": str(yaml)}
+        return fingerprint_of(PreferenceConfig(**given | {"turn_separator": "/"} | keys), {"torch": version})
+
+    first = fingerprint()
+    assert first == fingerprint(output="p", resume="never", checkpoint_minutes=9)
+    seen = {first, fingerprint("2"), fingerprint(seed=2), fingerprint(turn_separator=".")}
+    (model / "weights").write_text("c")
+    seen.add(fingerprint())
+    data.write_text("d")
+    assert len({*seen, fingerprint()}) == 6
+
+
+def test_what_a_kill_left_half_written_is_removed(checkpoints, caplog):
+    half = checkpoints.folder / "checkpoint-12"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert checkpoints.newest() == checkpoints.folder / "checkpoint-9"
+    assert not half.exists()
+    assert "checkpoint-12" in caplog.text
 
 
 def test_an_older_whole_one_is_taken(checkpoints, caplog):

@@ -6,6 +6,7 @@ B pairs, R candidate replies, C candidate contexts.
 import logging
 import zipfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,13 @@ from rlhf_dialog.models.precision import precision_of
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, SaveTimer, checkpoint_folder, identity_of
+from rlhf_dialog.training.supervised.checkpoints import (
+    BEGIN_AGAIN,
+    OTHER_TRAINING,
+    SaveTimer,
+    checkpoint_folder,
+    identity_of,
+)
 from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, number_pairs
@@ -76,18 +83,21 @@ class MembersCheckpoint:
             )
         self.due.done()
 
+    def damage(self) -> AbstractContextManager[None]:
+        """Inside, what a damaged checkpoint raises becomes a UserError."""
+        return damage_as_user_error(f"{self.path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,))
+
     def restore(self) -> RelevanceProgress:
         """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
         if not self.path.is_file():
             return RelevanceProgress()
-        with damage_as_user_error(f"{self.path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
+        with self.damage():
             with zipfile.ZipFile(self.path) as archive:
                 if changed := archive.testzip():  # torch does not compare the sums
                     raise ValueError(f"{changed} is not what was written")
             saved = torch.load(self.path, map_location="cpu", weights_only=True)
             if saved["identity"] != self.identity:
-                text = "%s: is of a training with other settings, data or versions, and is not gone on from"
-                logger.warning(text, self.path)
+                logger.warning(OTHER_TRAINING, self.path)
                 return RelevanceProgress()
             self.model.load_state_dict(saved["model"])
             progress = RelevanceProgress(**saved["progress"])
@@ -206,15 +216,15 @@ class RelevanceTraining(StageOfHalves):
         pairs = number_pairs(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
         identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist(), pairs.model_replies.tolist()])
         self.model.to(choose_device(config.device))
-        with checkpoint_folder(config) as folder:
-            checkpoint = MembersCheckpoint(self.model, folder, identity, SaveTimer(config.checkpoint_minutes))
-            begun, left = checkpoint.restore(), TimeLeft()
-            for number, member in enumerate(self.model.members):
-                if number >= begun.member:
-                    set_seed(config.seed + number)
-                    progress = begun if number == begun.member else RelevanceProgress(number)
-                    fit(config, member, pairs, progress, checkpoint, left)
-                member.eval()
+        timer = SaveTimer(config.checkpoint_minutes)
+        checkpoint = MembersCheckpoint(self.model, checkpoint_folder(config), identity, timer)
+        begun, left = checkpoint.restore(), TimeLeft()
+        for number, member in enumerate(self.model.members):
+            if number >= begun.member:
+                set_seed(config.seed + number)
+                progress = begun if number == begun.member else RelevanceProgress(number)
+                fit(config, member, pairs, progress, checkpoint, left)
+            member.eval()
 
     def save(self) -> None:
         save_relevance(self.model.cpu().eval(), self.folder)
@@ -255,9 +265,10 @@ def fit(
     optimizer = torch.optim.AdamW(member.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = get_cosine_schedule_with_warmup(optimizer, round(config.warmup_ratio * steps), steps)
     if progress.optimizer and progress.schedule and progress.random is not None:
-        optimizer.load_state_dict(progress.optimizer)
-        schedule.load_state_dict(progress.schedule)
-        torch.set_rng_state(progress.random)
+        with checkpoint.damage():
+            optimizer.load_state_dict(progress.optimizer)
+            schedule.load_state_dict(progress.schedule)
+            torch.set_rng_state(progress.random)
     device = next(member.parameters()).device
     use_onednn(member)
     member.train()
