@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, remove_marks
+from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, SEPARATOR, Dialogue, fit_newest, remove_marks
 from rlhf_dialog.data.prompts import (
     PromptEncoder,
     check_room,
@@ -193,9 +193,17 @@ def prompt_encoder(
 
     `system_prompt`: the system message of prompts that have none of their own.
     """
-    if turn_separator == CHAT_TEMPLATE:
+    separator = separator_of(tokenizer, turn_separator)
+    if separator == CHAT_TEMPLATE:
         return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
-    return PromptEncoder(tokenizer, turn_separator, max_prompt_length, system_prompt)
+    return PromptEncoder(tokenizer, separator, max_prompt_length, system_prompt)
+
+
+def separator_of(tokenizer: PreTrainedTokenizerBase, turn_separator: str = AUTO) -> str:
+    """`turn_separator`; for `auto` the chat template of a tokenizer that has one, else <EOU>."""
+    if turn_separator != AUTO:
+        return turn_separator
+    return CHAT_TEMPLATE if tokenizer.chat_template else SEPARATOR
 
 
 def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
@@ -278,9 +286,8 @@ def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:
 
 def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[int]:
     """The ids that end a turn, none where plain text ends it. Raises UserError as `end_of_turn` does."""
-    if turn_separator == CHAT_TEMPLATE:
-        return {end_token_id(tokenizer)}
-    return separator_ids(tokenizer, turn_separator)
+    separator = separator_of(tokenizer, turn_separator)
+    return {end_token_id(tokenizer)} if separator == CHAT_TEMPLATE else separator_ids(tokenizer, separator)
 
 
 def control_tokens(

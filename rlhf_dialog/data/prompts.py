@@ -14,6 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import (
+    AUTO,
     CHAT_TEMPLATE,
     Dialogue,
     cut_at_separator,
@@ -47,6 +48,10 @@ class PromptRules:
     reply_roles: tuple[str, ...] = ()  # who replies; empty: the assistant
     columns: Columns = field(default_factory=dict)  # the columns that hold what, as for `load_records`
     unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
+
+    def __post_init__(self) -> None:
+        if self.turn_separator == AUTO:
+            raise ValueError("turn_separator: auto must be settled (models.chat_agent.settle_separator) before data is read")
 
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":

@@ -32,7 +32,7 @@ from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_text
 from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -302,11 +302,6 @@ def load_models(config: Config, device: torch.device) -> Models:
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
     if config.use_lora:
         lora.check_peft()  # before a large model is read
-    if remote:
-        tokenizer_path = config.env.args.tokenizer_path
-        warn_of_remote_code(
-            {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
-        )
     options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle}
     options["trusted_classes"] = [config.model_class]
     amp = autocast_of(config, device)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.agent_template import agent_template
-from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.chat_template import prompt_encoder, separator_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
@@ -55,6 +55,7 @@ def save_agent(
         # older versions do not know them
         names |= {name for name in NEWER if getattr(config, name) is not None}
         settings = {"format_version": AGENT_FORMAT, **config.model_dump(include=names)}
+        settings["turn_separator"] = separator_of(tokenizer, config.turn_separator)
         if (asked := config.asked_precision) != "auto":
             settings["precision"] = asked
         if config.stop_token_ids:

@@ -15,6 +15,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models import lora
+from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, recompute_layers
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
@@ -52,6 +53,11 @@ class SFT(SupervisedStage[SFTConfig]):
     report_file = "training.json"
 
     def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
+        if self.config.trust_remote_code and (self.config.tokenizer_path or self.config.model_path):
+            warn_of_remote_code(
+                {"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path}
+            )
+        settle_separator(self.config)
         training = read_prompts(self.config, "train", self.config.max_train_prompts, self.report)
         try:
             return training, read_prompts(self.config, "validation", self.config.max_eval_prompts, self.report)
@@ -135,8 +141,6 @@ class SFT(SupervisedStage[SFTConfig]):
 def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
     source = config.tokenizer_path or config.model_path
-    if config.trust_remote_code and source:
-        warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)
