@@ -51,7 +51,9 @@ class PromptRules:
 
     def __post_init__(self) -> None:
         if self.turn_separator == AUTO:
-            raise ValueError("turn_separator: auto must be settled (models.chat_agent.settle_separator) before data is read")
+            raise ValueError(
+                "turn_separator: auto must be settled (models.chat_agent.settle_separator) before data is read"
+            )
 
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
@@ -238,6 +240,8 @@ class PromptEncoder:
     Inside a turn, a space replaces the separator and the special tokens. A system message is the first turn, which is not cut.
     Raises UserError when `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
     """
+
+    rewrites_history = False  # a longer prompt begins with the ids of a shorter one and its reply
 
     def __init__(
         self,

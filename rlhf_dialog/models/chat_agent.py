@@ -19,7 +19,7 @@ from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
-from rlhf_dialog.models.network import AGENT_FILE, num_embeddings
+from rlhf_dialog.models.network import AGENT_FILE, num_embeddings, num_token_ids
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
@@ -89,6 +89,7 @@ class ChatAgent(Responder):
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
         policy = Policy(lm).to(choose_device(device)).eval()
+        policy.num_ids = num_token_ids(lm, words)
         positions, room = num_positions(lm), settings.max_prompt_length
         if positions:
             room = min(room, positions - settings.max_new_tokens)
@@ -167,12 +168,14 @@ def settle_separator(keys: Any) -> None:
     """
     if keys.turn_separator != AUTO:
         return
-    args = keys.env.args if hasattr(keys, "env") else keys
-    path, trust = getattr(args, "tokenizer_path", None) or keys.model_path, getattr(keys, "trust_remote_code", False)
+    args, prefix = (keys.env.args, "env.args.") if hasattr(keys, "env") else (keys, "")
+    path, key = getattr(args, "tokenizer_path", None), f"{prefix}tokenizer_path"
+    path, key = (path, key) if path else (keys.model_path, "model_path")
     if path is None:
         keys.turn_separator, why = SEPARATOR, "a new tokenizer has no chat template"
     else:
-        template = read_tokenizer(path, "model_path", trust, as_saved=True).chat_template
+        trust = getattr(keys, "trust_remote_code", False)
+        template = read_tokenizer(path, key, trust, as_saved=True).chat_template
         stored = (settings_in(template) or {}).get("turn_separator", AUTO)
         own = read_settings(Path(keys.model_path or path), AgentSettings(turn_separator=stored)).turn_separator
         keys.turn_separator, why = own, f"as '{keys.model_path or path}' says"

@@ -147,7 +147,8 @@ class StopRule:
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
         if logits.device not in self._ends:
-            self._ends[logits.device] = send(torch.tensor(self.end_ids, dtype=torch.long), logits.device)
+            possible = [i for i in self.end_ids if i < logits.shape[1]]
+            self._ends[logits.device] = send(torch.tensor(possible, dtype=torch.long), logits.device)
         logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
         if self.is_text:
             (tails,) = fetch(ids[:, -self.tail :])

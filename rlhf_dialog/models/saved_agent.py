@@ -21,7 +21,7 @@ from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSetting
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state, merged_weights
-from rlhf_dialog.models.network import save_policy, spec_of
+from rlhf_dialog.models.network import num_logits, num_token_ids, save_policy, spec_of
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.pretrained import stored_weights
 
@@ -68,7 +68,10 @@ def save_agent(
         saved_tokenizer.save_pretrained(target)
         if (target / GENERATION).is_file():
             stop = StopRule(policy, tokenizer, config.turn_separator, config.stop_token_ids)
-            _write_generation(target / GENERATION, config, stop.end_ids)
+            suppressed = (
+                [] if (count := num_token_ids(policy.lm, tokenizer)) is None else range(count, num_logits(policy.lm))
+            )
+            _write_generation(target / GENERATION, config, stop.end_ids, list(suppressed))
 
 
 def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, Tensor] | None:
@@ -125,8 +128,8 @@ def surviving_change(weights: Iterable[tuple[str, Tensor]], stored: dict[str, Te
     return (both / math.sqrt(true * rounded_squares) if rounded_squares else float(not changed)), changed
 
 
-def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int]) -> None:
-    """Sampling and ends, so that other programs answer as the agent's chat does.
+def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int], suppressed: list[int]) -> None:
+    """Sampling, ends and the ids that are no tokens, so that other programs answer as the agent's chat does.
 
     A separator that is known by its text alone ends no response of theirs.
     """
@@ -135,4 +138,5 @@ def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: lis
     sampling = chat_sampling(settings)
     config |= {"do_sample": not sampling.greedy, "temperature": 1.0 if sampling.greedy else sampling.temperature}
     config |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens}
+    config |= {"suppress_tokens": suppressed} if suppressed else {}
     write_json(path, config | ({"eos_token_id": end_ids} if end_ids else {}))

@@ -54,9 +54,7 @@ class SFT(SupervisedStage[SFTConfig]):
 
     def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
         if self.config.trust_remote_code and (self.config.tokenizer_path or self.config.model_path):
-            warn_of_remote_code(
-                {"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path}
-            )
+            warn_of_remote_code({"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path})
         settle_separator(self.config)
         training = read_prompts(self.config, "train", self.config.max_train_prompts, self.report)
         try:
@@ -74,10 +72,12 @@ class SFT(SupervisedStage[SFTConfig]):
         self.training, self.held_out = (
             templates.keep_with_room(self.encoder, some) for some in (self.training, self.held_out)
         )
+        templates.warn_about_replies(self.encoder)
         templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
         templates.warn_about_cut(self.encoder, [*self.training, *self.held_out])
         self.positions = check_length(self.config, lm)
         if keys.use_lora:
+            lora.warn_of_untrained_end(lm, tokenizer, templates.closing_ids(tokenizer, keys.turn_separator))
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
         if keys.activation_checkpointing:
             recompute_layers(lm.base_model)
