@@ -4,6 +4,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 from rlhf_dialog.data import chat_template as templates
+from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -118,10 +120,15 @@ class SFT(SupervisedStage[SFTConfig]):
             self.model.load_state_dict(self.watch.best_weights, strict=not self.config.use_lora)
 
     def save(self) -> None:
-        """As every stage; adapters are merged into the weights."""
+        """As every stage; adapters are merged into the weights, and a chat template that was not learned is put away."""
         state = lora.merged_state(self.model, ADAPTER) if self.config.use_lora else None
         self.model.save_pretrained(self.folder, state_dict=state)
-        self.tokenizer.save_pretrained(self.folder)
+        tokenizer = copy(self.tokenizer)
+        if tokenizer.chat_template and not isinstance(self.encoder, templates.TemplateEncoder):
+            names = {"turn_separator", "context_size", "max_prompt_length", "system_prompt"}
+            settings = self.config.model_dump(include=names, exclude_none=True)
+            tokenizer.chat_template = agent_template(self.encoder, settings)
+        tokenizer.save_pretrained(self.folder)
 
     def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
         return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]
