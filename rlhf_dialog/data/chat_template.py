@@ -81,7 +81,7 @@ class TemplateEncoder:
         `system`: the system message of this dialogue; None: `system_prompt`, or the template's own. `thinking`: see `render`.
         """
         system = self._system(system)
-        spoken = [self._spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
+        spoken = [self.spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
         return fit_newest(
             spoken,
             lambda kept: self._encode_turns(kept, system, thinking),
@@ -96,7 +96,7 @@ class TemplateEncoder:
 
         `learn_eos` has no effect: nothing is learned after the end-of-turn token.
         """
-        thinking = self._choose_thinking(self._spoken_by(0, reply))
+        thinking = self._choose_thinking(self.spoken_by(0, reply))
         return self.encode_prompt(turns, system, thinking), self.encode_reply(reply, thinking)
 
     def head(self, system: str | None = None) -> int:
@@ -136,7 +136,7 @@ class TemplateEncoder:
         """The turn as the model sees it, without special tokens."""
         return remove_marks(turn, self.marks)
 
-    def _spoken_by(self, turns_left: int, turn: str) -> str:
+    def spoken_by(self, turns_left: int, turn: str) -> str:
         """The turn with `turns_left` - 1 turns behind it, which says whose it is."""
         return remove_marks(turn, self.reply_marks if ROLES[turns_left % 2] == "assistant" else self.marks)
 
@@ -147,7 +147,7 @@ class TemplateEncoder:
         differently; else alone.
         """
         opening = self._openings[thinking].text
-        text, start = self._continue(self._spoken_by(0, turn), thinking), self._encode(opening)
+        text, start = self._continue(self.spoken_by(0, turn), thinking), self._encode(opening)
         ids = self._encode(opening + text)
         ids = ids[len(start) :] if ids[: len(start)] == start else self._encode(text)
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
@@ -268,8 +268,11 @@ def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
     """
     if not isinstance(encoder, TemplateEncoder):
         return
-    turns = {turn for prompt in prompts for turn in (*prompt.prompt_turns, *prompt.references)}
-    if changed := sum(encoder.spoken(turn) != turn for turn in turns):
+    said: set[tuple[int, str]] = set()  # 0: by the assistant, whose thoughts are kept
+    for prompt in prompts:
+        said |= {(0, reference) for reference in prompt.references}
+        said |= {(left % 2, turn) for left, turn in enumerate(reversed(prompt.prompt_turns), 1)}
+    if changed := len({turn for left, turn in said if encoder.spoken_by(left, turn) != turn}):
         logger.warning(
             "%d turns or references hold a special token of the tokenizer; a space replaces it in what the model sees",
             changed,

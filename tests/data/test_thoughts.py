@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlhf_dialog.data.chat_template import TemplateEncoder, warn_about_replies
+from rlhf_dialog.data.chat_template import TemplateEncoder, warn_about_marks, warn_about_replies
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.thoughts import opening_of
 from tests.parts.families import family_tokenizer, messages, with_template
 from tests.parts.tiny import CHATML
@@ -108,6 +109,14 @@ def test_prompts_are_those_of_apply_chat_template_and_replies_come_back(name, ca
         assert encoder.reply_text(encoder.encode_reply(text)) == text
     warn_about_replies(encoder)
     assert not caplog.messages
+
+
+def test_a_warning_counts_no_thoughts_of_replies(caplog):
+    encoder = encoder_of("deepseek_r1_distill")
+    warn_about_marks(encoder, [Dialogue(["a", THOUGHT, "b"], reference=THOUGHT, references=[THOUGHT])])
+    assert not caplog.messages
+    warn_about_marks(encoder, [Dialogue([THOUGHT], reference="a", references=["a"])])  # the user's
+    assert caplog.messages[0].startswith("1 turns")
 
 
 REWRITE = {"deepseek_r1_distill", "glm4moe", "gptoss", "qwen3", "qwen3_5_think"}
