@@ -119,6 +119,7 @@ def run(tmp_path, monkeypatch):
     return start
 
 
+@pytest.mark.whole_run
 def test_a_chat_model_is_trained_on_its_template_and_the_agent_keeps_it(run, tmp_path):
     assert run("--max_iterations", "1") == 0
     assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "chat_template"
