@@ -28,6 +28,7 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
 PROBE, PROBE_REPLY = "Hello", "Quite so"
+THINKING = ("<think>", "</think>")  # in data
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
@@ -57,7 +58,7 @@ class TemplateEncoder:
         written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
         self.marks = control_tokens(tokenizer, written)
         self._tags = max(self._openings.values(), key=lambda opening: len(opening.end))
-        self.reply_marks = control_tokens(tokenizer, written, ("<think>", "</think>", self._tags.begin, self._tags.end))
+        self.reply_marks = control_tokens(tokenizer, written, (*THINKING, self._tags.begin, self._tags.end))
         header = self._continue(PROBE_REPLY).partition(PROBE_REPLY)[0].strip()
         self._header, added = header, {*tokenizer.get_added_vocab().values()}
         self._header_ids = {i for i in self._encode(header) if i in added}
@@ -96,7 +97,7 @@ class TemplateEncoder:
 
         `learn_eos` has no effect: nothing is learned after the end-of-turn token.
         """
-        thinking = self._choose_thinking(self.spoken_by(0, reply))
+        thinking = self._choose_thinking(self._learned(reply))
         return self.encode_prompt(turns, system, thinking), self.encode_reply(reply, thinking)
 
     def head(self, system: str | None = None) -> int:
@@ -147,11 +148,16 @@ class TemplateEncoder:
         differently; else alone.
         """
         opening = self._openings[thinking].text
-        text, start = self._continue(self.spoken_by(0, turn), thinking), self._encode(opening)
+        text, start = self._continue(self._learned(turn), thinking), self._encode(opening)
         ids = self._encode(opening + text)
         ids = ids[len(start) :] if ids[: len(start)] == start else self._encode(text)
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
+
+    def _learned(self, reply: str) -> str:
+        """A reply without special tokens, its thought between the tags of the template."""
+        begin, end = THINKING if not self._tags.end else (self._tags.begin, self._tags.end)
+        return self.spoken_by(0, reply).replace(THINKING[0], begin).replace(THINKING[1], end)
 
     def _continue(self, reply: str, thinking: bool | None = False) -> str:
         """The text of a reply behind a generation prompt, with its end; the reply alone where no prompt begins the template's."""
@@ -250,8 +256,8 @@ def separator_of(tokenizer: PreTrainedTokenizerBase, turn_separator: str = AUTO)
 
 
 def warn_about_replies(encoder: TurnEncoder) -> None:
-    """A warning where a reply is read back from its ids as another text."""
-    for text in (PROBE_REPLY, "Yes . Shall I :\n\n1. go ?"):
+    """A warning where a chat template writes a reply so that it is read back from its ids as another text."""
+    for text in (PROBE_REPLY, "Yes . Shall I :\n\n1. go ?") if isinstance(encoder, TemplateEncoder) else ():
         if (found := encoder.reply_text(encoder.encode_reply(text))) != text:
             logger.warning(
                 "turn_separator: the tokenizer's chat template writes the reply %r so that it is read back as %r, which rewards "

@@ -83,7 +83,7 @@ def test_what_is_learned_continues_the_prompt_and_closes_its_thought(name, with_
 
 def test_thoughts_in_other_forms_are_closed_once():
     square = encoder_of(CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n[THINK]"))
-    for reply in ("No", "[THINK]Yes[/THINK]No"):
+    for reply in ("No", "[THINK]Yes[/THINK]No", "<think>Yes</think>No"):
         learned = text_of(square, square.encode_example(["a"], reply)[1])
         assert learned == f"{'Yes' if 'Yes' in reply else ''}[/THINK]No<|im_end|>"
     encoder = encoder_of("deepseek_r1_distill")
