@@ -25,7 +25,6 @@ from rlhf_dialog.commands.evaluate import Task, read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
-from rlhf_dialog.data.dialogue import AUTO, SEPARATOR
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
@@ -114,9 +113,7 @@ def run(options: AuditOptions) -> int:
     path = find_config(options.config)
     config = RunConfig(load_config(path), path, trusted=True)
     keys, data_path = config.config, options.data_path or config.data_path()
-    if Path(keys.model_path).expanduser().is_dir():
-        settle_separator(keys)
-    keys.turn_separator = SEPARATOR if keys.turn_separator == AUTO else keys.turn_separator  # no model is needed
+    settle_separator(keys, needs_model=False)
     task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
     task.columns = read_columns(options.columns)
     validation = task.prompts("validation")

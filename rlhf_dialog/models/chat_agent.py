@@ -160,29 +160,38 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
 _REASONS = {CHAT_TEMPLATE: "the tokenizer of '{}' has one", SEPARATOR: "the tokenizer of '{}' has no chat template"}
 
 
-def settle_separator(keys: Any) -> None:
+def settle_separator(keys: Any, needs_model: bool = True) -> None:
     """Set `turn_separator: auto` of a run's or a stage's keys to what their model was trained with; a line says why.
 
     That is what the model's folder says (rlhf_dialog.json, or the settings in an agent's template), else the chat template of
-    its tokenizer where it has one, else <EOU>. Raises UserError when folder or tokenizer cannot be read.
+    its tokenizer where it has one, else <EOU>. Raises UserError when folder or tokenizer cannot be read, and the model is needed.
     """
     if keys.turn_separator != AUTO:
         return
     args, prefix = (keys.env.args, "env.args.") if hasattr(keys, "env") else (keys, "")
     path, key = getattr(args, "tokenizer_path", None), f"{prefix}tokenizer_path"
     path, key = (path, key) if path else (keys.model_path, "model_path")
-    if path is None:
-        keys.turn_separator, why = SEPARATOR, "a new tokenizer has no chat template"
-    else:
-        trust = getattr(keys, "trust_remote_code", False)
-        template = read_tokenizer(path, key, trust, as_saved=True).chat_template
-        stored = (settings_in(template) or {}).get("turn_separator", AUTO)
-        own = read_settings(Path(keys.model_path or path), AgentSettings(turn_separator=stored)).turn_separator
-        keys.turn_separator, why = own, f"as '{keys.model_path or path}' says"
-        if own == AUTO:
-            keys.turn_separator = CHAT_TEMPLATE if own_template(template) else SEPARATOR
-            why = _REASONS[keys.turn_separator].format(path)
-    _report_separator(keys.turn_separator, why)
+    separator, why = SEPARATOR, "a new tokenizer has no chat template"
+    try:
+        if path is not None:
+            tokenizer = read_tokenizer(path, key, getattr(keys, "trust_remote_code", False), as_saved=True)
+            separator, why = _trained_separator(keys.model_path or path, path, tokenizer.chat_template)
+    except UserError:
+        if needs_model:
+            raise
+        why = f"'{path}' cannot be read, and is not needed"
+    keys.turn_separator = separator
+    _report_separator(separator, why)
+
+
+def _trained_separator(model: str, tokenizer: str, template: Any) -> tuple[str, str]:
+    """What a model was trained with, and why; `template`: as the folder of the tokenizer has it."""
+    stored = (settings_in(template) or {}).get("turn_separator", AUTO)
+    own = read_settings(Path(model), AgentSettings(turn_separator=stored)).turn_separator
+    if own != AUTO:
+        return own, f"as '{model}' says"
+    separator = CHAT_TEMPLATE if own_template(template) else SEPARATOR
+    return separator, _REASONS[separator].format(tokenizer)
 
 
 def _report_separator(separator: str, why: str) -> None:

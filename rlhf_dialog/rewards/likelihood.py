@@ -101,6 +101,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
         settings = settings.model_copy(update={"system_prompt": system_prompt})
     speaker = ChatAgent.load(path, device="cpu", settings=settings)  # the run moves it
     speaker.policy.requires_grad_(False)
+    speaker.policy.num_ids = None  # a judge, which samples nothing: its probabilities are those of the whole model
     return speaker
 
 

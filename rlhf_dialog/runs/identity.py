@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
+from rlhf_dialog.data.chat_template import separator_of
 from rlhf_dialog.data.dialogue import AUTO, Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -53,6 +54,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
+        "turn_separator": separator_of(models.tokenizer, config.turn_separator),
         **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
         "date_string": config.date_string,
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),

@@ -76,7 +76,7 @@ def _candidates(
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split, keys.columns))
         return
     config = config.model_copy(update={"model_path": model_path})  # that answers
-    settle_separator(config)
+    settle_separator(config, needs_model=False)
     dialogues = replace(PromptRules.from_keys(config), columns=keys.columns).load(data_path, split)
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(dialogues, limit, keys.seed)
