@@ -50,7 +50,8 @@ def learn_bias(
 ) -> LogitBias:
     """The bias with the highest score that was found; a reward that adapts to rollouts, as LengthHold, does so here."""
     lm = start.policy.lm
-    bias = at_least_float32(torch.zeros(2, num_embeddings(lm), dtype=lm.dtype, device=lm.device)).requires_grad_()
+    count = start.policy.num_ids or num_embeddings(lm)
+    bias = at_least_float32(torch.zeros(2, count, dtype=lm.dtype, device=lm.device)).requires_grad_()
     optimizer = torch.optim.Adam([bias], lr=training.rate, eps=EPS)
     generator, means, tokens = np.random.default_rng(training.seed), list[float](), 0
     torch.manual_seed(training.seed)

@@ -46,7 +46,7 @@ def draw(plan: Plan) -> None:
     reward = WithoutNeeds(build_reward(config.reward_class.id, config.reward_class.args))
     sizes = config.context_size, config.min_context_size
     prompts = load_prompts(
-        str(config.env.args.data_path), "train", sizes[0], sizes[1], config.drop_overlap, config.turn_separator
+        str(config.env.args.data_path), "train", sizes[0], sizes[1], config.drop_overlap, agent.settings.turn_separator
     )
     random.Random(plan.seed).shuffle(prompts)
     rows, tokens = list[dict[str, Any]](), 0

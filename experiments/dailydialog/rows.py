@@ -33,7 +33,7 @@ from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.models.relevance import load_relevance
 from rlhf_dialog.rewards import EncoderSimilarity, Intent, LikelihoodPrice, MutualInformation, Scorer
@@ -94,7 +94,8 @@ class Table:
     """The prompts, the judges, and one model at a time beside the start."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.config = plan, load_config(plan.config)
+        self.plan, self.config = plan, load_config(plan.config, {"model_path": plan.start})
+        settle_separator(self.config)
         self.prompts = whole_dialogues(self.some_prompts(plan.split), plan.prompts, plan.seed)
         self.folder = Path(plan.folder)
         self.loaded: tuple[str, ChatAgent] | None = None

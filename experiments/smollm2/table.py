@@ -96,7 +96,9 @@ class Table:
 
     def __post_init__(self) -> None:
         from rlhf_dialog.evaluation.measure import dialogue_numbers
+        from rlhf_dialog.models.chat_agent import settle_separator
 
+        settle_separator(self.config)
         self.prompts = self.some_prompts(self.options.split, self.options.max_prompts)
         self.dialogue_numbers = dialogue_numbers(self.prompts)
         self.options.work.mkdir(parents=True, exist_ok=True)

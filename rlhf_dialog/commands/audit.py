@@ -107,11 +107,13 @@ def run(options: AuditOptions) -> int:
     from rlhf_dialog.evaluation.audit.scoring import RetrievalJudge
     from rlhf_dialog.evaluation.audit.search import Budget
     from rlhf_dialog.evaluation.replies import pick_prompts
+    from rlhf_dialog.models.chat_agent import settle_separator
 
     options = options.on_device()
     path = find_config(options.config)
     config = RunConfig(load_config(path), path, trusted=True)
     keys, data_path = config.config, options.data_path or config.data_path()
+    settle_separator(keys, needs_model=False)
     task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
     task.columns = read_columns(options.columns)
     validation = task.prompts("validation")

@@ -118,9 +118,10 @@ class DataKeys(ReplyKeys):
         description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left",
     )
     turn_separator: str = Field(
-        "<EOU>",
+        "auto",
         min_length=1,
-        description="text or special token that ends each turn; chat_template: use the tokenizer's chat template",
+        description="text or special token that ends each turn; chat_template: use the tokenizer's chat template; auto: as the "
+        "model's folder says (rlhf_dialog.json), else its chat template where it has one, else <EOU>",
     )
     system_prompt: str | None = Field(
         None,

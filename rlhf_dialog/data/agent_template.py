@@ -143,7 +143,7 @@ def own_template(template: Any) -> Any:
     """The tokenizer's own template, of a template as it was saved; what is no agent's is returned as it is."""
     if isinstance(template, dict):
         return {name: own_template(one) for name, one in template.items()}
-    settings = _settings(template)
+    settings = settings_in(template)
     if settings is None:
         return template
     return template.partition(OWN)[2] if OWN in template else settings.get(STORED)
@@ -152,14 +152,16 @@ def own_template(template: Any) -> Any:
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the template of an agent's folder; empty where it has none."""
     try:
-        settings = _settings((folder / FILE).read_text(encoding="utf-8"))
+        settings = settings_in((folder / FILE).read_text(encoding="utf-8"))
     except FAULTS:
         return {}
     return {name: value for name, value in (settings or {}).items() if name != STORED}
 
 
-def _settings(template: Any) -> dict[str, Any] | None:
+def settings_in(template: Any) -> dict[str, Any] | None:
     """The settings in the comment with which an agent's template begins; None where it does not."""
+    if isinstance(template, dict):
+        template = template.get("default")
     if not isinstance(template, str) or not template.startswith(HEAD):
         return None
     try:

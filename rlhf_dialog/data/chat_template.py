@@ -5,12 +5,23 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from datetime import date
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, SystemText, ToolText, fit_newest, remove_marks, tools_of
+from rlhf_dialog.data.dialogue import (
+    AUTO,
+    CHAT_TEMPLATE,
+    SEPARATOR,
+    Dialogue,
+    SystemText,
+    ToolText,
+    fit_newest,
+    remove_marks,
+    tools_of,
+)
 from rlhf_dialog.data.prompts import (
     PromptEncoder,
     check_room,
@@ -21,14 +32,15 @@ from rlhf_dialog.data.prompts import (
     special_tokens,
 )
 from rlhf_dialog.data.speakers import BLANK_LINE
+from rlhf_dialog.data.thoughts import opening_of
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
 PROBE, PROBE_REPLY = "Hello", "Quite so"
 PROBE_CALL, PROBE_TOOL = "probe_of_a_call", "probe_of_a_tool"  # names of tools
+THINKING = ("<think>", "</think>")  # in data
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
-THINKING = ("<think>", "</think>")
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 
@@ -40,8 +52,9 @@ class TemplateEncoder:
     with the assistant, that oldest turn is left out; if it takes no system message, that of the data stands before the first
     turn of the user, with a blank line between them. The template writes all special tokens, including BOS; no others are
     added, and inside a turn a space replaces them, but for the thinking of an assistant, which is the template's to write or
-    not. Templates with `enable_thinking` get False. Raises UserError when there is no template, when it fails on a greeting, or
-    when it does not take `system_prompt`, the system message of prompts that have none of their own.
+    not. Templates with `enable_thinking` get False. A reply that is learned continues the prompt: it closes the thought that the
+    template has opened, and follows one that the template has closed. Raises UserError when there is no template, when it fails
+    on a greeting, or when it does not take `system_prompt`, the system message of prompts that have none of their own.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
@@ -49,12 +62,17 @@ class TemplateEncoder:
         self.end_id = end_token_id(tokenizer)
         self.end_ids = {self.end_id, tokenizer.eos_token_id} - {None}
         self.pad_id = pad_id(tokenizer)
-        self._probe = render(tokenizer, [PROBE])
-        self._probe_ids = self._encode(self._probe)
+        self._openings = {
+            thinking: opening_of(render(tokenizer, [PROBE], thinking=thinking)) for thinking in (False, None)
+        }
+        self._probe_ids = self._encode(self._openings[False].text)
         written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
         self.marks = control_tokens(tokenizer, written)
-        self.reply_marks = control_tokens(tokenizer, written, THINKING)
-        self._thought = self._closed_thought()
+        self._tags = max(self._openings.values(), key=lambda opening: len(opening.end))
+        self.reply_marks = control_tokens(tokenizer, written, (*THINKING, self._tags.begin, self._tags.end))
+        header = self._continue(PROBE_REPLY).partition(PROBE_REPLY)[0].strip()
+        self._header, added = header, {*tokenizer.get_added_vocab().values()}
+        self._header_ids = {i for i in self._encode(header) if i in added}
         self._heads: dict[str | None, int] = {}
         self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
         if self.system_prompt is not None:
@@ -67,15 +85,20 @@ class TemplateEncoder:
         if self.system_prompt is not None:
             check_room(self, self.system_prompt)
 
-    def encode_prompt(self, turns: Sequence[str], system: str | None = None) -> list[int]:
+    def encode_prompt(
+        self, turns: Sequence[str], system: str | None = None, thinking: bool | None = False
+    ) -> list[int]:
         """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt.
 
-        `system`: the system message of this dialogue; None: `system_prompt`, or the template's own.
+        `system`: the system message of this dialogue; None: `system_prompt`, or the template's own. `thinking`: see `render`.
         """
         system = self._system(system)
-        spoken = [self._spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
+        spoken = [self.spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
         return fit_newest(
-            spoken, lambda kept: self._encode_turns(kept, system), self.max_prompt_length, self._fixed_head(system)
+            spoken,
+            lambda kept: self._encode_turns(kept, system, thinking),
+            self.max_prompt_length,
+            self._fixed_head(system),
         )
 
     def encode_example(
@@ -85,11 +108,8 @@ class TemplateEncoder:
 
         `learn_eos` has no effect: nothing is learned after the end-of-turn token.
         """
-        prompt, size = self.encode_prompt(turns, system), len(self._thought)
-        if not size or prompt[-size:] != self._thought:
-            return prompt, self.encode_target(reply)
-        text = render(self.tokenizer, [PROBE], self._spoken_by(0, reply))
-        return prompt[:-size], self._up_to_end(self._encode(text)[len(self._probe_ids) - size :])
+        thinking = self._choose_thinking(self._learned(reply))
+        return self.encode_prompt(turns, system, thinking), self.encode_reply(reply, thinking)
 
     def head(self, system: str | None = None) -> int:
         """How many of the first ids of a prompt with this system message are never cut."""
@@ -113,29 +133,65 @@ class TemplateEncoder:
                 self._heads[system] = count_shared(*(self._encode_turns([x], system) for x in (PROBE, PROBE_REPLY)))
         return self._heads[system]
 
-    def _closed_thought(self) -> list[int]:
-        """The ids of the empty thought with which the template's `enable_thinking: false` closes a generation prompt."""
-        start = self._encode(render(self.tokenizer, [PROBE], thinking=None))
-        whole = self._encode(render(self.tokenizer, [PROBE], PROBE_REPLY))
-        size = len(self._probe_ids)
-        is_closed = self._probe_ids[: len(start)] == start and whole[:size] == self._probe_ids
-        return self._probe_ids[len(start) :] if is_closed else []
+    def _choose_thinking(self, reply: str) -> bool | None:
+        """`enable_thinking` of the prompt that a reply continues: the template's default (None) where it writes a thought."""
+        default, closed = self._openings[None], self._openings[False]
+        if default == closed or not self._tags.end:
+            return False
+        if self._tags.end in reply or closed.text.startswith(default.stem):
+            whole = render(self.tokenizer, [PROBE], reply, None)
+            writes_thought = whole.removeprefix(default.stem).lstrip().startswith(self._tags.begin)
+            if writes_thought and whole.startswith(default.text):
+                return None
+        continues = render(self.tokenizer, [PROBE], reply).startswith(closed.text)
+        return None if default.is_open and not continues else False
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it, without special tokens."""
         return remove_marks(turn, self.marks)
 
-    def _spoken_by(self, turns_left: int, turn: str) -> str:
+    def spoken_by(self, turns_left: int, turn: str) -> str:
         """The turn with `turns_left` - 1 turns behind it, which says whose it is."""
         return remove_marks(turn, self.reply_marks if ROLES[turns_left % 2] == "assistant" else self.marks)
 
-    def encode_reply(self, turn: str) -> list[int]:
-        """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
-        return self._up_to_end(self._after_prompt(self._spoken_by(0, turn)))
+    def encode_reply(self, turn: str, thinking: bool | None = False) -> list[int]:
+        """What follows a prompt of `encode_prompt`: the reply as the template writes it, up to its end-of-turn token.
 
-    def _up_to_end(self, ids: list[int]) -> list[int]:
+        Encoded with the prompt before it where that begins with the prompt's ids, as a tokenizer may write the start of a text
+        differently; else alone.
+        """
+        opening = self._openings[thinking].text
+        text, start = self._continue(self._learned(turn), thinking), self._encode(opening)
+        ids = self._encode(opening + text)
+        ids = ids[len(start) :] if ids[: len(start)] == start else self._encode(text)
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
+
+    def _learned(self, reply: str) -> str:
+        """A reply without special tokens, its thought between the tags of the template."""
+        begin, end = THINKING if not self._tags.end else (self._tags.begin, self._tags.end)
+        return self.spoken_by(0, reply).replace(THINKING[0], begin).replace(THINKING[1], end)
+
+    def _continue(self, reply: str, thinking: bool | None = False) -> str:
+        """The text of a reply behind a generation prompt, with its end; the reply alone where no prompt begins the template's."""
+        opening = self._openings[thinking]
+        whole = render(self.tokenizer, [PROBE], reply, thinking)
+        if not whole.startswith(opening.stem):
+            return reply
+        written, (begin, end) = whole.removeprefix(opening.stem), map(re.escape, (self._tags.begin, self._tags.end))
+        if begin:  # a template may write an empty thought before that of the reply
+            written = re.sub(rf"^\s*{begin}\s*{end}\s*(?={begin})", "", written)
+        return opening.continued(written, reply)
+
+    @cached_property
+    def rewrites_history(self) -> bool:
+        """Whether a reply is written otherwise when a turn follows, so that the ids of a longer prompt begin differently."""
+        turns = [PROBE, PROBE_REPLY, PROBE]
+        if not accepts(self.tokenizer, turns):
+            return False
+        reply = self.encode_reply(PROBE_REPLY)
+        heard = self.encode_heard(reply, PROBE)
+        return [*self._probe_ids, *reply, *heard] != self._encode(render(self.tokenizer, turns))
 
     def count_end_ids(self, turn: str) -> int:
         """How many of the last ids of `encode_reply(turn)` are the end-of-turn token and the white space before it."""
@@ -155,28 +211,31 @@ class TemplateEncoder:
         return ids[ids.index(self.end_id) + 1 :] if closed else ids
 
     def reply_text(self, ids: list[int]) -> str:
-        """The text that rewards and metrics see: the part before the first end-of-turn token, stripped."""
-        spoken = list(takewhile(lambda i: i not in self.end_ids, ids))
-        return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
+        """The text that rewards and metrics see: the part before the first end-of-turn token, stripped.
 
-    def _encode_turns(self, turns: Sequence[str], system: str | None) -> list[int]:
+        Where the template writes something between a prompt and the reply, such as the end of a thought or the name of a channel,
+        it is the text behind that; empty for a thought that was not closed, and for another channel.
+        """
+        spoken = list(takewhile(lambda i: i not in self.end_ids, ids))
+        if self._header:
+            _, found, text = str(self.tokenizer.decode(spoken, skip_special_tokens=False)).rpartition(self._header)
+            if found:
+                for token in special_tokens(self.tokenizer):
+                    text = text.replace(token, "")
+                return text.strip()
+            if self._openings[False].is_open or self._header_ids.intersection(spoken):
+                return ""
+        text = str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
+        return "" if self._header.startswith(text) else text
+
+    def _encode_turns(self, turns: Sequence[str], system: str | None, thinking: bool | None = False) -> list[int]:
         if len(turns) > 1 and isinstance(turns[0], ToolText) and turns[0].messages[0]["role"] == "tool":
             turns = turns[1:]  # what called the tool was cut off
         if system and not self.takes_system:
             turns, system = put_before_user(turns, system), SystemText("", tools_of(system))
         assistant_begins = len(turns) % 2 == 0
         refused = assistant_begins and not self.assistant_may_begin[PROBE if system else None]
-        return self._encode(render(self.tokenizer, turns[1:] if refused else turns, system=system))
-
-    def _after_prompt(self, turn: str) -> list[int]:
-        """The ids after the prompt in a whole dialogue; encoded alone where the dialogue's ids do not begin with the prompt's."""
-        whole = render(self.tokenizer, [PROBE], turn)
-        ids, start = self._encode(whole), len(self._probe_ids)
-        if ids[:start] == self._probe_ids:
-            return ids[start:]
-        if whole.startswith(self._probe):
-            return self._encode(whole[len(self._probe) :])
-        return [*self._encode(turn), self.end_id]
+        return self._encode(render(self.tokenizer, turns[1:] if refused else turns, thinking=thinking, system=system))
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -198,9 +257,29 @@ def prompt_encoder(
 
     `system_prompt`: the system message of prompts that have none of their own.
     """
-    if turn_separator == CHAT_TEMPLATE:
+    separator = separator_of(tokenizer, turn_separator)
+    if separator == CHAT_TEMPLATE:
         return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
-    return PromptEncoder(tokenizer, turn_separator, max_prompt_length, system_prompt)
+    return PromptEncoder(tokenizer, separator, max_prompt_length, system_prompt)
+
+
+def separator_of(tokenizer: PreTrainedTokenizerBase, turn_separator: str = AUTO) -> str:
+    """`turn_separator`; for `auto` the chat template of a tokenizer that has one, else <EOU>."""
+    if turn_separator != AUTO:
+        return turn_separator
+    return CHAT_TEMPLATE if tokenizer.chat_template else SEPARATOR
+
+
+def warn_about_replies(encoder: TurnEncoder) -> None:
+    """A warning where a chat template writes a reply so that it is read back from its ids as another text."""
+    for text in (PROBE_REPLY, "Yes . Shall I :\n\n1. go ?") if isinstance(encoder, TemplateEncoder) else ():
+        if (found := encoder.reply_text(encoder.encode_reply(text))) != text:
+            logger.warning(
+                "turn_separator: the tokenizer's chat template writes the reply %r so that it is read back as %r, which rewards "
+                "and metrics would see; %s",
+                *(text, found, REMEDY),
+            )
+            return
 
 
 def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
@@ -210,8 +289,11 @@ def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
     """
     if not isinstance(encoder, TemplateEncoder):
         return
-    turns = {turn for prompt in prompts for turn in (*prompt.prompt_turns, *prompt.references)}
-    if changed := sum(encoder.spoken(turn) != turn for turn in turns):
+    said: set[tuple[int, str]] = set()  # 0: by the assistant, whose thoughts are kept
+    for prompt in prompts:
+        said |= {(0, reference) for reference in prompt.references}
+        said |= {(left % 2, turn) for left, turn in enumerate(reversed(prompt.prompt_turns), 1)}
+    if changed := len({turn for left, turn in said if encoder.spoken_by(left, turn) != turn}):
         logger.warning(
             "%d turns or references hold a special token of the tokenizer; a space replaces it in what the model sees",
             changed,
@@ -365,9 +447,8 @@ def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:
 
 def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[int]:
     """The ids that end a turn, none where plain text ends it. Raises UserError as `end_of_turn` does."""
-    if turn_separator == CHAT_TEMPLATE:
-        return {end_token_id(tokenizer)}
-    return separator_ids(tokenizer, turn_separator)
+    separator = separator_of(tokenizer, turn_separator)
+    return {end_token_id(tokenizer)} if separator == CHAT_TEMPLATE else separator_ids(tokenizer, separator)
 
 
 def control_tokens(

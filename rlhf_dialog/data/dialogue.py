@@ -6,6 +6,10 @@ from typing import Any
 
 POLICY, USER = "policy", "user"
 CHAT_TEMPLATE = "chat_template"  # the `turn_separator` that asks for the tokenizer's template
+AUTO, SEPARATOR = (
+    "auto",
+    "<EOU>",
+)  # the `turn_separator` that leaves it to the model, and the one of a model without template
 
 
 @dataclass(frozen=True)

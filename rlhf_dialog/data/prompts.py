@@ -14,6 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import (
+    AUTO,
     CHAT_TEMPLATE,
     Dialogue,
     SystemText,
@@ -50,6 +51,12 @@ class PromptRules:
     columns: Columns = field(default_factory=dict)  # the columns that hold what, as for `load_records`
     split: SplitNames = field(default_factory=dict)  # what the data calls its splits, as for `load_records`
     unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
+
+    def __post_init__(self) -> None:
+        if self.turn_separator == AUTO:
+            raise ValueError(
+                "turn_separator: auto must be settled (models.chat_agent.settle_separator) before data is read"
+            )
 
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
@@ -248,6 +255,8 @@ class PromptEncoder:
     Inside a turn, a space replaces the separator and the special tokens. A system message is the first turn, which is not cut.
     Raises UserError when `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
     """
+
+    rewrites_history = False  # a longer prompt begins with the ids of a shorter one and its reply
 
     def __init__(
         self,

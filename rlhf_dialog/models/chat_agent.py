@@ -1,29 +1,32 @@
 """A trained agent, loaded from its folder with its settings."""
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict
 
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, DataKeys, Precision, SamplingKeys
 from rlhf_dialog.data import hub
-from rlhf_dialog.data.agent_template import stored_settings
-from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
+from rlhf_dialog.data.agent_template import own_template, settings_in, stored_settings
+from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder, separator_of
+from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
-from rlhf_dialog.models.network import AGENT_FILE, num_embeddings
+from rlhf_dialog.models.network import AGENT_FILE, num_embeddings, num_token_ids
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 from rlhf_dialog.models.responder import Responder
 
+logger = logging.getLogger(__name__)
 AGENT_FORMAT = 1
 
 
@@ -78,11 +81,16 @@ class ChatAgent(Responder):
         lm = load_causal_lm(folder, "--agent", trust_remote_code, trusted_classes=None if trust_config else ())
         settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or folder, "--agent", trust_remote_code)
+        if settings.turn_separator == AUTO:
+            separator = separator_of(words)
+            settings = settings.model_copy(update={"turn_separator": separator})
+            _report_separator(separator, _REASONS[separator].format(tokenizer or folder))
         if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
         policy = Policy(lm).to(choose_device(device)).eval()
+        policy.num_ids = num_token_ids(lm, words)
         positions, room = num_positions(lm), settings.max_prompt_length
         if positions:
             room = min(room, positions - settings.max_new_tokens)
@@ -153,3 +161,44 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
         raise UserError(
             f"{path}: cannot be read: {' '.join(str(error).split())}; correct it, or remove it to use the defaults"
         ) from error
+
+
+_REASONS = {CHAT_TEMPLATE: "the tokenizer of '{}' has one", SEPARATOR: "the tokenizer of '{}' has no chat template"}
+
+
+def settle_separator(keys: Any, needs_model: bool = True) -> None:
+    """Set `turn_separator: auto` of a run's or a stage's keys to what their model was trained with; a line says why.
+
+    That is what the model's folder says (rlhf_dialog.json, or the settings in an agent's template), else the chat template of
+    its tokenizer where it has one, else <EOU>. Raises UserError when folder or tokenizer cannot be read, and the model is needed.
+    """
+    if keys.turn_separator != AUTO:
+        return
+    args, prefix = (keys.env.args, "env.args.") if hasattr(keys, "env") else (keys, "")
+    path, key = getattr(args, "tokenizer_path", None), f"{prefix}tokenizer_path"
+    path, key = (path, key) if path else (keys.model_path, "model_path")
+    separator, why = SEPARATOR, "a new tokenizer has no chat template"
+    try:
+        if path is not None:
+            tokenizer = read_tokenizer(path, key, getattr(keys, "trust_remote_code", False), as_saved=True)
+            separator, why = _trained_separator(keys.model_path or path, path, tokenizer.chat_template)
+    except UserError:
+        if needs_model:
+            raise
+        why = f"'{path}' cannot be read, and is not needed"
+    keys.turn_separator = separator
+    _report_separator(separator, why)
+
+
+def _trained_separator(model: str, tokenizer: str, template: Any) -> tuple[str, str]:
+    """What a model was trained with, and why; `template`: as the folder of the tokenizer has it."""
+    stored = (settings_in(template) or {}).get("turn_separator", AUTO)
+    own = read_settings(Path(model), AgentSettings(turn_separator=stored)).turn_separator
+    if own != AUTO:
+        return own, f"as '{model}' says"
+    separator = CHAT_TEMPLATE if own_template(template) else SEPARATOR
+    return separator, _REASONS[separator].format(tokenizer)
+
+
+def _report_separator(separator: str, why: str) -> None:
+    logger.info("turn_separator: auto is %s: %s", separator, why)

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_dialog.data.chat_template import closing_ids
+from rlhf_dialog.data.chat_template import closing_ids, separator_of
 from rlhf_dialog.data.dialogue import render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.device_copies import fetch, send, send_all
@@ -122,10 +122,10 @@ class StopRule:
     ends_loops = False
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str, also: Sequence[int] = ()):
-        self.tokenizer, self.separator = tokenizer, separator
+        self.tokenizer, self.separator = tokenizer, separator_of(tokenizer, separator)
         own = getattr(getattr(policy.lm, "generation_config", None), "eos_token_id", None)
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
-        closing = closing_ids(tokenizer, separator)
+        closing = closing_ids(tokenizer, self.separator)
         if unknown := [i for i in also if i >= num_ids(tokenizer)]:
             raise UserError(
                 f"stop_token_ids: {unknown[0]} is not a token: the tokenizer's ids end at {num_ids(tokenizer) - 1}; correct it"
@@ -133,7 +133,7 @@ class StopRule:
         self.end_ids = sorted({i for i in ends | closing if i is not None} | set(also))
         self.is_text = not closing
         self._ends: dict[torch.device, Tensor] = {}  # the ids, on each device that asked
-        self.tail = len(separator.encode()) + 4  # each token that is not special is at least one byte
+        self.tail = len(self.separator.encode()) + 4  # each token that is not special is at least one byte
         if self.is_text:
             self._check()
 
@@ -147,7 +147,8 @@ class StopRule:
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
         if logits.device not in self._ends:
-            self._ends[logits.device] = send(torch.tensor(self.end_ids, dtype=torch.long), logits.device)
+            possible = [i for i in self.end_ids if i < logits.shape[1]]
+            self._ends[logits.device] = send(torch.tensor(possible, dtype=torch.long), logits.device)
         logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
         if self.is_text:
             (tails,) = fetch(ids[:, -self.tail :])

@@ -23,16 +23,16 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from rlhf_dialog.config.registry import ModelFactory, refuse
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.agent_template import own_template
-from rlhf_dialog.data.chat_template import fix_date
+from rlhf_dialog.data.chat_template import closing_ids, fix_date, separator_of
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import lora, network
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
-from rlhf_dialog.models.network import num_embeddings, num_logits
+from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable
 from rlhf_dialog.models.template_trial import try_template
 
 logger = logging.getLogger(__name__)
@@ -278,7 +278,8 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
     if reference_tokenizer is None:
         logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
         return
-    probes = [PROBE, WIDE_PROBE, *([] if config.turn_separator == CHAT_TEMPLATE else [f" a {config.turn_separator}"])]
+    separator = separator_of(tokenizer, config.turn_separator)
+    probes = [PROBE, WIDE_PROBE, *([] if separator == CHAT_TEMPLATE else [f" a {separator}"])]
     theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (reference_tokenizer, tokenizer))
     if theirs != ours:
         raise UserError(
@@ -310,11 +311,6 @@ def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     set_float32_products(config, device)
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
-    if remote:
-        tokenizer_path = config.env.args.tokenizer_path
-        warn_of_remote_code(
-            {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
-        )
     options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle}
     options["trusted_classes"] = [config.model_class]
     amp = autocast_of(config, device)
@@ -325,10 +321,13 @@ def load_models(config: Config, device: torch.device) -> Models:
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     _compare_with_reference(tokenizer, config)
+    if config.use_lora:
+        lora.warn_of_untrained_end(lm, tokenizer, closing_ids(tokenizer, config.turn_separator))
     ref_lm = _load_reference(config, lm, frozen, options)
     critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)
     ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
+    policy.num_ids = ref_policy.num_ids = num_token_ids(lm, tokenizer)
     if narrows:
         narrow(lm, (amp["amp_dtype"],))
         if ref_lm is not None:

@@ -31,7 +31,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.config.registry import ModelFactory
@@ -41,6 +41,7 @@ from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic, run_rows, supported_options
+from rlhf_dialog.models.pretrained import num_ids
 from rlhf_dialog.models.token_batch import Packed
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
@@ -58,6 +59,12 @@ def num_embeddings(lm: PreTrainedModel) -> int:
 def num_logits(lm: PreTrainedModel) -> int:
     """The number of tokens among which the model chooses."""
     return num_embeddings(lm) if spec_of(lm) else int(lm.get_output_embeddings().out_features)
+
+
+def num_token_ids(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The number of ids that are tokens, where the model has logits of more; else None."""
+    count = num_ids(tokenizer)
+    return count if count < num_logits(lm) else None
 
 
 class NetworkConfig(PreTrainedConfig):

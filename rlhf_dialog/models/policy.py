@@ -63,7 +63,12 @@ class Predictions(NamedTuple):  # a tuple, in which DistributedDataParallel and 
 
 
 class Policy(nn.Module):
-    """A causal LM, with a value head on its last hidden state when the trunk is shared with the critic."""
+    """A causal LM, with a value head on its last hidden state when the trunk is shared with the critic.
+
+    `num_ids`: of a vocabulary that is padded, the number of ids that are tokens; the others have probability 0. None: all are.
+    """
+
+    num_ids: int | None = None
 
     def __init__(
         self,
@@ -173,11 +178,15 @@ class Policy(nn.Module):
             return compute(self.lm), inputs[0]
 
     def logits(self, features: Tensor) -> Tensor:
-        """(K, V) in the precision that the model computes them in."""
+        """(K, V) in the precision that the model computes them in; V is `num_ids` of a padded vocabulary."""
         return self.head()(features)
 
     def head(self) -> Callable[[Tensor], Tensor]:
         """What makes logits of features, for one pass, in which nothing changes the weights."""
+        whole, num_ids = self._whole_head(), self.num_ids
+        return whole if num_ids is None else lambda features: whole(features)[..., :num_ids]
+
+    def _whole_head(self) -> Callable[[Tensor], Tensor]:
         if not self.has_plain_head:
             return lambda features: features
         head: Any = self.lm.get_output_embeddings()

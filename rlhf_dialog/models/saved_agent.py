@@ -14,14 +14,14 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.agent_template import agent_template
-from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.chat_template import prompt_encoder, separator_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state, merged_weights, tied_names
-from rlhf_dialog.models.network import save_policy, spec_of
+from rlhf_dialog.models.network import num_logits, num_token_ids, save_policy, spec_of
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.pretrained import stored_weights
 
@@ -61,6 +61,7 @@ def save_agent(
         # older versions do not know them
         names |= {name for name in NEWER if getattr(config, name) is not None}
         settings = {"format_version": AGENT_FORMAT, **config.model_dump(include=names)}
+        settings["turn_separator"] = separator_of(tokenizer, config.turn_separator)
         if (asked := config.asked_precision) != "auto":
             settings["precision"] = asked
         if config.stop_token_ids:
@@ -73,7 +74,10 @@ def save_agent(
         saved_tokenizer.save_pretrained(target)
         if (target / GENERATION).is_file():
             stop = StopRule(policy, tokenizer, config.turn_separator, config.stop_token_ids)
-            _write_generation(target / GENERATION, config, stop.end_ids)
+            suppressed = (
+                [] if (count := num_token_ids(policy.lm, tokenizer)) is None else range(count, num_logits(policy.lm))
+            )
+            _write_generation(target / GENERATION, config, stop.end_ids, list(suppressed))
 
 
 def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, Tensor] | None:
@@ -133,14 +137,16 @@ def surviving_change(weights: Iterable[tuple[str, Tensor]], stored: dict[str, Te
     return (both / math.sqrt(true * rounded_squares) if rounded_squares else float(not changed)), changed
 
 
-def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int]) -> None:
-    """Sampling and ends, so that other programs answer as the agent's chat does; penalties of the start were not trained with.
+def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: list[int], suppressed: list[int]) -> None:
+    """Sampling, ends and the ids that are no tokens, so that other programs answer as the agent's chat does.
 
-    A separator that is known by its text alone ends no response of theirs.
+    Penalties of the start go, since the policy was not trained with them. A separator that is known by its text alone ends no
+    response of theirs.
     """
     start = load_json(path)
     config = {name: start[name] for name in IDS if name in start}
     sampling = chat_sampling(settings)
     config |= {"do_sample": not sampling.greedy, "temperature": 1.0 if sampling.greedy else sampling.temperature}
     config |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens}
+    config |= {"suppress_tokens": suppressed} if suppressed else {}
     write_json(path, config | ({"eos_token_id": end_ids} if end_ids else {}))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward, is_number, reaches_nothing
 
@@ -91,7 +91,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UserError(f"{ARGS}.model: '{folder}' is not a folder; name that of a causal LM on this machine")
-    settings = read_settings(path, AgentSettings(**chat_settings(path)))
+    settings = read_settings(path, AgentSettings(**({"turn_separator": SEPARATOR} | chat_settings(path))))
     if system_prompt is not None:
         if not isinstance(system_prompt, str) or not system_prompt or settings.turn_separator != CHAT_TEMPLATE:
             raise UserError(
@@ -101,6 +101,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
         settings = settings.model_copy(update={"system_prompt": system_prompt})
     speaker = ChatAgent.load(path, device="cpu", settings=settings)  # the run moves it
     speaker.policy.requires_grad_(False)
+    speaker.policy.num_ids = None  # a judge, which samples nothing: its probabilities are those of the whole model
     return speaker
 
 

@@ -16,7 +16,9 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launcher_warnings, process_group
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
@@ -151,6 +153,10 @@ class PPOAgent:
         self.world = process_group.start(self.config)
         if self.start.resume:
             keep_beginning(self.config, self.world, self.run_folder / "checkpoints")
+        if self.config.trust_remote_code:
+            paths = {"model_path": self.config.model_path, "ref_model": self.config.ref_model}
+            warn_of_remote_code(paths | {"env.args.tokenizer_path": self.config.env.args.tokenizer_path})
+        settle_separator(self.config)
         parts = prepare(self.config, self.world, self.times, self.read_source, self.reward)
         early = wants_wandb(self.config)
         if locks and early:

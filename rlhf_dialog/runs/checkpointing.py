@@ -74,7 +74,8 @@ def _hash_file(path: Path) -> str:
 
 
 def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed keep the precision, the day and the sizes with which it began, before its models are loaded.
+    """Let a run that is resumed keep the precision, the separator, the day and the sizes with which it began, before its models
+    are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
     """
@@ -89,7 +90,7 @@ def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
 
     settings, identity_before, sizes = world.on_main(recorded_before)
     kept = identity.begun_precision(config, settings) | identity.begun_day(config, identity_before)
-    kept |= identity.begun_sizes(config, sizes)
+    kept |= identity.begun_separator(config, identity_before) | identity.begun_sizes(config, sizes)
     for key, value in kept.items():
         setattr(config, key, value)
 

@@ -14,7 +14,7 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
-from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks
+from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.chosen_sizes import choose_sizes
@@ -103,6 +103,7 @@ def prepare(
 def report_size(trainer: PPOTrainer, parts: Parts) -> None:
     """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template."""
     config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, parts.prompts
+    warn_about_replies(trainer.speaker.encoder)
     warn_about_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"

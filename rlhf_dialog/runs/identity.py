@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
-from rlhf_dialog.data.dialogue import Dialogue, tools_of
+from rlhf_dialog.data.chat_template import separator_of
+from rlhf_dialog.data.dialogue import AUTO, Dialogue, tools_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again
@@ -54,6 +55,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
+        "turn_separator": separator_of(models.tokenizer, config.turn_separator),
         **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
         "date_string": config.date_string,
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
@@ -131,6 +133,12 @@ def begun_precision(config: Config, settings: Any) -> dict[str, Any]:
     if config.use_amp is not None or config.precision != "auto" or not isinstance(settings, dict):
         return {}
     return {key: settings[key] for key in PRECISION_KEYS if key in settings and settings[key] != getattr(config, key)}
+
+
+def begun_separator(config: Config, identity: Any) -> dict[str, Any]:
+    """What ends the turns of a run, from the `identity` of its checkpoint, where it is `auto`."""
+    separator = identity.get("turn_separator") if isinstance(identity, dict) else None
+    return {} if separator is None or config.turn_separator != AUTO else {"turn_separator": separator}
 
 
 def begun_day(config: Config, identity: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rlhf_dialog.data.chat_template import ROLES, TurnEncoder, fix_date, keep_wi
 from rlhf_dialog.data.dialogue import Dialogue, tools_of
 from rlhf_dialog.data.prompts import PromptSampler, count_shared
 from rlhf_dialog.environments.base import open_episode
+from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.runs.data_source import build_simulated, training_prompts
 from rlhf_dialog.terminal import visible
@@ -53,6 +54,7 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     fix_date(tokenizer, config.date_string)
+    settle_separator(config)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
     prompts, total = first_prompts(config, count, encoder)
     source = f"environment {config.environment.id}" if config.environment else _count(total, "training prompt")

@@ -135,8 +135,11 @@ class EpisodeInProgress:
             room = min(room, positions - self.speaker.sampling.max_new_tokens)  # the longest reply has its positions
         end = len(self.behind) + len(answer_ids)
         openings = [*self.openings, _Opening([reply, text], number - 1, end), _Opening([text], number, end)]
+        if rewrites := self.speaker.encoder.rewrites_history:  # each context is written anew
+            turns = [*self.dialogue.prompt_turns, *(turn.text for turn in self.dialogue.turns)]
+            openings = [_Opening(turns[first:], first, end) for first in range(len(turns))]
         allowed = [x for x in openings if size is None or number - x.number < size]
-        if allowed[0] is openings[0] and len(self.context) + len(answer_ids) <= room:
+        if not rewrites and allowed[0] is openings[0] and len(self.context) + len(answer_ids) <= room:
             self.openings = openings
             self.behind += answer_ids
             return True

@@ -95,7 +95,7 @@ def _number(score: Any) -> float:
 
 
 def _read_episodes(external: ExternalEpisodes, speaker: Responder, models: Models, group_size: int) -> Episodes:
-    encoder, size = speaker.encoder, num_embeddings(models.policy.lm)
+    encoder, size = speaker.encoder, models.policy.num_ids or num_embeddings(models.policy.lm)
     turns = [[x] if isinstance(x, str) else list(x) if _is_turns(x) else None for x in external.prompts]
     prompt_ids = [
         _ids(x, f"prompts[{i}]", size) if texts is None else encoder.encode_prompt(texts)
@@ -114,7 +114,7 @@ def _read_episodes(external: ExternalEpisodes, speaker: Responder, models: Model
     truncated = [not speaker.stop.find_ends(torch.tensor([ids]))[0] for ids in response_ids]
     dialogues = [
         Dialogue(
-            texts or [encoder.reply_text(prompt)],
+            texts or [encoder.reply_text(prompt) or encoder.tokenizer.decode(prompt, skip_special_tokens=True).strip()],
             response=encoder.reply_text(response),
             truncated=cut,
             meta={"split": "given", "index": i, "group": i // group_size},

@@ -38,7 +38,7 @@ def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
     for flag in ("help", "print_config", "debug", "overwrite", "resume"):
         assert f"--{flag}" in lines
     by_hand = {"episode_length": "128", "gamma": "0.99", "use_amp": "false", "device": "auto", "ref_model": "null"}
-    for key, default in {**by_hand, "turn_separator": "<EOU>", "model_path": "required"}.items():
+    for key, default in {**by_hand, "turn_separator": "auto", "model_path": "required"}.items():
         assert default in lines[f"--{key}"].split(), lines[f"--{key}"]
     assert list(tmp_path.iterdir()) == []
 

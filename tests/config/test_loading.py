@@ -472,7 +472,7 @@ def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
 
 def test_other_schemas_use_the_same_loader(write):
     found = load_settings(DataKeys, write("context_size: 3\n"), {"max_prompt_length": 9})
-    assert (found.context_size, found.max_prompt_length, found.turn_separator) == (3, 9, "<EOU>")
+    assert (found.context_size, found.max_prompt_length, found.turn_separator) == (3, 9, "auto")
     with pytest.raises(
         UserError, match=r"arguments: 1 problem\n  context_sise: unknown key; did you mean 'context_size'"
     ):

@@ -181,7 +181,7 @@ def test_an_end_of_turn_token_that_is_not_special_is_found():
     [
         (CHATML, spell("No .", END)),
         (LLAMA2, spell(" No . ", EOS)),
-        (THINKING, spell("No .", END)),  # the open prompt does not begin the whole dialogue
+        (THINKING, spell("\n</think>\n\nNo .", END)),  # the prompt has opened a thought
         (UNMARKED, spell("No .\n", EOS)),
     ],
 )

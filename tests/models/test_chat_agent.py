@@ -18,8 +18,7 @@ def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path)
     assert (chat_agent.sampling.max_new_tokens, chat_agent.settings.max_prompt_length) == (12, 100)
     assert (chat_agent.sampling.temperature, chat_agent.sampling.top_k, chat_agent.sampling.top_p) == (1.0, 0, 1.0)
     plain = ChatAgent.load(save(tmp_path / "plain"))  # any causal LM folder is an agent
-    assert plain.settings == AgentSettings()
-    assert plain.settings.turn_separator == "<EOU>"
+    assert plain.settings == AgentSettings(turn_separator="<EOU>")
     assert isinstance(plain.chat("Hello"), str)
 
 

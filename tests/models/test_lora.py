@@ -12,7 +12,14 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
-from rlhf_dialog.models.lora import add_adapters, lora_layers, select_adapter, target_names, trainable_parameters
+from rlhf_dialog.models.lora import (
+    add_adapters,
+    lora_layers,
+    select_adapter,
+    target_names,
+    trainable_parameters,
+    warn_of_untrained_end,
+)
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.saved_agent import save_agent
@@ -22,11 +29,12 @@ from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
 from rlhf_dialog.training import episodes as episodes_module
 from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.chatml import END, PAD
 from tests.parts.plain import compute_in_float64
 from tests.parts.ranks import in_ranks
 from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
 from tests.parts.steps import distance, one_step
-from tests.parts.tiny import gpt2, llama
+from tests.parts.tiny import CHATML, chat_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
 from tests.parts.trainers import PROMPTS, Places, Share, collect_next, collect_stored, numbers_of, parameters, settings
 
@@ -373,3 +381,30 @@ def test_adapters_learn_the_same_from_prompts_that_are_computed_once(paths, kind
             found["gradients"][name], gradient, rtol=0, atol=1e-12 * max(1.0, gradient.abs().max().item())
         ), name
     assert any(gradient.any() for gradient in expected["gradients"].values())
+
+
+@pytest.mark.parametrize("place", ["get_output_embeddings", "get_input_embeddings"])
+def test_an_end_token_that_no_text_has_trained_is_named(place, caplog):
+    tokenizer, lm = chat_tokenizer(CHATML), llama(vocab_size=270)
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") == END
+    warn_of_untrained_end(lm, tokenizer, {END})
+    assert caplog.messages == []
+    with torch.no_grad():
+        getattr(lm, place)().weight[[PAD, END]] = 0.01
+    warn_of_untrained_end(lm, tokenizer, {END})
+    assert caplog.messages == []  # many programs give the pad token the row of another one
+    with torch.no_grad():
+        getattr(lm, place)().weight[[END, 262, 265]] = 0.01
+    warn_of_untrained_end(lm, tokenizer, {END})
+    (line,) = caplog.messages
+    assert all(word in line for word in ("<|im_end|>", "use_lora", "turn_separator", "<EOU>", "2 other"))
+
+
+def test_load_models_looks_at_the_end_token(tmp_path, caplog):
+    lm = llama(vocab_size=270)
+    with torch.no_grad():
+        lm.get_output_embeddings().weight[[END, 262, 265]] = 0.01
+    save(tmp_path / "base", lm)
+    chat_tokenizer(CHATML).save_pretrained(tmp_path / "base")
+    load_models(config_of(str(tmp_path / "base")), CPU)
+    assert sum("<|im_end|>" in line for line in caplog.messages) == 1

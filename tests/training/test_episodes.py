@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments.base import EpisodeLimits
@@ -18,8 +19,9 @@ from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import episodes, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, newest_turns, run_episodes
 from rlhf_dialog.training.rollout import collect_rollout
+from tests.parts.families import family_tokenizer
 from tests.parts.rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
-from tests.parts.tiny import byte_tokenizer
+from tests.parts.tiny import byte_tokenizer, gpt2
 
 
 class Says:
@@ -312,3 +314,28 @@ def test_the_newest_turns_are_those_that_were_answered_or_had_no_room():
     assert newest_turns(went_on.with_reply("c")) == ["Hi ?", "b"]
     went_on.truncated = True
     assert newest_turns(went_on) == ["Hi ?", "b"]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_r1_distill", "gptoss", "glm4moe"])
+def test_each_reply_of_a_dialogue_sees_the_prompt_of_the_turns_before_it(name):
+    """In the template's own form: it writes no thought in front of earlier replies, and ends a message otherwise than a reply."""
+    tokenizer = family_tokenizer(name)
+    encoder, policy = TemplateEncoder(tokenizer, 2000), Policy(gpt2(vocab_size=len(tokenizer), n_positions=2100))
+    seen = []
+
+    class Noting(Responder):
+        def batch(self, ids, prompt_groups=None):
+            seen.append([list(row) for row in ids])
+            return super().batch(ids, prompt_groups)
+
+    stop = StopRule(policy, tokenizer, "chat_template")
+    stop.end_ids = sorted({*stop.end_ids, *range(0, 256, 3)})  # so that replies end
+    speaker = Noting(policy, encoder, Sampling(4), stop)
+    torch.manual_seed(0)
+    played = run_episodes(EpisodeInputs([Says("Hi", "c", "d e"), Says("Ho", "f")]), speaker)
+    for row, dialogue in enumerate(played.dialogues):
+        turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.turns)]
+        for number in range(0, len(turns) - 1, 2):
+            context = encoder.encode_prompt(turns[: number + 1])
+            assert seen[number // 2][row] == context, (row, number)
+    assert played.segments is not None

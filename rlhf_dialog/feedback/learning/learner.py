@@ -295,7 +295,9 @@ def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int
 def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:
     lm = first.policy.lm
     add_adapters(lm, ["policy"], settings.lora_r, settings.lora_alpha, settings.lora_target_modules, settings.seed)
-    return Policy(lm, use_amp=first.policy.use_amp, adapter="policy").to(lm.device).eval()
+    policy = Policy(lm, use_amp=first.policy.use_amp, adapter="policy").to(lm.device).eval()
+    policy.num_ids = first.policy.num_ids
+    return policy
 
 
 def _weights(settings: BotSettings) -> str:

@@ -49,8 +49,8 @@ class ExampleEncoder:
     @classmethod
     def from_agent(cls, agent: ChatAgent) -> "ExampleEncoder":
         """The encoder of an agent."""
-        lm = agent.policy.lm
-        return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy.lm), num_embeddings(lm))
+        lm, vocabulary = agent.policy.lm, agent.policy.num_ids or num_embeddings(agent.policy.lm)
+        return cls(agent.encoder, agent.settings.context_size, num_positions(lm), vocabulary)
 
     def encode_answer(
         self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None, system: str | None = None

@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_rows
@@ -26,7 +25,7 @@ from rlhf_dialog.data.sources.record import checked_text
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings, settle_separator
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids
@@ -76,6 +75,8 @@ def _candidates(
     if rows and all(side in rows[0][1] for side in SIDES):
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split, keys.columns, keys.split))
         return
+    config = config.model_copy(update={"model_path": model_path})  # that answers
+    settle_separator(config, needs_model=False)
     dialogues = replace(PromptRules.from_keys(config), columns=keys.columns, split=keys.split).load(data_path, split)
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(dialogues, limit, keys.seed)
@@ -272,11 +273,12 @@ def _new_head(model: PreTrainedModel, new: set[str]) -> None:
 
 def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardInput:
     """How the model reads a dialogue."""
-    own = read_settings(Path(config.model_path)).turn_separator  # <EOU> if the folder is not of an agent
-    separator = config.turn_separator or (str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else own)
-    form = CHAT_TEMPLATE if separator == CHAT_TEMPLATE else DIALOGUE
+    if config.turn_separator == AUTO and reads_in_pairs(tokenizer):
+        config.turn_separator = str(tokenizer.sep_token)
+    settle_separator(config)
+    form = CHAT_TEMPLATE if config.turn_separator == CHAT_TEMPLATE else DIALOGUE
     tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
-    return RewardInput(tokenizer, form, separator, tokenizer.model_max_length)
+    return RewardInput(tokenizer, form, config.turn_separator, tokenizer.model_max_length)
 
 
 # -- what the scores are

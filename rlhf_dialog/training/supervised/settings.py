@@ -151,11 +151,12 @@ class PreferenceConfig(RankingKeys):
     )
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
-    turn_separator: str | None = Field(
-        None,
+    turn_separator: str = Field(
+        "auto",
         min_length=1,
-        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
-        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
+        description="text after each turn, as in the model's own training; chat_template: the tokenizer's chat template; auto: "
+        "the separator token of an encoder's tokenizer; of a causal LM, what its folder says (rlhf_dialog.json), else its chat "
+        "template where it has one, else <EOU>",
     )
     max_length: int = Field(
         256,

@@ -4,6 +4,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 from rlhf_dialog.data import chat_template as templates
+from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models import lora
+from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, recompute_layers
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
@@ -52,6 +55,9 @@ class SFT(SupervisedStage[SFTConfig]):
     report_file = "training.json"
 
     def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
+        if self.config.trust_remote_code and (self.config.tokenizer_path or self.config.model_path):
+            warn_of_remote_code({"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path})
+        settle_separator(self.config)
         training = read_prompts(self.config, "train", self.config.max_train_prompts, self.report)
         try:
             return training, read_prompts(self.config, "validation", self.config.max_eval_prompts, self.report)
@@ -68,10 +74,12 @@ class SFT(SupervisedStage[SFTConfig]):
         self.training, self.held_out = (
             templates.keep_with_room(self.encoder, some) for some in (self.training, self.held_out)
         )
+        templates.warn_about_replies(self.encoder)
         templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
         templates.warn_about_cut(self.encoder, [*self.training, *self.held_out])
         self.positions = check_length(self.config, lm)
         if keys.use_lora:
+            lora.warn_of_untrained_end(lm, tokenizer, templates.closing_ids(tokenizer, keys.turn_separator))
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
         if keys.activation_checkpointing:
             recompute_layers(lm.base_model)
@@ -112,10 +120,15 @@ class SFT(SupervisedStage[SFTConfig]):
             self.model.load_state_dict(self.watch.best_weights, strict=not self.config.use_lora)
 
     def save(self) -> None:
-        """As every stage; adapters are merged into the weights."""
+        """As every stage; adapters are merged into the weights, and a chat template that was not learned is put away."""
         state = lora.merged_state(self.model, ADAPTER) if self.config.use_lora else None
         self.model.save_pretrained(self.folder, state_dict=state)
-        self.tokenizer.save_pretrained(self.folder)
+        tokenizer = copy(self.tokenizer)
+        if tokenizer.chat_template and not isinstance(self.encoder, templates.TemplateEncoder):
+            names = {"turn_separator", "context_size", "max_prompt_length", "system_prompt"}
+            settings = self.config.model_dump(include=names, exclude_none=True)
+            tokenizer.chat_template = agent_template(self.encoder, settings)
+        tokenizer.save_pretrained(self.folder)
 
     def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
         return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]
@@ -135,8 +148,6 @@ class SFT(SupervisedStage[SFTConfig]):
 def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
     source = config.tokenizer_path or config.model_path
-    if config.trust_remote_code and source:
-        warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)

@@ -189,7 +189,7 @@ def load_speaker(model: str, device: str = "auto", sampling: tuple[tuple[str, An
 
     try:
         folder = Path(hub.model_folder(model, "--agent", False))
-        settings = read_settings(folder, _default_settings(folder))
+        settings = read_settings(folder, AgentSettings(max_prompt_length=LONGEST_PROMPT))  # room for a persona
         values = settings.model_dump() | dict(sampling)
         return ChatAgent.load(folder, device=device, settings=AgentSettings(**values))
     except ValidationError as error:
@@ -197,17 +197,6 @@ def load_speaker(model: str, device: str = "auto", sampling: tuple[tuple[str, An
         raise UserError(f"language_model_user: {wrong}; correct it") from None
     except UserError as error:
         raise error.with_location("model", "--agent").with_location("language_model_user") from error
-
-
-def _default_settings(folder: Path) -> Any:
-    """For a folder that does not say how it was trained: its chat template, if there is one, and room for a persona."""
-    from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
-    from rlhf_dialog.models.chat_agent import AgentSettings
-    from rlhf_dialog.models.loading import read_tokenizer
-
-    has_template = bool(read_tokenizer(str(folder), "--agent", False).chat_template)
-    separator = {"turn_separator": CHAT_TEMPLATE} if has_template else {}
-    return AgentSettings(max_prompt_length=LONGEST_PROMPT, **separator)
 
 
 def _texts(name: str, source: str | Sequence[str]) -> list[str]:

@@ -1,0 +1,150 @@
+"""`turn_separator: auto`: a folder's own settings, else the chat template of its tokenizer, else <EOU>, in every command."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_dialog import main
+from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.chat_template import TemplateEncoder
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.json_files import load_json
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, settle_separator
+from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.training.supervised.settings import SFTConfig
+from tests.parts import tiny
+from tests.parts.chatml import OPEN, said
+from tests.parts.tiny import CHATML, chat_tokenizer
+
+TALKS = [("Any bread ?", "Yes ."), ("Is it far ?", "Two miles ."), ("Who is there ?", "Ben .")]
+
+
+def folder_of(path: Path, template: str | None) -> Path:
+    tiny.gpt2(vocab_size=261).save_pretrained(path)
+    chat_tokenizer(template).save_pretrained(path)
+    return path
+
+
+def agent_of(path: Path, separator: str) -> Path:
+    """An agent whose tokenizer has a chat template of its own."""
+    agent = ChatAgent.load(folder_of(path / "start", CHATML))
+    settings = AgentSettings(turn_separator=separator, max_prompt_length=100)
+    save_agent(path / "agent", agent.policy, chat_tokenizer(CHATML), settings)
+    return path / "agent"
+
+
+def settled(model: Path, caplog, **keys) -> str:
+    caplog.set_level(logging.INFO)
+    config = Config(
+        model_path=str(model), env={"args": {"data_path": "unused"}}, reward_class={"id": "LengthMatch"}, **keys
+    )
+    settle_separator(config)
+    return config.turn_separator
+
+
+def test_the_template_of_the_tokenizer_or_none(tmp_path, caplog):
+    assert settled(folder_of(tmp_path / "chat", CHATML), caplog) == "chat_template"
+    assert settled(folder_of(tmp_path / "plain", None), caplog) == "<EOU>"
+    assert [line.split(":")[0] for line in caplog.messages if "auto" in line] == ["turn_separator"] * 2
+    assert "has no chat template" in caplog.messages[-1]
+    assert "plain" in caplog.messages[-1]
+
+
+def test_what_is_asked_for_is_kept_without_a_word(tmp_path, caplog):
+    assert settled(folder_of(tmp_path / "chat", CHATML), caplog, turn_separator="###") == "###"
+    assert not [line for line in caplog.messages if "turn_separator" in line]
+
+
+@pytest.mark.parametrize("separator", ["<EOU>", "chat_template", "||"])
+def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path, caplog, separator):
+    agent = agent_of(tmp_path, separator)
+    assert settled(agent, caplog) == separator
+    (agent / AGENT_FILE).unlink()
+    assert settled(agent, caplog) == separator
+    assert ChatAgent.load(agent).settings.turn_separator == separator
+
+
+def test_the_tokenizer_of_another_folder(tmp_path):
+    plain, chat = folder_of(tmp_path / "plain", None), folder_of(tmp_path / "chat", CHATML)
+    config = SFTConfig(data_path="x", output="y", model_path=str(plain), tokenizer_path=str(chat))
+    settle_separator(config)
+    assert config.turn_separator == "chat_template"
+
+
+def test_a_new_tokenizer_has_the_separator():
+    config = SFTConfig(data_path="x", output="y")
+    settle_separator(config)
+    assert config.turn_separator == "<EOU>"
+
+
+def test_an_agent_that_is_loaded_has_a_settled_separator(tmp_path):
+    assert isinstance(ChatAgent.load(folder_of(tmp_path / "chat", CHATML)).encoder, TemplateEncoder)
+    plain = ChatAgent.load(folder_of(tmp_path / "plain", None))
+    assert isinstance(plain.encoder, PromptEncoder)
+    assert plain.settings.turn_separator == "<EOU>"
+
+
+# a run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Starts a run on data with roles and returns its exit code; `keys` of its YAML."""
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "chat", CHATML)
+    rows = [
+        {"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": reply}]}
+        for ask, reply in TALKS
+    ]
+    Path("data").mkdir()
+    for split in ("train", "validation"):
+        Path(f"data/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = {
+        "model_path": "chat",
+        "env": {"args": {"data_path": "data"}},
+        "reward_class": {"id": "LengthMatch"},
+        **{"rollout_batch_size": 4, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 5, "max_prompt_length": 100},
+        **{"run_dir": "runs", "experiment_name": "x", "save_interval": 1, "device": "cpu", "pytorch_threads": 1},
+    }
+
+    def start(*argv: str, **more) -> int:
+        Path("run.yaml").write_text(yaml.safe_dump(keys | more))
+        return main(["--config", "run.yaml", *argv])
+
+    return start
+
+
+@pytest.mark.whole_run
+def test_a_chat_model_is_trained_on_its_template_and_the_agent_keeps_it(run, tmp_path):
+    assert run("--max_iterations", "1") == 0
+    assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "chat_template"
+    assert yaml.safe_load(Path("runs/x/config.yaml").read_text())["turn_separator"] == "chat_template"
+    trainer = PPOAgent.from_config("run.yaml", experiment_name="y", max_iterations=1).build()
+    prompts = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
+    assert prompts == [said("user", ask) + OPEN for ask, _ in TALKS]
+
+
+@pytest.mark.thorough
+def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(run, capsys):
+    assert run("--max_iterations", "1", turn_separator="<EOU>") == 0
+    assert run("--max_iterations", "2", "--resume") == 0  # auto would be the template
+    assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "<EOU>"
+    assert run("--max_iterations", "3", "--resume", turn_separator="chat_template") == 2
+    assert "turn_separator: 'chat_template' here, '<EOU>' in the checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_fine_tuning_with_a_separator_leaves_a_folder_that_says_so(run, caplog):
+    few = ["--max_steps", "1", "--batch_size", "2", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
+    for output, separator in (("texts", ["--turn_separator", "<EOU>"]), ("templates", [])):
+        argv = ["--model_path", "chat", "--data_path", "data", "--output", output, "--max_prompt_length", "100"]
+        assert train_sft.main([*argv, *few, *separator]) == 0
+        found = settled(Path(output), caplog)
+        assert found == ("<EOU>" if separator else "chat_template")
+        assert ChatAgent.load(output).encoder.tokenizer.chat_template == CHATML
+        assert load_json(Path(output) / "training.json")["config"]["turn_separator"] == found
