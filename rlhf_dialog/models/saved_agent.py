@@ -74,10 +74,9 @@ def save_agent(
         saved_tokenizer.save_pretrained(target)
         if (target / GENERATION).is_file():
             stop = StopRule(policy, tokenizer, config.turn_separator, config.stop_token_ids)
-            suppressed = (
-                [] if (count := num_token_ids(policy.lm, tokenizer)) is None else range(count, num_logits(policy.lm))
-            )
-            _write_generation(target / GENERATION, config, stop.end_ids, list(suppressed))
+            whole = num_logits(policy.lm)
+            suppressed = list(range(num_token_ids(policy.lm, tokenizer) or whole, whole))
+            _write_generation(target / GENERATION, config, stop.end_ids, suppressed)
 
 
 def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, Tensor] | None:
