@@ -168,9 +168,11 @@ class TemplateEncoder:
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
 
     def _learned(self, reply: str) -> str:
-        """A reply without special tokens, its thought between the tags of the template."""
-        begin, end = THINKING if not self._tags.end else (self._tags.begin, self._tags.end)
-        return self.spoken_by(0, reply).replace(THINKING[0], begin).replace(THINKING[1], end)
+        """A reply without special tokens, its thought between the tags of the template; calls of tools stay as they are."""
+        spoken = self.spoken_by(0, reply)
+        if not self._tags.end or isinstance(spoken, ToolText):
+            return spoken
+        return spoken.replace(THINKING[0], self._tags.begin).replace(THINKING[1], self._tags.end)
 
     def _continue(self, reply: str, thinking: bool | None = False) -> str:
         """The text of a reply behind a generation prompt, with its end; the reply alone where no prompt begins the template's."""

@@ -10,7 +10,15 @@ from typing import Any
 from rlhf_dialog.data.dialogue import Dialogue, ToolText
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns
-from rlhf_dialog.data.sources.messages import USER_ROLES, Messages, first_filled, items_in, read_role, split_messages
+from rlhf_dialog.data.sources.messages import (
+    USER_ROLES,
+    Messages,
+    first_filled,
+    items_in,
+    read_role,
+    split_messages,
+    unused_keys,
+)
 from rlhf_dialog.data.sources.record import BadRow, checked_text, is_null
 from rlhf_dialog.data.sources.row_counts import LeftOut, RowCounts
 from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
@@ -101,10 +109,17 @@ def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
 def _pair(row: Row, where: str, counts: RowCounts) -> PreferencePair:
     chosen, rejected, used = read_sides(row, where)
     counts.note(row, {*used, "reference", "margin"}, in_meta=False)
+    note_keys(row, counts)
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
     margin = _margin(row.get("margin"), where)
     return PreferencePair(_dialogue(chosen, text), _dialogue(rejected, text), margin, where)
+
+
+def note_keys(row: Row, counts: RowCounts) -> None:
+    """Count the keys of a row's messages that hold text and are not read."""
+    items = [item for value in row.values() if isinstance(value, list) for item in value]
+    counts.note({f"{key} of a turn": text for key, text in unused_keys(items, ()).items()}, (), in_meta=False)
 
 
 def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:

@@ -4,7 +4,7 @@ import itertools
 import re
 from typing import Any
 
-from rlhf_dialog.data.preferences import LONG_ENOUGH, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
 from rlhf_dialog.data.sources.record import BadRow, checked_text
 from rlhf_dialog.data.sources.row_counts import RowCounts
 from rlhf_dialog.data.sources.rows import Row
@@ -82,6 +82,7 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> record.Record
         shared = _find_shared_beginning(*answers)
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
+    note_keys(row, counts)
     counts.note({"system message": [text for _, text in messages.system]}, (), in_meta=False)
     group = "\n".join(text for _, text in before)
     return record.make_record(before, answers, [judgement], group=group, where=where)

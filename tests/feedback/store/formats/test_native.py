@@ -430,7 +430,7 @@ def test_what_is_not_read_of_messages_is_named_and_tools_and_images_are_left_out
     ]
     found = trl.read([(f"row {number}", row) for number, row in enumerate(rows, 1)], "kto")
     assert [turns(one) for one in found.records] == [[(0, "user", "Is it far ?"), (1, "agent", "Yes .")]]
-    assert found.unread == {"system messages": 1, "'reasoning_content' of messages": 1}
+    assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
     assert [("tools" in reason or "images" in reason, count) for reason, count in found.left_out.items()] == [
         (True, 1)
     ] * 2
@@ -448,7 +448,6 @@ def test_a_prompt_that_a_completion_repeats_is_read_once():
         ("kto", {"completion": None}),
         ("kto", {"completion": [{"role": "assistant", "content": ""}]}),
         ("kto", {"prompt": ""}),
-        ("kto", {"label": None}),
         ("dpo", {"chosen": ""}),
         ("dpo", {"rejected": None}),
         ("dpo", {"rejected": "Two streets ."}),
@@ -464,7 +463,7 @@ def test_a_few_rows_without_text_are_left_out_and_counted(form, bad):
     found = trl.read(rows, form)
     assert (len(found.records), list(found.left_out.values())) == (9, [1])
     assert "row 7" in next(iter(found.left_out))
-    with pytest.raises(UserError, match=r"1 of 9 rows cannot be used.*row 7"):
+    with pytest.raises(UserError, match=r"(?s)1 of 9 rows cannot be used.*row 7"):
         trl.read(rows[:9], form)
 
 
@@ -493,13 +492,13 @@ def test_what_is_exported_is_read_again():
     assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]
 
 
-def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training(caplog):
+def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training():
     human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
     system = {"role": "system", "content": "Be brief."}
     rows = [{"prompt": [system, ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}]
-    (record,) = trl_read(rows, "dpo")
-    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
-    assert "not read: 'system message' (1 rows)" in caplog.text
+    found = trl.read([("row 1", row) for row in rows], "dpo")
+    assert [text for *_, text in turns(found.records[0])] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
+    assert found.unread == {"system message": 1}
     fine = {"prompt": "a", "completion": "b", "label": True}
     found = trl.read(
         [(f"row {n}", row) for n, row in enumerate([fine] * 18 + [fine | {"completion": ""}, fine | {"prompt": None}])],
