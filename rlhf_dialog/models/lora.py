@@ -29,7 +29,8 @@ OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a p
 
 def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int]) -> None:
     """A warning where a row of an end token is that of another token too: no text has trained it, and adapters do not either."""
-    for weight in (layer.weight.detach() for layer in (lm.get_output_embeddings(), lm.get_input_embeddings())):
+    layers: list[Any] = [lm.get_output_embeddings(), lm.get_input_embeddings()]
+    for weight in (layer.weight.detach() for layer in layers):
         for end in end_ids:
             alike = weight[:, :8].isclose(weight[end, :8]).all(dim=1).nonzero()[:, 0].tolist()  # a look at few columns
             others = [i for i in alike if i not in (end, tokenizer.pad_token_id)]

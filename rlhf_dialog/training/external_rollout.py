@@ -114,7 +114,8 @@ def _read_episodes(external: ExternalEpisodes, speaker: Responder, models: Model
     truncated = [not speaker.stop.find_ends(torch.tensor([ids]))[0] for ids in response_ids]
     dialogues = [
         Dialogue(
-            texts or [encoder.reply_text(prompt) or encoder.tokenizer.decode(prompt, skip_special_tokens=True).strip()],
+            texts
+            or [encoder.reply_text(prompt) or str(encoder.tokenizer.decode(prompt, skip_special_tokens=True)).strip()],
             response=encoder.reply_text(response),
             truncated=cut,
             meta={"split": "given", "index": i, "group": i // group_size},
