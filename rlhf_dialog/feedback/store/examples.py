@@ -5,7 +5,7 @@ is a choice. The dialogues that are held out from birth are never trained on.
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -203,14 +203,16 @@ def read_examples(store: Store, upto: int | None = None, heldout: bool = False) 
     left_out, examples, shared = Counter[str](), list[Example](), dict[Any, Any]()
     by_dialogue = itemgetter("dialogue")
     with store.reading():
-        changes = {name: list(rows) for name, rows in groupby(store.iterate(CHANGES, values), by_dialogue)}
+        changes: dict[str, list[Row]] = defaultdict(list)
+        for change in store.iterate(CHANGES, values):
+            changes[change["dialogue"]].append(change)
         by_name = groupby(store.iterate(all_turns), by_dialogue)
         for dialogue, labels in groupby(store.iterate(all_labels, values), by_dialogue):
             rows = list(labels)
             left_out.update(row["left_out"] for row in rows if row["left_out"])
             if usable := [row for row in rows if not row["left_out"]]:
                 turns = next(list(turns) for name, turns in by_name if name == dialogue)
-                examples += [_example(row, turns, changes.get(dialogue, []), shared) for row in usable]
+                examples += [_example(row, turns, changes[dialogue], shared) for row in usable]
     return Examples(*_split(examples), dict(left_out))
 
 

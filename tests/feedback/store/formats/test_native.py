@@ -431,7 +431,7 @@ def test_what_is_not_read_of_messages_is_named_and_tools_and_images_are_left_out
     found = trl.read([(f"row {number}", row) for number, row in enumerate(rows, 1)], "kto")
     assert [turns(one) for one in found.records] == [[(0, "user", "Is it far ?"), (1, "agent", "Yes .")]]
     assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
-    assert [("tools" in reason or "images" in reason, count) for reason, count in found.left_out.items()] == [
+    assert [("tool" in reason or "image" in reason, count) for reason, count in found.left_out.items()] == [
         (True, 1)
     ] * 2
 
