@@ -136,10 +136,11 @@ def test_large_held_out_sets_are_resampled_in_parts(monkeypatch):
 @pytest.mark.parametrize(
     ("difference", "low", "error", "enough"),
     [
-        (0.0, -0.04, 0.02, True),  # not lower, above -5 points
-        (0.02, -0.05, 0.02, False),  # at the bound, not above it
-        (0.02, -0.09, 0.1, True),  # one standard error is larger than 5 points
-        (0.02, -0.11, 0.1, False),
+        (0.04, 0.001, 0.02, True),
+        (0.04, -0.006, 0.02, True),  # a third of a standard error below 0
+        (0.04, -0.007, 0.02, False),
+        (0.1, -0.03, 0.1, True),
+        (0.0, 0.0, 0.0, False),
         (-0.001, 0.0, 0.02, False),
         (math.nan, math.nan, math.nan, False),
     ],
