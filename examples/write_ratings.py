@@ -2,8 +2,8 @@
 
     python examples/write_ratings.py examples/ratings.jsonl
 
-A hundred lines of made-up guests, each with the answer that attends to it (liked) and a careless one to another question (disliked),
-in the format of `rlhf-dialog feedback export`. The kinds of questions about a subject come in turn: a careless answer is right
+A hundred lines of made-up guests, each with the answer that attends to it (liked) and a careless one (disliked), in the format of
+`rlhf-dialog feedback export`. The kinds of questions about a subject come in turn: a careless answer is right
 elsewhere, and ratings that dislike one kind more often than they like it would teach that it is always wrong. A fifth of the
 prompts is held out, as a fifth of all dialogues is.
 """
@@ -62,7 +62,7 @@ def lines(rng: random.Random) -> Iterator[tuple[Exchange, str]]:
     for exchange in {one.prompt: one for one in reversed(drawn)}.values():
         of_kind[exchange.topic.subject.name, exchange.topic.kind].append(exchange)
     counts: Counter[str] = Counter()
-    for subject in (one.topic.subject for one in drawn if len(one.topic.subject.kinds) > 1):
+    for subject in (one.topic.subject for one in drawn):
         exchange = of_kind[subject.name, counts[subject.name] % len(subject.kinds)].pop()
         careless = exchange.with_careless_reply(rng).reply
         if not attends(exchange.prompt, careless):

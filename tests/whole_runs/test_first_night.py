@@ -82,7 +82,7 @@ def fits_and_sentences(folder, lines):
 
 @pytest.mark.quickstart
 def test_the_night_of_the_readme_makes_no_reply_worse(tmp_path, capsys):
-    """Whether it is promoted or not: on lines that neither the model nor the ratings have, what fits is not lower beyond noise."""
+    """Promoted or not: on lines that neither the model nor the ratings have, what fits is not lower beyond noise."""
     first = RUNS / "quickstart" / "agent"
     if not first.is_dir():
         pytest.skip("make quickstart has not been run")

@@ -24,7 +24,9 @@ from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progr
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
-SLACK = 1 / 3  # standard errors below 0 that the lower bound of the 95 % interval may reach: promoted by chance in one of 20
+SLACK = (
+    1 / 3
+)  # standard errors below 0 that the lower bound of the 95 % interval may reach: promoted by chance in one of 20
 ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded

@@ -1,7 +1,7 @@
 """What a candidate must not have lost, beside what people like: the guards of the gate, each against the fixed first version.
 
-No guard needs data: they read the candidate's replies to held-out lines beside the first version's to the same lines, drawn with the
-same random numbers. What people like may cost likelihood or change the length; so much as the liked replies themselves are off is
+No guard needs data: they read the candidate's replies to held-out lines beside the first version's, drawn with the same random
+numbers. What people like may cost likelihood or change the length; so much as the liked replies themselves are off is
 allowed. N lines.
 """
 
@@ -36,7 +36,7 @@ _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
 @dataclass(frozen=True)
 class ReplyMeasures:
-    """Of each reply (N,): its log-likelihood per token under the first version, whether its last sentence is unfinished, its tokens."""
+    """Of each reply (N,): log-likelihood per token under the first version, whether unfinished, number of tokens."""
 
     likelihood: Array
     is_unfinished: Array
@@ -66,9 +66,13 @@ class GuardMeasurement:
         limit = settings.max_worsening
         return [
             GuardLimit("KL, of the first version's entropy", divergence, settings.max_relative_kl, True),
-            GuardLimit("distinct-2, of the first version's", own / first if first else 1.0, settings.min_distinct_2, False),
+            GuardLimit(
+                "distinct-2, of the first version's", own / first if first else 1.0, settings.min_distinct_2, False
+            ),
             worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
-            worsening("rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished),
+            worsening(
+                "rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished
+            ),
             worsening("change of the length", limit, ours.length, theirs.length, liked.length, both_ways=True),
         ]
 
@@ -97,7 +101,9 @@ class GuardMeasurement:
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
         encoder, pairs = self.learner.encoder, zip(self.prompts, replies, strict=True)
-        rows = [(encoder.encode_answer(one.prompt_turns, reply.text, reply.ids, one.system), reply) for one, reply in pairs]
+        rows = [
+            (encoder.encode_answer(one.prompt_turns, reply.text, reply.ids, one.system), reply) for one, reply in pairs
+        ]
         return [TokenizedExample(row.prompt, reply.ids) for row, reply in rows]
 
     def _measures(self, replies: Sequence[Reply]) -> ReplyMeasures:
@@ -108,7 +114,9 @@ class GuardMeasurement:
     def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
         lengths = np.asarray([len(row.response) for row in rows], dtype=float)
         return ReplyMeasures(
-            self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1), np.asarray(unfinished, float), lengths
+            self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1),
+            np.asarray(unfinished, float),
+            lengths,
         )
 
     def _kl(self, replies: Sequence[Reply]) -> float:
@@ -128,10 +136,8 @@ class GuardMeasurement:
         return logprobs
 
 
-def worsening(
-    name: str, limit: float, ours: Array, first: Array, liked: Array, both_ways: bool = False
-) -> GuardLimit:
-    """How far the mean has risen (with `both_ways`: or fallen) from `first` (N,) to `ours` (N,), in standard errors of that change.
+def worsening(name: str, limit: float, ours: Array, first: Array, liked: Array, both_ways: bool = False) -> GuardLimit:
+    """How far the mean has risen (with `both_ways`: or fallen) from `first` (N,) to `ours` (N,), in its standard errors.
 
     Where the mean of `liked` (M,) is on that side of the first version's, only what goes beyond it counts.
     """

@@ -38,7 +38,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
-RATE_OF_A_MILLION, LORA_FACTOR = 3e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
+RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
 Save = Callable[[dict[str, Any]], bool | None]  # called with what a night has done so far; True ends it here
@@ -282,7 +282,7 @@ def rate_by_size(num_parameters: int, use_lora: bool) -> float:
     """The learning rate of a night: it falls with the square root of the model's size; adapters need a larger one.
 
     >>> rate_by_size(1_000_000, use_lora=False)
-    0.0003
+    0.0002
     """
     return RATE_OF_A_MILLION * math.sqrt(1e6 / num_parameters) * (LORA_FACTOR if use_lora else 1)
 

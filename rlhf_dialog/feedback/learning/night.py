@@ -232,7 +232,9 @@ def _train_within_guards(night: Night, watch: Watch) -> dict[str, float]:
 
     def save(progress: dict[str, Any]) -> bool:
         if fallen := without_room(guards.measure()):
-            night.ended_by = f"ended after step {progress['done']}, where a guard had no room left: {'; '.join(map(str, fallen))}"
+            night.ended_by = (
+                f"ended after step {progress['done']}, where a guard had no room left: {'; '.join(map(str, fallen))}"
+            )
             return True
         night.save(progress)
         return False
@@ -289,7 +291,10 @@ def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: Cha
     if not comparison.difference > 0:
         return False, f"refused: {{version}} agrees no more with the held-out feedback than the champion ({points})"
     if not comparison.is_enough:
-        return False, f"refused: {{version}} may agree by chance ({points}): {low} not above {bound:+.1f}; wait for more feedback"
+        return (
+            False,
+            f"refused: {{version}} may agree by chance ({points}): {low} not above {bound:+.1f}; wait for more feedback",
+        )
     if not changed.is_enough:
         remedy = f"at least {changed.num_needed} are needed; raise learning_rate or epochs, or wait for more feedback"
         return False, f"refused: {{version}} answers only {changed} differently, {remedy}"

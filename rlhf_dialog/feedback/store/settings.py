@@ -147,14 +147,14 @@ class GateKeys(Settings):
         2.0,
         gt=0,
         le=10**9,
-        description="guard: how far likelihood under the first version, unfinished sentences and length of the replies may worsen, "
-        "in standard errors",
+        description="guard: standard errors by which likelihood under the first version, unfinished sentences and length of the "
+        "replies may worsen",
     )
     guard_prompts: int = Field(
         50,
         ge=1,
         le=10**5,
-        description="lines that the guards measure: so many of held-out dialogues, and of the validation split of sft_data_path",
+        description="lines that the guards measure, of held-out dialogues and of the validation split of sft_data_path each",
     )
     keep_last: int = Field(
         5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
