@@ -265,6 +265,7 @@ def test_a_night_that_changed_nothing():
 def test_a_night_that_made_a_version():
     found = report(
         metrics={"steps": 30, "loss": 0.5},
+        ended_by="ended by KL",
         seconds=12.4,
         guards=[GuardLimit("KL", 2.0, 1.0, True)],
         comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
@@ -273,10 +274,11 @@ def test_a_night_that_made_a_version():
     )
     assert found.lines()[4:] == [
         "trained in 12 s: steps 30, loss 0.500",
+        "ended by KL",
         "guards: KL 2 (at most 1: FAILED)",
         "gate: concordance 0.610, champion 0.550: +6.0 points, 95 % interval from -2.1, standard error 4.1, 45 held-out events",
         "answered differently: 7 of the newest 50 lines, with the same random numbers (at least 5 are needed)",
-        *("  line    Is it far ?", "  before  No .", "  after   No , madam .") * 3,
+        *("  line    Is it far ?", "  before  No .", "  after   No , madam .") * 5,
         "removed (keep_last): 0001, 0002",
         "because",
     ]
