@@ -117,7 +117,8 @@ def test_the_held_out_fifth_is_never_consumed(later):
     assert set(state["consumed"]) == events
 
 
-def test_without_new_feedback_nothing_changes(later):
+def test_without_new_feedback_nothing_changes(later, monkeypatch):
+    verdict(monkeypatch)
     learn(later)
     before = files(later.folder)
     report = learn(later)
