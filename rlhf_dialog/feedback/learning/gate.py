@@ -1,4 +1,4 @@
-"""Is the candidate at least as good as the champion? One statistic over all held-out feedback ever collected.
+"""Is the candidate better than the champion? One statistic over all held-out feedback ever collected.
 
 Concordance: how often, of an answer that was liked and one that was disliked, the liked one has the higher log-ratio to the fixed
 first version. Answers are compared with those of the same kind only (thumbs with thumbs); an edit or a choice is a comparison
