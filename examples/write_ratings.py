@@ -2,22 +2,27 @@
 
     python examples/write_ratings.py examples/ratings.jsonl
 
-A hundred lines of made-up guests, each with the answer that attends to it (liked) and one that does not (disliked), in the
-format of `rlhf-dialog feedback export`. A fifth of the prompts is held out, as a fifth of all dialogues is.
+A hundred lines of made-up guests, each with the answer that attends to it (liked) and a careless one (disliked), in the format of
+`rlhf-dialog feedback export`. The kinds of questions about a subject come in turn: a careless answer is right
+elsewhere, and ratings that dislike one kind more often than they like it would teach that it is always wrong. A fifth of the
+prompts is held out, as a fifth of all dialogues is.
 """
 
 import hashlib
 import json
 import random
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from rlhf_dialog.data.synthetic.exchanges import exchange_splits
-from rlhf_dialog.data.synthetic.pairs import pairs_of
+from rlhf_dialog.data.synthetic.exchanges import Exchange, exchange_splits
+from rlhf_dialog.data.synthetic.pairs import attends
 from rlhf_dialog.feedback.store.formats.native import FORMAT, VERSION
 from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, is_heldout
 
-NUM_PAIRS = 100
+NUM_LINES = 100
 SEED = 3  # of exchanges that the quickstart does not train on
 WRITTEN = 1_790_000_000.0  # seconds of the epoch
 
@@ -50,13 +55,27 @@ def row(place: str, prompt: list[str], answer: str, liked: bool, held_out: bool)
     }
 
 
+def lines(rng: random.Random) -> Iterator[tuple[Exchange, str]]:
+    """Exchanges of different lines, each with a careless reply that does not attend to it; kinds in turn within each subject."""
+    drawn = exchange_splits(2000, SEED)["train"]
+    of_kind: dict[tuple[str, int], list[Exchange]] = defaultdict(list)
+    for exchange in {one.prompt: one for one in reversed(drawn)}.values():
+        of_kind[exchange.topic.subject.name, exchange.topic.kind].append(exchange)
+    counts: Counter[str] = Counter()
+    for subject in (one.topic.subject for one in drawn):
+        exchange = of_kind[subject.name, counts[subject.name] % len(subject.kinds)].pop()
+        careless = exchange.with_careless_reply(rng).reply
+        if not attends(exchange.prompt, careless):
+            counts[subject.name] += 1
+            yield exchange, careless
+
+
 def rows() -> list[dict]:
-    """All dialogues, prompts in the order of the pairs."""
-    pairs = pairs_of(exchange_splits(200, SEED)["train"], NUM_PAIRS, random.Random(SEED))
+    """All dialogues, prompts in the order of the lines."""
     return [
-        row(f"{number} {liked}", [pair.prompt], answer, liked, number % HELDOUT == 0)
-        for number, pair in enumerate(pairs)
-        for answer, liked in ((pair.chosen, True), (pair.rejected, False))
+        row(f"{number} {liked}", [exchange.prompt], answer, liked, number % HELDOUT == 0)
+        for number, (exchange, careless) in enumerate(islice(lines(random.Random(SEED)), NUM_LINES))
+        for answer, liked in ((exchange.reply, True), (careless, False))
     ]
 
 

@@ -1,15 +1,19 @@
-"""The first night of the quickstart's agent: what 200 ratings of one wish change in its answers to other lines."""
+"""The first night of the quickstart's agent: what 200 ratings change in its answers to other lines."""
 
 import json
 import random
 import re
 
+import numpy as np
 import pytest
 
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.synthetic.exchanges import normal
+from rlhf_dialog.data.synthetic.pairs import attends, derives
+from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import ChatAgent, chat_sampling
 from tests.parts.processes import ROOT
 
 LIKED, DISLIKED, OTHERS = 160, 40, 50
@@ -61,3 +65,39 @@ def test_two_hundred_ratings_of_a_wish_reach_other_lines(wish, add, tmp_path, ca
         not re.search(wish, old) and bool(re.search(wish, new)) for old, new in zip(before, after, strict=True)
     )
     assert num_new >= 10, list(zip(before, after, strict=True))
+
+
+NUM_HELDOUT, DRAWS = 300, 3
+
+
+def fits_and_sentences(folder, lines):
+    """Of each line (N,), as in a chat: how often of DRAWS draws the reply fits it, and is a sentence of the receptionist."""
+    agent = ChatAgent.load(folder)
+    draws = [generate_replies(agent, lines, chat_sampling(agent.settings), seed).dialogues for seed in range(DRAWS)]
+    fits = [[attends(one.prompt_turns[-1], one.response) for one in replies] for replies in draws]
+    sentences = [[derives(one.response) for one in replies] for replies in draws]
+    return np.mean(fits, axis=0), np.mean(sentences, axis=0)
+
+
+@pytest.mark.quickstart
+def test_the_night_of_the_readme_makes_no_reply_worse(tmp_path, capsys):
+    """Promoted or not: on lines that neither the model nor the ratings have, what fits is not lower beyond noise."""
+    first = RUNS / "quickstart" / "agent"
+    if not first.is_dir():
+        pytest.skip("make quickstart has not been run")
+    ratings = ROOT / "examples" / "ratings.jsonl"
+    known = {normal(json.loads(row)["turns"][0]["text"]) for row in ratings.read_text().splitlines()}
+    for data in ("quickstart_data", "quickstart_careless"):
+        known |= {normal(one.prompt_turns[-1]) for one in load_prompts(str(RUNS / data), "train", 1)}
+    prompts = {normal(one.prompt_turns[-1]): one for one in load_prompts(str(RUNS / "quickstart_data"), "test", 1)}
+    lines = [prompts[line] for line in random.Random(0).sample(sorted(prompts.keys() - known), NUM_HELDOUT)]
+    run = ["--run", str(tmp_path / "bot")]
+    assert feedback.main(["init", *run, "--agent", str(first)]) == 0
+    assert feedback.main(["import", *run, str(ratings)]) == 0
+    assert feedback.main(["learn", *run]) == 0
+    out = capsys.readouterr().out
+    bot = Bot(tmp_path / "bot")
+    before, after = (fits_and_sentences(bot.agent_folder(name), lines) for name in ("0001", bot.champion()))
+    change = after[0] - before[0]
+    assert change.mean() >= -2 * change.std(ddof=1) / NUM_HELDOUT**0.5, out
+    assert after[1].mean() >= 0.95, out

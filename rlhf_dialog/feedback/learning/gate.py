@@ -1,4 +1,4 @@
-"""Is the candidate at least as good as the champion? One statistic over all held-out feedback ever collected.
+"""Is the candidate better than the champion? One statistic over all held-out feedback ever collected.
 
 Concordance: how often, of an answer that was liked and one that was disliked, the liked one has the higher log-ratio to the fixed
 first version. Answers are compared with those of the same kind only (thumbs with thumbs); an edit or a choice is a comparison
@@ -23,7 +23,9 @@ from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progr
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
-MARGIN = 0.05  # below the champion that the lower bound may always reach
+SLACK = (
+    1 / 3
+)  # standard errors below 0 that the lower bound of the 95 % interval may reach: promoted by chance in one of 20
 ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded
@@ -101,8 +103,8 @@ class GateComparison:
 
     @property
     def is_enough(self) -> bool:
-        """The rule of promotion: not lower, and the lower bound above minus the larger of 5 points and one standard error."""
-        return self.difference >= 0 and self.low > -max(MARGIN, self.standard_error)
+        """The rule of promotion: the lower bound is above minus a third of a standard error."""
+        return self.difference > 0 and self.low > -SLACK * self.standard_error
 
 
 def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> GateComparison:
@@ -203,7 +205,7 @@ def chance(gain: float, standard_error: float, num_units: int) -> float:
 
 def _smallest_difference(standard_error: float, num_units: int) -> float:
     """The smallest difference that the rule promotes."""
-    return max(0.0, half_width(num_units) * standard_error - max(MARGIN, standard_error))
+    return (half_width(num_units) - SLACK) * standard_error
 
 
 def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) -> float:

@@ -1,20 +1,26 @@
-"""What a candidate must not have lost, beside what people like: the guards of the gate, each against the fixed first version."""
+"""What a candidate must not have lost, beside what people like: the guards of the gate, each against the fixed first version.
+
+No guard needs data: they read the candidate's replies to held-out lines beside the first version's, drawn with the same random
+numbers. What people like may cost likelihood or change the length; so much as the liked replies themselves are off is
+allowed. N lines.
+"""
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.measure import perplexity
-from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
+from rlhf_dialog.evaluation.intervals import Array
+from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
-from rlhf_dialog.feedback.store.examples import Examples, HeldOut
+from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.generation import GenerationLimits, random_numbers
@@ -24,54 +30,132 @@ from rlhf_dialog.models.responder import Reply, Responder
 from rlhf_dialog.runs.services.guard import GuardLimit
 
 BATCH_SIZE = 64
+LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
+_SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
 
-def measure_guards(learner: Learner, heldout: HeldOut) -> list[GuardLimit]:
-    """The guards of the gate, as `GuardMeasurement` says."""
-    return GuardMeasurement(learner, heldout).measure()
+@dataclass(frozen=True)
+class ReplyMeasures:
+    """Of each reply (N,): log-likelihood per token under the first version, whether unfinished, number of tokens."""
+
+    likelihood: Array
+    is_unfinished: Array
+    length: Array
 
 
 class GuardMeasurement:
-    """KL per token and distinct-2 of replies to `guard_prompts` prompts, and the perplexity where there is a validation split.
+    """KL per token, distinct-2, likelihood under the first version, unfinished sentences and length of replies.
 
-    The prompts are those of the validation split of the SFT data, else of the held-out feedback. What the first version says is
-    computed once.
+    The lines are `guard_prompts` of the held-out feedback, the newest, and as many of the validation split of the SFT data, where
+    there is one. Fewer held-out lines are answered several times. What the first version says is computed once.
     """
 
     def __init__(self, learner: Learner, heldout: Examples):
-        self.learner, self.settings = learner, learner.settings
-        self.validation = validation_prompts(learner)
-        size = learner.agent.settings.context_size
-        self.prompts = self.validation or distinct_prompts(heldout, learner.settings, size)
+        self.learner, self.settings, self.heldout = learner, learner.settings, heldout
+        newest = distinct_prompts(heldout, learner.settings, learner.agent.settings.context_size)
+        draws = math.ceil(learner.settings.guard_prompts / len(newest)) if newest else 0
+        self.prompts = (newest * draws)[: learner.settings.guard_prompts] + validation_prompts(learner)
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         learner, settings = self.learner, self.settings
-        candidate = make_responder(learner, learner.policy)
-        ours = sample_replies(candidate, self.prompts, settings.seed)
-        divergence = _kl(learner, self.prompts, ours)
-        own, first = (distinct_n([reply.text for reply in replies], 2) for replies in (ours, self._first_replies))
-        distinct = own / first if first else 1.0
-        guards = [
-            GuardLimit("KL from the first version, nats per token", divergence, settings.max_kl, True),
-            GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
+        replies = sample_replies(make_responder(learner, learner.policy), self.prompts, settings.seed)
+        divergence = self._kl(replies) / max(self._entropy, LEAST_ENTROPY)
+        own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
+        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
+        limit = settings.max_worsening
+        return [
+            GuardLimit("KL, of the first version's entropy", divergence, settings.max_relative_kl, True),
+            GuardLimit(
+                "distinct-2, of the first version's", own / first if first else 1.0, settings.min_distinct_2, False
+            ),
+            worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
+            worsening(
+                "rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished
+            ),
+            worsening("change of the length", limit, ours.length, theirs.length, liked.length, both_ways=True),
         ]
-        if self.validation:
-            rise = _perplexity(candidate, self.validation) / self._first_perplexity - 1
-            guards.append(GuardLimit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
-        return guards
-
-    @cached_property
-    def _first(self) -> Responder:
-        return make_responder(self.learner, self.learner.reference_policy)
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
-        return sample_replies(self._first, self.prompts, self.settings.seed)
+        learner = self.learner
+        return sample_replies(make_responder(learner, learner.reference_policy), self.prompts, self.settings.seed)
 
     @cached_property
-    def _first_perplexity(self) -> float:
-        return _perplexity(self._first, self.validation)
+    def _first_measures(self) -> ReplyMeasures:
+        return self._measures(self._first_replies)
+
+    @cached_property
+    def _liked_measures(self) -> ReplyMeasures:
+        """Of the replies that people liked, wrote or chose of the held-out feedback."""
+        encoder = self.learner.encoder
+        liked = [one for one in self.heldout.all if not isinstance(one, RatedAnswer) or one.liked]
+        texts = [one.response if isinstance(one, RatedAnswer) else one.chosen for one in liked]
+        return self._measures_of([encoder.encode_example(one)[0] for one in liked], list(map(is_unfinished, texts)))
+
+    @cached_property
+    def _entropy(self) -> float:
+        """Of the first version, in nats per token: an estimate from its own replies."""
+        measures = self._first_measures
+        return float(-(measures.likelihood * measures.length).sum() / max(measures.length.sum(), 1))
+
+    def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
+        encoder, pairs = self.learner.encoder, zip(self.prompts, replies, strict=True)
+        rows = [
+            (encoder.encode_answer(one.prompt_turns, reply.text, reply.ids, one.system), reply) for one, reply in pairs
+        ]
+        return [TokenizedExample(row.prompt, reply.ids) for row, reply in rows]
+
+    def _measures(self, replies: Sequence[Reply]) -> ReplyMeasures:
+        return self._measures_of(
+            self._rows(replies), [reply.truncated or is_unfinished(reply.text) for reply in replies]
+        )
+
+    def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
+        lengths = np.asarray([len(row.response) for row in rows], dtype=float)
+        return ReplyMeasures(
+            self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1),
+            np.asarray(unfinished, float),
+            lengths,
+        )
+
+    def _kl(self, replies: Sequence[Reply]) -> float:
+        """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
+        rows = self._rows(replies)
+        own, first = (self._logprobs(one, rows) for one in (self.learner.policy, self.learner.reference_policy))
+        count = sum(len(row.response) for row in rows)
+        return float((own - first).sum()) / count if count else math.nan
+
+    @without_tf32()
+    def _logprobs(self, policy: Policy, rows: Sequence[TokenizedExample]) -> Array:
+        """(N,) in float32; 0 of a reply without a token."""
+        spoken = [row for row in rows if row.response]
+        found = compute_logprobs_in_batches(policy.in_float32, spoken, self.learner.encoder.encoder.pad_id, BATCH_SIZE)
+        logprobs = np.zeros(len(rows))
+        logprobs[[bool(row.response) for row in rows]] = found.numpy()
+        return logprobs
+
+
+def worsening(name: str, limit: float, ours: Array, first: Array, liked: Array, both_ways: bool = False) -> GuardLimit:
+    """How far the mean has risen (with `both_ways`: or fallen) from `first` (N,) to `ours` (N,), in its standard errors.
+
+    Where the mean of `liked` (M,) is on that side of the first version's, only what goes beyond it counts.
+    """
+    change, wanted = ours - first, liked.mean() - first.mean() if len(liked) and len(first) else 0.0
+    if len(change) < 2:
+        return GuardLimit(f"{name}, standard errors", 0.0, limit, True)
+    excess = max(sign * change.mean() - max(0.0, sign * wanted) for sign in ((1, -1) if both_ways else (1,)))
+    error = change.std(ddof=1) / math.sqrt(len(change))
+    return GuardLimit(f"{name}, standard errors", float(excess / max(error, 1e-9)), limit, True)
+
+
+def is_unfinished(text: str) -> bool:
+    """Whether the last sentence has no mark at its end.
+
+    >>> is_unfinished("It is from seven to"), is_unfinished('She said "yes."')
+    (True, False)
+    """
+    return not _SENTENCE_END.search(text.rstrip())
 
 
 def validation_prompts(learner: Learner) -> list[Dialogue]:
@@ -104,26 +188,3 @@ def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
     drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
-
-
-@without_tf32()
-def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:
-    """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
-    rows = [
-        TokenizedExample(
-            learner.encoder.encode_answer(prompt.prompt_turns, reply.text, reply.ids, prompt.system).prompt, reply.ids
-        )
-        for prompt, reply in zip(prompts, replies, strict=True)
-        if reply.ids
-    ]
-    if not rows:
-        return math.nan
-    policies = (learner.policy.in_float32, learner.reference_policy.in_float32)
-    pad_id = learner.encoder.encoder.pad_id
-    own, first = (compute_logprobs_in_batches(policy, rows, pad_id, BATCH_SIZE) for policy in policies)
-    return (own - first).sum().item() / sum(len(row.response) for row in rows)
-
-
-def _perplexity(speaker: Responder, prompts: list[Dialogue]) -> float:
-    sums: Any = np.asarray(reference_nll(speaker, prompts)).sum(axis=0)
-    return float(perplexity(sums))

@@ -38,7 +38,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
-RATE_OF_A_MILLION, LORA_FACTOR = 5e-4, 10  # searched for: experiments/LOG.md, 2026-11-26
+RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
 Save = Callable[[dict[str, Any]], bool | None]  # called with what a night has done so far; True ends it here
@@ -238,26 +238,30 @@ class Batches:
         """For each microbatch: the name of its loss, the losses of its examples (b,), and their weight."""
         size = self.settings.per_device_microbatch_size
         self.baseline = self._baseline(step["answers"])
+        beta, liked_weight = self.settings.beta, self.settings.liked_weight
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
-            log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
+            log_ratios, nll = self._log_ratios([self.answers[i] for i in part], 0)
             baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
-            kto = formulas.kto_losses(log_ratios, liked, baseline, self.settings.beta, desirable, undesirable)
-            yield "kto", kto, 1.0
+            kto = formulas.kto_losses(log_ratios, liked, baseline, beta, desirable, undesirable)
+            yield "kto", kto + liked_weight * torch.where(liked, nll, 0.0), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
-            chosen, rejected = self._log_ratios([self.pairs[i] for i in part], 0, 1).chunk(2)
-            yield "dpo", formulas.dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight
+            log_ratios, nll = self._log_ratios([self.pairs[i] for i in part], 0, 1)
+            dpo = formulas.dpo_losses(*log_ratios.chunk(2), beta)
+            yield "dpo", dpo + liked_weight * nll[: len(part)], self.settings.dpo_weight
         for part in _cut(step["sft"], size):
             rows = [self.sft[i] for i in part]
             lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
             yield "nll", -tokenized.compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 
-    def _log_ratios(self, some: Sequence[tuple[list[str], list[tokenized.TokenizedExample]]], *sides: int) -> Tensor:
-        """The log-ratios of these sides of the examples, one side after the other."""
+    def _log_ratios(
+        self, some: Sequence[tuple[list[str], list[tokenized.TokenizedExample]]], *sides: int
+    ) -> tuple[Tensor, Tensor]:
+        """The log-ratios of these sides of the examples, one side after the other, and their losses of likelihood per token."""
         rows = [rows[side] for side in sides for _, rows in some]
         known = self.reference.get([names[side] for side in sides for names, _ in some])
         own = tokenized.compute_logprobs(self.policy, rows, self.pad_id)
-        return own - known.to(own)
+        return own - known.to(own), -own / torch.tensor([len(row.response) for row in rows], device=own.device)
 
     def _baseline(self, numbers: list[int]) -> float:
         """KTO's z_ref of one step: of each of its prompts with the answer to another one."""
@@ -278,7 +282,7 @@ def rate_by_size(num_parameters: int, use_lora: bool) -> float:
     """The learning rate of a night: it falls with the square root of the model's size; adapters need a larger one.
 
     >>> rate_by_size(1_000_000, use_lora=False)
-    0.0005
+    0.0002
     """
     return RATE_OF_A_MILLION * math.sqrt(1e6 / num_parameters) * (LORA_FACTOR if use_lora else 1)
 
@@ -349,7 +353,10 @@ class Snapshot:
 
 @dataclass
 class Night:
-    """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's."""
+    """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's.
+
+    `ended_by`: the guard that ended it before its last step.
+    """
 
     bot: Bot
     settings: BotSettings
@@ -357,6 +364,7 @@ class Night:
     learner: Learner
     sft: tokenized.SFTExamples
     state: dict[str, Any]
+    ended_by: str = ""
 
     def save(self, progress: dict[str, Any]) -> None:
         """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""

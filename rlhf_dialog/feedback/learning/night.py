@@ -19,10 +19,10 @@ from rlhf_dialog.evaluation.untrusted import refuse_hub_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardMeasurement, measure_guards
+from rlhf_dialog.feedback.learning.guards import GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
-from rlhf_dialog.feedback.learning.step_back import have_room, step_back
+from rlhf_dialog.feedback.learning.step_back import step_back, without_room
 from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder, SFTExamples
 from rlhf_dialog.feedback.store import examples as stored
 from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
@@ -80,7 +80,7 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     comparison, guards, changed = _measure(night)
     report = _report(bot, settings, snapshot, "")
     report.comparison, report.guards, report.metrics, report.seconds = comparison, guards, metrics, trained_in
-    report.changed = changed
+    report.changed, report.ended_by = changed, night.ended_by
     report.promoted, report.why = _decision(comparison, guards, changed)
     _publish(night, report)
     return report
@@ -235,7 +235,10 @@ def _train_within_guards(night: Night, watch: Watch) -> dict[str, float]:
     guards = GuardMeasurement(learner, night.snapshot.heldout)
 
     def save(progress: dict[str, Any]) -> bool:
-        if not have_room(guards.measure()):
+        if fallen := without_room(guards.measure()):
+            night.ended_by = (
+                f"ended after step {progress['done']}, where a guard had no room left: {'; '.join(map(str, fallen))}"
+            )
             return True
         night.save(progress)
         return False
@@ -264,7 +267,7 @@ def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAns
             store, NUM_LINES, learner.agent.settings.context_size, night.state.get("last_turn")
         )
     comparison = gate.compare(heldout, before, candidate, night.settings.seed)
-    return comparison, measure_guards(learner, heldout), compare_answers(learner, policy, lines)
+    return comparison, GuardMeasurement(learner, heldout).measure(), compare_answers(learner, policy, lines)
 
 
 @without_tf32()
@@ -285,14 +288,17 @@ def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: Cha
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
     points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"
-    bound = -100 * max(gate.MARGIN, comparison.standard_error)
+    bound = -100 * gate.SLACK * comparison.standard_error
     low = f"the lower bound {100 * comparison.low:+.1f} is"
     if failed:
         return False, f"refused: {{version}} fails a guard: {'; '.join(map(str, failed))}"
-    if not comparison.difference >= 0:
-        return False, f"refused: {{version}} agrees less with the held-out feedback than the champion ({points})"
+    if not comparison.difference > 0:
+        return False, f"refused: {{version}} agrees no more with the held-out feedback than the champion ({points})"
     if not comparison.is_enough:
-        return False, f"refused: {{version}} may be worse than the champion: {low} not above {bound:+.1f}"
+        return (
+            False,
+            f"refused: {{version}} may agree by chance ({points}): {low} not above {bound:+.1f}; wait for more feedback",
+        )
     if not changed.is_enough:
         remedy = f"at least {changed.num_needed} are needed; raise learning_rate or epochs, or wait for more feedback"
         return False, f"refused: {{version}} answers only {changed} differently, {remedy}"

@@ -15,7 +15,7 @@ from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.services.guard import GuardLimit
 
-NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 3
+NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 5
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class NightReport:
     guards: list[GuardLimit] = field(default_factory=list)
     changed: ChangedAnswers | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    ended_by: str = ""
     removed: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -108,6 +109,8 @@ class NightReport:
         if self.metrics:
             losses = ", ".join(f"{name} {x:.{0 if isinstance(x, int) else 3}f}" for name, x in self.metrics.items())
             texts.append(f"trained in {self.seconds:.0f} s: {losses}")
+        if self.ended_by:
+            texts.append(self.ended_by)
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:

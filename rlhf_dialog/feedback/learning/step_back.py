@@ -21,22 +21,22 @@ def step_back(learner: Learner, load_checkpoint: Callable[[], Learner], guards: 
     Where the checkpoint itself has none, the weights go on towards those of the first version. Returns the share of the change
     since the checkpoint that is kept: the largest of those that were tried, 1 where nothing had to go.
     """
-    if have_room(guards.measure()):
+    if not without_room(guards.measure()):
         return 1.0
     share = _bisect(learner, load_checkpoint().parameters, guards)
-    if share == 0 and not have_room(guards.measure()):
+    if share == 0 and without_room(guards.measure()):
         _bisect(learner, _first_weights(learner), guards)
     return share
 
 
-def have_room(guards: Sequence[GuardLimit]) -> bool:
-    """Whether all are well within their limits; what is not a number is left to the gate."""
+def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
+    """Those that are not well within their limits; what is not a number is left to the gate."""
     signs = [1 if guard.at_most else -1 for guard in guards]
-    return not any(
-        sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
+    return [
+        guard
         for sign, guard in zip(signs, guards, strict=True)
-        if math.isfinite(guard.value)
-    )
+        if math.isfinite(guard.value) and sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
+    ]
 
 
 def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement) -> float:
@@ -46,7 +46,7 @@ def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement
     for _ in range(ROUNDS):
         share = (kept + lost) / 2
         _interpolate(learner, before, after, share)
-        kept, lost = (share, lost) if have_room(guards.measure()) else (kept, share)
+        kept, lost = (kept, share) if without_room(guards.measure()) else (share, lost)
     _interpolate(learner, before, after, kept)
     return kept
 

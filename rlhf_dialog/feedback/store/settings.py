@@ -17,6 +17,8 @@ NO_EFFECT = {
     "contradiction_confidence": "people who contradict the others are not left out; see person_cap and agreement",
     "page_wrong_passwords": "a proxy before the page limits the login attempts",
     "page_password_seconds": "a proxy before the page limits the login attempts",
+    "max_kl": "the limit follows the first version's entropy now; see max_relative_kl",
+    "max_perplexity_rise": "guards on the replies to lines of sft_data_path are in its place; see docs/FEEDBACK.md",
 }
 LIMITS = PageLimits()
 BYTES_A_CHAR = 8  # of a message in a request
@@ -31,7 +33,7 @@ class LossKeys(Settings):
         "feedback, then PPO with it",
     )
     beta: float = Field(
-        0.1, gt=0, le=10**3, description="beta of KTO and DPO; larger values keep closer to the first version"
+        1.0, gt=0, le=10**3, description="beta of KTO and DPO; larger values keep closer to the first version"
     )
     desirable_weight: float | None = Field(
         None, ge=0, le=10**3, description="KTO's weight of a liked answer; null: balance liked and disliked answers"
@@ -40,6 +42,9 @@ class LossKeys(Settings):
         None, ge=0, le=10**3, description="KTO's weight of a disliked answer; null: balance liked and disliked answers"
     )
     dpo_weight: float = Field(1.0, ge=0, le=10**3, description="weight of an edit or a choice relative to an answer")
+    liked_weight: float = Field(
+        4.0, ge=0, le=10**3, description="weight of the likelihood per token of what people liked, wrote or chose"
+    )
     sft_data_path: str | None = Field(
         None, description="training dialogues of the first version, to limit forgetting: file, folder, zip or Hub name"
     )
@@ -58,7 +63,7 @@ class OptimizerKeys(ComputeKeys):
     batch_size: int = Field(
         16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
     )
-    epochs: float = Field(6.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
+    epochs: float = Field(4.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
     weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
     max_grad_norm: float = Field(1.0, gt=0, le=10**6, description="maximum norm of the gradient")
@@ -129,19 +134,28 @@ class GateKeys(Settings):
     """When a version is promoted"""
 
     min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
-    max_kl: float = Field(
-        1.0, gt=0, le=10**3, description="guard: largest KL divergence from the first version, in nats per token"
+    max_relative_kl: float = Field(
+        1.0,
+        gt=0,
+        le=10**4,
+        description="guard: largest KL divergence from the first version per token, as a multiple of that version's entropy",
     )
     min_distinct_2: float = Field(
         0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
     )
-    max_perplexity_rise: float = Field(
-        0.2,
-        ge=0,
-        le=10**3,
-        description="guard: largest rise of the perplexity on the validation split of sft_data_path",
+    max_worsening: float = Field(
+        2.0,
+        gt=0,
+        le=10**9,
+        description="guard: standard errors by which likelihood under the first version, unfinished sentences and length of the "
+        "replies may worsen",
     )
-    guard_prompts: int = Field(64, ge=1, le=10**5, description="prompts that the guards measure")
+    guard_prompts: int = Field(
+        50,
+        ge=1,
+        le=10**5,
+        description="lines that the guards measure, of held-out dialogues and of the validation split of sft_data_path each",
+    )
     keep_last: int = Field(
         5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
     )

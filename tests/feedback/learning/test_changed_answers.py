@@ -26,13 +26,13 @@ def test_five_lines_have_to_change_or_all_of_fewer(num_lines, count, is_enough):
     assert changed(num_lines, count).is_enough is is_enough
 
 
-def test_the_number_and_the_first_three_pairs_are_shown():
-    texts = changed(50, 4).shown_lines()
+def test_the_number_and_the_first_five_pairs_are_shown():
+    texts = changed(50, 6).shown_lines()
     assert (
         texts[0]
-        == "answered differently: 4 of the newest 50 lines, with the same random numbers (at least 5 are needed)"
+        == "answered differently: 6 of the newest 50 lines, with the same random numbers (at least 5 are needed)"
     )
-    assert [text.split()[-1] for text in texts[1:]] == ["0", "yes", "no", "1", "yes", "no", "2", "yes", "no"]
+    assert [text.split()[-1] for text in texts[1:]] == [word for i in range(5) for word in (str(i), "yes", "no")]
     odd = ChangedAnswers(50, [AnswerChange("two\nlines", "", "a  b")]).shown_lines()
     assert odd[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 

@@ -99,7 +99,7 @@ def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
 
 @pytest.mark.parametrize(
     ("size", "use_lora", "rate"),
-    [(1_000_000, False, 5e-4), (4_000_000, False, 2.5e-4), (100_000_000, False, 5e-5), (100_000_000, True, 5e-4)],
+    [(1_000_000, False, 2e-4), (4_000_000, False, 1e-4), (100_000_000, False, 2e-5), (100_000_000, True, 2e-4)],
 )
 def test_the_rate_falls_with_the_root_of_the_size(size, use_lora, rate):
     assert rate_by_size(size, use_lora) == pytest.approx(rate)
@@ -107,7 +107,7 @@ def test_the_rate_falls_with_the_root_of_the_size(size, use_lora, rate):
 
 def test_a_rate_in_the_settings_comes_first(bot):
     lm = load_causal_lm(str(bot.agent_folder("0001")), "agent")
-    by_size = 5e-4 * (1e6 / sum(x.numel() for x in lm.parameters())) ** 0.5
+    by_size = 2e-4 * (1e6 / sum(x.numel() for x in lm.parameters())) ** 0.5
     for rate, wanted in ((None, by_size), (0.02, 0.02)):
         learner = learner_of(bot, learning_rate=rate, warmup_steps=1)
         train(learner)
@@ -123,9 +123,12 @@ def plain_log_probability(lm, row):
     return sum(logprobs[start + i, token] for i, token in enumerate(row.response))
 
 
-def test_a_step_is_that_of_a_plain_loop(bot):
+@pytest.mark.parametrize("liked_weight", [0, 2])
+def test_a_step_is_that_of_a_plain_loop(bot, liked_weight):
     """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data."""
-    learner = learner_of(bot, desirable_weight=1.5, undesirable_weight=0.5, dpo_weight=0.7, max_grad_norm=0.3)
+    learner = learner_of(
+        bot, liked_weight=liked_weight, desirable_weight=1.5, undesirable_weight=0.5, dpo_weight=0.7, max_grad_norm=0.3
+    )
     plan = [{"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}] * 3
     found = train(learner, sft=SFT, plan=plan)
 
@@ -152,8 +155,12 @@ def test_a_step_is_that_of_a_plain_loop(bot):
         ]
         pairs = [encoder.encode_example(training.pairs[i]) for i in plan[0]["pairs"]]
         dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
-        nll = [-plain_log_probability(lm, row) / len(row.response) for row in SFT]
-        loss = (sum(kto) + 0.7 * sum(dpo) + sum(nll)) / 9
+        nll, liked, chosen = (
+            sum(-plain_log_probability(lm, row) / len(row.response) for row in some)
+            for some in (SFT, [row for row, liked in rows if liked], [one for one, _ in pairs])
+        )
+        kto, dpo = (sum(losses) + liked_weight * own for losses, own in ((kto, liked), (dpo, chosen)))
+        loss = (kto + 0.7 * dpo + nll) / 9
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
