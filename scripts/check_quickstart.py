@@ -102,7 +102,9 @@ def _reply_checks(rows: list[dict[str, Any]]) -> list[Check]:
         [[float(check(*pair)) for pair in zip(turns, replies, strict=True)] for replies in (before, after)]
         for check in (lambda turn, reply: derives(reply), attends)
     )
-    lost, gained = (difference(*(mean_statistic(np.array(values)) for values in found)) for found in (whole, fit))
+    lost, gained = (
+        difference(mean_statistic(np.array(old)), mean_statistic(np.array(new))) for old, new in (whole, fit)
+    )
     return [
         (f"whole sentences: at most {LOST_SENTENCES:.0%} fewer", lost["mean"] >= -LOST_SENTENCES, _change(whole, lost)),
         ("replies that fit the guest's line: more, 95 % interval above zero", gained["low"] > 0, _change(fit, gained)),

@@ -183,7 +183,8 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any
 
     Raises one UserError that lists every mistake with its dotted key.
     """
-    path, raw = None if isinstance(source, Mapping) else Path(source), {}
+    path = None if isinstance(source, Mapping) else Path(source)
+    raw: dict[str, Any] = {}
     if isinstance(source, Mapping):
         if wrong := [key for key in source if not isinstance(key, str)]:
             raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")

@@ -131,10 +131,11 @@ class Policy(nn.Module):
             size = self.positions_at_once
             return in_chunks(part, size, features, packed.targets, packed.support, ref_features)
 
+        compute: Callable[[Tensor], Any] = parts
         for policy in (self, other):
             if policy is not None:
-                parts = policy.with_gathered_head(parts)
-        logprobs, entropy, kl = parts(features)
+                compute = policy.with_gathered_head(compute)
+        logprobs, entropy, kl = compute(features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(

@@ -25,7 +25,7 @@ class FunctionReward(BaseReward):
     Raises UserError for a function with other parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], columns: Mapping[str, str] | None = None):
+    def __init__(self, function: Callable[..., Any], columns: Mapping[Any, str] | None = None):
         if not callable(function) or isinstance(function, type | BaseReward):
             wanted = "wanted a function; register a class, and name it in reward_class"
             raise UserError(f"reward: found {function!r:.80}, {wanted}")

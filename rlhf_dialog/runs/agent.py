@@ -72,7 +72,7 @@ class PPOAgent:
         `reward`: a function in place of the `reward_class`, see `FunctionReward`. A run without a name is called `ppo`.
         """
         self.reward = None if reward is None else FunctionReward(reward, config.env.args.columns)
-        changed = {"reward_class": _reward_class(reward)} if reward is not None else {}
+        changed: dict[str, Any] = {"reward_class": _reward_class(reward)} if reward is not None else {}
         changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
         self.config = replace_keys(config, changed) if changed else config
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))

@@ -247,7 +247,8 @@ class Batches:
             yield "kto", kto + liked_weight * torch.where(liked, nll, 0.0), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             log_ratios, nll = self._log_ratios([self.pairs[i] for i in part], 0, 1)
-            dpo = formulas.dpo_losses(*log_ratios.chunk(2), beta)
+            chosen, rejected = log_ratios.chunk(2)
+            dpo = formulas.dpo_losses(chosen, rejected, beta)
             yield "dpo", dpo + liked_weight * nll[: len(part)], self.settings.dpo_weight
         for part in _cut(step["sft"], size):
             rows = [self.sft[i] for i in part]
