@@ -27,7 +27,7 @@ TABLE = {  # name: needs a critic, needs groups, responses to a prompt unless th
     "reinforce_pp": (False, False, 1),
 }
 FILES = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").glob("*.py")]
-KNOW_THEM = ("estimators.py", "run_hashes.py")  # the table, and a program that runs some
+KNOW_THEM = ("estimators.py", "run_hashes.py", "count_iteration.py")  # the table, and programs that run some
 
 
 def named(source: str) -> list[str]:

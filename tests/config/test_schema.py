@@ -42,7 +42,7 @@ def test_the_defaults_are_the_documents(write):
         5,
         1,
     )
-    assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "<EOU>", False)
+    assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "auto", False)
     assert config.ref_model is None
     assert config.vec_info_class.id == "NLPVecInfo"
 
@@ -119,7 +119,7 @@ def test_values_that_are_refused(keys):
 
 def test_a_system_prompt_is_for_templates_and_separators():
     assert DataKeys(turn_separator="chat_template", system_prompt="Be brief .").system_prompt == "Be brief ."
-    assert DataKeys(system_prompt="Be brief .").turn_separator == "<EOU>"
+    assert DataKeys(turn_separator="<EOU>", system_prompt="Be brief .").system_prompt == "Be brief ."
 
 
 def test_roles_are_compared_in_lower_case():

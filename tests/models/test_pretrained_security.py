@@ -12,7 +12,7 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
-from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, main
+from rlhf_dialog import BaseReward, ChatAgent, PPOAgent, RewardFactory, UserError, main
 from rlhf_dialog.config import loading
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import hub
@@ -205,9 +205,10 @@ def ppo_config(folder: Path, **values) -> Config:
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_trusted_code_is_announced_once_with_every_place(folder, caplog, trust):
+def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplog, trust):
     caplog.set_level(logging.WARNING, logger="rlhf_dialog")
-    load_models(ppo_config(folder, ref_model=str(folder), trust_remote_code=trust), torch.device("cpu"))
+    data = {"data_path": str(tiny.write_data(tmp_path / "data")), "tokenizer_path": str(folder)}
+    PPOAgent(ppo_config(folder, env={"args": data}, ref_model=str(folder), trust_remote_code=trust)).build().close()
     found = [record.getMessage() for record in caplog.records if "trust_remote_code: true" in record.getMessage()]
     if not trust:
         assert found == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.masks import last_token, position_ids_of
 from rlhf_dialog.training import ppo
 from tests.parts import plain
@@ -432,6 +432,6 @@ def test_kl_in_the_loss_pulls_the_policy_to_its_reference():
 @pytest.mark.parametrize("key", [{"use_deepspeed": True}, {"ref_ds_config": "eval_ds_config.json"}])
 def test_kl_in_the_loss_needs_the_whole_reference(key):
     with pytest.raises(
-        ValueError, match=f"kl_in: loss needs the whole reference in the update, which {next(iter(key))}"
+        UserError, match=f"kl_in: loss needs the whole reference in the update, which {next(iter(key))}"
     ):
         settings(kl_in="loss", **key)

@@ -10,6 +10,7 @@ from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
 from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.nlp import VecInfo
+from rlhf_dialog.models import loading
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.rewards.length import LengthMatch
@@ -91,6 +92,7 @@ def compare(path, **keys):
     told = forecast(*read_sizes(config), memory_setting(config, on_cuda=True))
     with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
         patch.setattr(StopRule, "find_ends", lambda self, ids: torch.zeros(len(ids), dtype=torch.bool))
+        patch.setattr(loading, "num_token_ids", lambda lm, tokenizer: None)  # as if every id of the model were a token
         return told, live_bytes(config, gpu)
 
 

@@ -203,7 +203,7 @@ def test_a_plain_chat_model_speaks_by_its_template(tmp_path):
 
 def test_settings_of_an_agent_come_before_a_template(tmp_path):
     gpt2(vocab_size=261).save_pretrained(tmp_path)
-    save(tmp_path, {"max_new_tokens": 5}, vocab_size=261)
+    save(tmp_path, {"max_new_tokens": 5, "turn_separator": "<EOU>"}, vocab_size=261)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
