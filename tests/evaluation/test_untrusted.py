@@ -93,7 +93,10 @@ def test_the_config_beside_a_baseline_a_link_or_inside_an_agent_asks_nobody(scri
     end = ["--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
     assert script.main(["--agent", str(clean), "--baseline", str(evil), *end]) == 0
     assert "score" in measured(tmp_path / "e.json")  # the clean one's own
-    for agent in ("linked", "cloned/agent", "evil/../evil/agent"):
+    assert (
+        script.main(["--agent", str(tmp_path / "cloned/agent"), "--baseline", str(clean), *end]) == 2
+    )  # a link out of it
+    for agent in ("linked", "evil/../evil/agent"):
         assert script.main(["--agent", str(tmp_path / agent), "--baseline", str(clean), *end]) == 0
         assert "score" not in measured(tmp_path / "e.json")
     assert server.requests == []

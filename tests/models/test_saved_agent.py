@@ -181,6 +181,7 @@ def test_other_programs_answer_greedily_as_the_agent_with_the_matrices_that_were
     assert config["tie_word_embeddings"] == tie
     assert ("lm_head.weight" in load_file(tmp_path / "agent" / "model.safetensors")) == (not tie)
     stored = json.loads((tmp_path / "agent" / "generation_config.json").read_text())
+    assert stored.pop("suppress_tokens", None) in (None, list(range(len(tokenizer), lm.config.vocab_size)))
     assert not OF_THE_START.keys() & stored.keys()
     assert stored["pad_token_id"] == lm.config.pad_token_id
     plain, agent = AutoModelForCausalLM.from_pretrained(tmp_path / "agent").eval(), ChatAgent.load(tmp_path / "agent")

@@ -20,7 +20,10 @@ def save(agent_folder: Path, settings: dict | None = None, **config) -> Path:
 @pytest.fixture(scope="module")
 def agent_folder(tmp_path_factory):
     """An agent of 256 positions that answers 12 tokens."""
-    return save(tmp_path_factory.mktemp("agents") / "agent", {"max_new_tokens": 12, "max_prompt_length": 100})
+    return save(
+        tmp_path_factory.mktemp("agents") / "agent",
+        {"max_new_tokens": 12, "max_prompt_length": 100, "turn_separator": "<EOU>"},
+    )
 
 
 @pytest.fixture(scope="module")

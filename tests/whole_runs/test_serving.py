@@ -161,5 +161,5 @@ def test_trl_trains_on_the_ids_that_our_fine_tuning_trains_on(served, tmp_path):
     trainer.save_model(str(tmp_path / "trl"))
     assert not (tmp_path / "trl" / AGENT_FILE).exists()
     trained = ChatAgent.load(tmp_path / "trl")
-    assert trained.settings == agent.settings
+    assert trained.settings == agent.settings.model_copy(update={"chat_temperature": None})  # another test's choice
     assert trained.encoder.encode_prompt(["Hi"]) == agent.encoder.encode_prompt(["Hi"])
