@@ -106,7 +106,7 @@ def test_checkpoints_that_can_become_the_one_from_before_are_kept_until_they_can
 @pytest.mark.whole_run
 @pytest.mark.parametrize("judged", [True, False])
 def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(run, tmp_path, caplog, judged):
-    """Paid for one letter, the policy soon says nothing else; the judge counts different letters, or is the reward itself."""
+    """Paid for half of the letters, the policy soon says nothing else; the judge counts the others, or is the reward itself."""
 
     class Letter(BaseReward):
         name = "letter"
@@ -114,14 +114,14 @@ def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(
         def __call__(self, dialogues):
             return [sum(ord(c) % 2 for c in d.response) / (len(d.response) + 1) for d in dialogues]
 
-    class Variety(BaseReward):
-        name = "variety"
+    class Others(BaseReward):
+        name = "others"
 
         def __call__(self, dialogues):
-            return [len(set(d.response)) / (len(d.response) + 1) - d.response.count(d.response[:1]) for d in dialogues]
+            return [sum(1 - ord(c) % 2 for c in d.response) / (len(d.response) + 1) for d in dialogues]
 
-    RewardFactory.classes |= {"Letter": Letter, "Variety": Variety}
-    judge = "Variety" if judged else "Letter"
+    RewardFactory.classes |= {"Letter": Letter, "Others": Others}
+    judge = "Others" if judged else "Letter"
     words = ["--reward_class", "{id: Letter}", "--guard", f"{{action: warn, judge: {{id: {judge}}}}}"]
     words += ["--env.args.data_path", str(write_data(tmp_path / "many", 64))]  # the guard compares dialogues
     words += ["--eval_interval", "4", "--eval_episodes", "64", "--rollout_batch_size", "32", "--max_iterations", "24"]
