@@ -102,4 +102,4 @@ def compare(path, **keys):
 def test_the_forecast_is_near_the_live_bytes_of_every_phase(tmp_path, model, keys):
     told, peaks = compare(save(tmp_path / model, MODELS[model]()), **keys)
     shares = {phase: told.bytes_in(phase) / count for phase, count in peaks.items()}
-    assert all(0.85 < share < 1.15 for share in shares.values()), (shares, told.table())
+    assert all(0.8 < share < 1.25 for share in shares.values()), (shares, told.table())
