@@ -5,7 +5,7 @@
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
-# make test         install with the test tools, then the default tests: about eight minutes
+# make test         install with the test tools, then the default tests: about nine minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
 #                   gpu where there is one, and after make quickstart those of its run
