@@ -152,7 +152,8 @@ def test_a_page_that_goes_on_loads_again_and_keeps_what_was_chosen(watched, tmp_
     page.locator("#newest-sort").select_option(label="score: highest first")
     page.locator("#more summary").click()
     page.locator("#newest-search").fill("reply 3")
-    assert (rows.count(), rows.first.locator("td").nth(1).text_content()) == (11, "39")
+    assert rows.count() == 11
+    assert rows.first.locator("td").first.text_content().startswith("reply 39 of")
     wide = page.locator("#newest .wide")
     assert wide.evaluate("(one) => one.scrollWidth > one.clientWidth")  # the table moves sideways, the page does not
     wide.evaluate("(one) => { one.scrollLeft = 40; }")
@@ -163,7 +164,8 @@ def test_a_page_that_goes_on_loads_again_and_keeps_what_was_chosen(watched, tmp_
     page.clock.run_for(1500)
     said(page, "The run goes on: after iteration 4, 20 % done.")
     assert page.locator("#newest-search").input_value() == "reply 3"
-    assert (rows.count(), rows.first.locator("td").nth(1).text_content()) == (11, "39")
+    assert rows.count() == 11
+    assert rows.first.locator("td").first.text_content().startswith("reply 39 of")
     assert page.evaluate("document.activeElement.id") == "newest-search"
     assert (page.evaluate("scrollY"), wide.evaluate("(one) => one.scrollLeft")) == (700, 40)
     assert page.locator("#others figure").count() == 3

@@ -135,7 +135,7 @@ class GateKeys(Settings):
 
     min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
     max_relative_kl: float = Field(
-        1.0,
+        2.0,
         gt=0,
         le=10**4,
         description="guard: largest KL divergence from the first version per token, as a multiple of that version's entropy",

@@ -215,7 +215,8 @@ def test_a_night_that_goes_too_far_ends_early_where_the_guards_pass(day, tmp_pat
 
 
 @pytest.mark.ci
-def test_after_a_rollback_learning_goes_on_from_there(later):
+def test_after_a_rollback_learning_goes_on_from_there(later, monkeypatch):
+    verdict(monkeypatch)
     learn(later)
     later.rollback("0002")
     talk_to(later, 10, seed=5)
