@@ -1,10 +1,10 @@
-"""`python -m experiments.smollm2 fetch PART ...`, and `python -m experiments.smollm2 table ...`."""
+"""`python -m experiments.smollm2 fetch PART ...`, `table ...` and `best_of ...`."""
 
 import sys
 
-from experiments.smollm2 import fetch, table
+from experiments.smollm2 import best_of, fetch, table
 
-COMMANDS = {"fetch": fetch.main, "table": table.main}
+COMMANDS = {"fetch": fetch.main, "table": table.main, "best_of": best_of.main}
 
 
 def main(words: list[str]) -> int:

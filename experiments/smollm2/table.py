@@ -1,4 +1,4 @@
-"""The table of configs/chat_smollm2.yaml: agents of several training seeds, beside what needs no training.
+"""The table of chat_smollm2.yaml or ask_back.yaml: agents of several training seeds, beside what needs no PPO.
 
 python -m experiments.smollm2 table --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
     --encoder fetched/minilm --system_prompt null --temperature 0.7 --work runs/chat_table --output table.json
@@ -8,6 +8,7 @@ with the next row. N prompts, S agents.
 """
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ import numpy as np
 
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import check_seed
-from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -26,16 +27,20 @@ from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 from rlhf_dialog.json_files import read_json
+from rlhf_dialog.metrics.text import others
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.replies import Replies
     from rlhf_dialog.models.chat_agent import ChatAgent
+    from rlhf_dialog.models.generation import Sampling
     from rlhf_dialog.rewards import BaseReward
 
 START, PEOPLE, AGENTS, SHIFTED = "start", "people's replies", "agents", "start, mean logit shift"
 BEST_OF = 4
 BIAS_PROMPTS = 64
-PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differences to the agents are shown, if measured
+BIAS_TRAINING_PROMPTS = 10_000
+# of which the differences to the agents are shown, if measured
+PAIRED = ("encoder_similarity", "encoder_margin", "follows_rule", "likelihood", "score")
 
 
 class TableOptions(Options):
@@ -58,6 +63,16 @@ class TableOptions(Options):
     score: bool = option("also the score of the runs' reward, which takes as long")
     best_of: bool = option(f"also the best of {BEST_OF} replies of the start by the score")
     bias: bool = option("also the start with the mean logit shift of the first agent")
+    learned_bias: int | None = option("also the start with a logit bias learned from the score, with this many tokens")
+    beside: tuple[str, ...] = option(
+        "NAME=FOLDER: also this model, such as one fine-tuned on the start's best replies; may be given several times",
+        form="repeated",
+    )
+    at: tuple[str, ...] = option("also the start at this temperature; may be given several times", form="repeated")
+    rule: str | None = option("also the share of replies to which this reward, of YAML or --register, gives 1")
+    register: str | None = option(REGISTER)
+    chat: bool = option("rows with the sampling of the chat (chat_temperature, chat_top_p) in place of --temperature")
+    show: int = option("also print this many prompts, drawn by --seed, with the replies of start and first agent", 0)
     split: str = option("read test once, for a table to publish", "validation", choices=("validation", "test"))
     max_prompts: int = option("number of prompts, drawn with --seed (default: 300)", 300)
     temperature: float = option("of all rows (default: 1)", 1.0)
@@ -71,10 +86,17 @@ def run(options: TableOptions) -> None:
         check_folder(folder, "--agent or --encoder")
     if not options.agent:
         raise UserError("--agent: name at least one agent")
+    for words in options.beside:
+        name, _, folder = words.partition("=")
+        if not (name and folder):
+            raise UserError(f"--beside: {words!r} must be NAME=FOLDER")
+        check_folder(folder, "--beside")
     import rlhf_dialog.runs.agent  # noqa: F401  the built-in rewards register themselves
     from rlhf_dialog.evaluation import report
     from rlhf_dialog.evaluation.replies import Replies
 
+    if options.register:
+        register(options.register)
     table = Table(options, load_config(find_config(options.config), {}))
     rows = table.rows()
     if options.replies:
@@ -85,6 +107,8 @@ def run(options: TableOptions) -> None:
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
     replace_json(options.output, {"settings": settings, **result})
     print(markdown(result))
+    if options.show:
+        print(pairs(rows[START], rows[f"{AGENTS} 1"], options.show, options.seed))
 
 
 @dataclass
@@ -140,9 +164,18 @@ class Table:
             behind = None if text == "null" else text
             name = f"{START}, system prompt: {text}"
             found[name] = self.row(name, lambda behind=behind: self.generate(self.speaker(start, behind)))  # type: ignore[misc]
+        for degree in self.options.at:
+            name, at = f"{START}, temperature {degree}", replace(self.sampling(), temperature=float(degree))
+            found[name] = self.row(name, lambda at=at: self.generate(self.speaker(start, own), at=at))  # type: ignore[misc]
+        for words in self.options.beside:
+            name, _, folder = words.partition("=")
+            found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
+        if self.options.learned_bias:
+            name = f"{START}, learned bias"
+            found[name] = self.row(name, self.with_learned_bias)
         if self.options.best_of:
             name = f"{START}, best of {BEST_OF}"
-            found[name] = self.row(name, lambda: self.best(found[START]))
+            found[name] = self.row(name, lambda: self.best_of(BEST_OF, found[START]))
         for number, folder in enumerate(self.options.agent, start=1):
             name = f"{AGENTS} {number}"
             found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
@@ -154,7 +187,9 @@ class Table:
         """The replies that the work folder holds of a row, else those that `write` makes."""
         options = self.options
         title = "".join(letter if letter.isalnum() else "_" for letter in name)[:80]
-        path = options.work / f"{title}_{options.split}_{options.temperature:g}_{len(self.prompts)}_{options.seed}.json"
+        sampling = self.sampling()
+        drawn = f"{sampling.temperature:g}" + ("" if sampling.top_p is None else f"_{sampling.top_p:g}")
+        path = options.work / f"{title}_{options.split}_{drawn}_{len(self.prompts)}_{options.seed}.json"
         if not path.is_file():
             answers = write().dialogues
             document = [{"response": one.response, "truncated": one.truncated} for one in answers]
@@ -165,17 +200,21 @@ class Table:
             for prompt, one in zip(self.prompts, stored, strict=True)
         ]
 
-    def sampling(self) -> Any:
+    def sampling(self) -> "Sampling":
         """The sampling of all rows."""
+        from rlhf_dialog.models.chat_agent import chat_sampling
         from rlhf_dialog.models.generation import Sampling
 
+        if self.options.chat:
+            return chat_sampling(self.config)
         return Sampling(self.config.max_new_tokens, temperature=self.options.temperature)
 
-    def generate(self, speaker: "ChatAgent", seed: int | None = None) -> "Replies":
+    def generate(self, speaker: "ChatAgent", seed: int | None = None, at: "Sampling | None" = None) -> "Replies":
         """One reply to each prompt."""
         from rlhf_dialog.evaluation.replies import generate_replies
 
-        return generate_replies(speaker, self.prompts, self.sampling(), self.options.seed if seed is None else seed)
+        seed = self.options.seed if seed is None else seed
+        return generate_replies(speaker, self.prompts, at or self.sampling(), seed)
 
     def scorer(self) -> Any:
         """The reward of the runs."""
@@ -184,16 +223,27 @@ class Table:
         reward = build_reward(self.config.reward_class.id, self.config.reward_class.args)
         return Scorer(reward, truncation_penalty=self.config.truncation_penalty)
 
-    def best(self, first: list[Dialogue]) -> "Replies":
+    def best_of(self, count: int, first: list[Dialogue] | None = None) -> "Replies":
         """Of several replies of the start to each prompt, `first` among them, the one with the highest score."""
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
 
         speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
-        others = [self.generate(speaker, self.options.seed + i) for i in range(1, BEST_OF)]
-        drawn = [Replies(first, [0] * len(first)), *others]
+        drawn = [Replies(first, [0] * len(first))] if first else []
+        drawn += [self.generate(speaker, self.options.seed + i) for i in range(len(drawn), count)]
         scorer = self.scorer()
         return measure.choose_best(drawn, measure.default_judges(scorer), scorer)
+
+    def with_learned_bias(self) -> "Replies":
+        """The start with a logit bias that RLOO learned from the run's reward."""
+        from experiments.learned_bias import BiasTraining, learn_bias
+        from rlhf_dialog.models.generation import Sampling
+
+        start = self.speaker(str(self.config.model_path), self.config.system_prompt)
+        training = BiasTraining(tokens=self.options.learned_bias or 0, seed=self.options.seed)
+        prompts = self.some_prompts("train", BIAS_TRAINING_PROMPTS)
+        bias = learn_bias(start, prompts, self.scorer(), Sampling(self.config.max_new_tokens), training)
+        return self.generate(start, at=bias.apply_to(self.sampling()))
 
     def biased(self) -> "Replies":
         """The start with the mean logit shift, at the scale with the best score on validation prompts."""
@@ -219,7 +269,7 @@ class Table:
         """N numbers of each measure."""
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
-        from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice
+        from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice, build_reward
 
         if not self.judges:
             self.judges = [EncoderSimilarity(self.options.encoder)]
@@ -230,9 +280,21 @@ class Table:
             self.of_reward.user_judges = {judge.name: judge for judge in self.judges}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
         wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.user_judges)
-        asks = np.asarray([float("?" in one.response) for one in dialogues])
-        distinct = np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2))
-        return {**{key: found[key] for key in wanted if key in found}, "asks": asks, "distinct_2": distinct}
+        own = {
+            "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(dialogues),
+            "asks": np.asarray([float("?" in one.response) for one in dialogues]),
+            "distinct_2": np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2)),
+        }
+        if self.options.rule:
+            scores = build_reward(self.options.rule, {})(dialogues)
+            own["follows_rule"] = np.asarray([float(score == 1) for score in scores])
+        return {**{key: found[key] for key in wanted if key in found}, **own}
+
+    def similarity_to_another(self, dialogues: list[Dialogue]) -> Array:
+        """N cosines of each reply and the last turn of another prompt, drawn by the seed."""
+        places = others(len(dialogues), self.options.seed)
+        swapped = [replace(dialogues[i], response=one.response) for i, one in zip(places, dialogues, strict=True)]
+        return np.asarray(self.judges[0](swapped))
 
 
 def summary(
@@ -277,6 +339,16 @@ def markdown(result: dict[str, dict[str, dict[str, Interval]]]) -> str:
         last = f"{share['mean']:.0%} [{share['low']:.0%}, {share['high']:.0%}]" if share else ""
         numbers = (f"{x['mean']:.3f} [{x['low']:.3f}, {x['high']:.3f}]" for x in (cells[name] for name in names))
         lines.append(f"| {row} | " + " | ".join(numbers) + f" | {last} |")
+    return "\n".join(lines)
+
+
+def pairs(before: list[Dialogue], after: list[Dialogue], count: int, seed: int) -> str:
+    """Drawn prompts, by their last turns, and both replies to each."""
+    drawn = random.Random(seed).sample(range(len(before)), min(count, len(before)))
+    lines = ["| last turn of the dialogue | before | after |", "|---|---|---|"]
+    for i in sorted(drawn):
+        texts = (before[i].turns_before[-1], before[i].response, after[i].response)
+        lines.append("| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in texts) + " |")
     return "\n".join(lines)
 
 

@@ -1,0 +1,42 @@
+"""The start's own best replies by a run's reward, as data of supervised fine-tuning: a baseline that needs no PPO.
+
+python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py --output runs/ask_back_best.jsonl
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+
+from experiments.smollm2.table import Table, TableOptions
+from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.commands.command_line import check_seed
+from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
+from rlhf_dialog.config.loading import find_config, load_config
+
+
+class BestOptions(Options):
+    description = __doc__
+    config: str = option("YAML of the run: its start, training prompts and reward")
+    output: Path = option("JSONL file to write: each prompt with its best reply")
+    prompts: int = option("number of training prompts, drawn with --seed (default: 320)", 320)
+    draws: int = option("replies to each of them, at temperature 1 (default: 8)", 8)
+    register: str | None = option(REGISTER)
+    seed: int = option("seed of prompts and replies (default: 0)", 0)
+
+
+def run(options: BestOptions) -> None:
+    """Write the best replies."""
+    check_seed(options.seed)
+    import rlhf_dialog.runs.agent  # noqa: F401  the built-in rewards register themselves
+
+    if options.register:
+        register(options.register)
+    places = {"work": options.output.parent, "output": options.output, "encoder": ""}
+    rows = {"split": "train", "max_prompts": options.prompts, "seed": options.seed}
+    table = Table(TableOptions(config=options.config, **places, **rows), load_config(find_config(options.config), {}))  # type: ignore[arg-type]
+    best = table.best_of(options.draws).dialogues
+    lines = [json.dumps({"prompt": one.prompt_turns, "reference": one.response}, ensure_ascii=False) for one in best]
+    replace_text(options.output, "\n".join(lines) + "\n")
+
+
+main = partial(run_command, BestOptions, run)
