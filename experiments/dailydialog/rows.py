@@ -21,6 +21,7 @@ from experiments.dailydialog.numbers import BLOCK, RowFile
 from experiments.dailydialog.pretrained import columns
 from experiments.dailydialog.sizes import BIAS_RATES, START
 from experiments.learned_bias import NUM_PROMPTS, BiasTraining, learn_bias
+from experiments.prediction import predict
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
@@ -46,7 +47,10 @@ class Row(BaseModel):
     """One row: a `model`, with its YAML for its settings; the `best` of several draws of the start, or of the model whose rows
     begin with the name `of`; the start with the mean logit `shift` of a model, or with a `learned` bias; the start at the
     temperature that gives it the mean distinct-2 of other rows, `matched` to `like`; the start, `greedy`; or replies that were
-    `said` without a model, by their name in `baseline_replies`."""
+    `said` without a model, by their name in `baseline_replies`.
+
+    learn_from: the number of draws from which a prediction of the score is learned, which chooses the best reply; 0: the score
+    chooses."""
 
     name: str
     kind: str
@@ -54,6 +58,7 @@ class Row(BaseModel):
     config: str = ""
     seed: int = 0
     count: int = 1
+    learn_from: int = 0
     of: str = START
     like: list[str] = []
 
@@ -214,12 +219,14 @@ class Table:
         return Replies(said, [one["tokens"] for one in rows])
 
     def best_of(self, row: Row) -> Replies:
-        """Of the first draws of a model the best one by the `chooser`; a draw is scored once for all counts."""
+        """Of the first draws of a model the best one by the `chooser` or its prediction; a draw is scored once for all counts."""
         agent, scores = self.agent(row) if row.model else self.start, self.scores.setdefault(row.of, [])
-        draws = [self.kept(f"{row.of}_{i}", lambda i=i: self.generate(agent, i)) for i in range(row.count)]  # type: ignore[misc]
+        count = max(row.count, row.learn_from)
+        draws = [self.kept(f"{row.of}_{i}", lambda i=i: self.generate(agent, i)) for i in range(count)]  # type: ignore[misc]
         for some in draws[len(scores) :]:
             scores.append(measure.score_replies(some, self.judges, self.chooser))
-        return measure.highest(draws, scores[: row.count])
+        by = list(predict(agent, draws, np.stack(scores[:count], axis=1)).T) if row.learn_from else scores
+        return measure.highest(draws[: row.count], by[: row.count])
 
     def matched(self, row: Row) -> Replies | None:
         """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""

@@ -33,6 +33,7 @@ SAID = (
     "long_constant_reply",
 )
 START, BEST_SFT, DPO, BEST, MATCHED = "start", "sft_on_best", "dpo", "best_of", "matched"
+PREDICTED = "predicted"  # the best by a prediction of the score
 SHIFT, LEARNED = "mean_logit_shift", "learned_bias"
 RLOO = "rloo"  # the estimator with three seeds
 CHOSEN = "chosen.json"

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlhf_dialog.evaluation.replies import Replies
     from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.models.generation import Sampling
-    from rlhf_dialog.rewards import BaseReward
+    from rlhf_dialog.rewards import BaseReward, Scorer
 
 START, PEOPLE, AGENTS, SHIFTED = "start", "people's replies", "agents", "start, mean logit shift"
 BEST_OF = 4
@@ -61,7 +61,9 @@ class TableOptions(Options):
         "also the log-probability of replies under the start (a minute for 200 replies on one core)"
     )
     score: bool = option("also the score of the runs' reward, which takes as long")
-    best_of: bool = option(f"also the best of {BEST_OF} replies of the start by the score")
+    best_of: bool = option(
+        f"also the best of {BEST_OF} replies of the start by the score, and where that reads the reference by a prediction"
+    )
     bias: bool = option("also the start with the mean logit shift of the first agent")
     learned_bias: int | None = option("also the start with a logit bias learned from the score, with this many tokens")
     beside: tuple[str, ...] = option(
@@ -147,12 +149,11 @@ class Table:
 
     def speaker(self, folder: str, system_prompt: str | None) -> "ChatAgent":
         """A model with the settings of the runs."""
-        from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+        from experiments.dailydialog.rows import settings_of
+        from rlhf_dialog.models.chat_agent import ChatAgent
 
-        names = AgentSettings.model_fields.keys() & Config.model_fields.keys() - {"model_class"}
-        settings = AgentSettings(**{name: getattr(self.config, name) for name in names})
         if folder not in self.speakers:
-            self.speakers = {folder: ChatAgent.load(folder, settings=settings)}  # one model at a time
+            self.speakers = {folder: ChatAgent.load(folder, settings=settings_of(self.config))}  # one model at a time
         return self.speakers[folder].with_system_prompt(system_prompt)
 
     def rows(self) -> dict[str, list[Dialogue]]:
@@ -174,8 +175,7 @@ class Table:
             name = f"{START}, learned bias"
             found[name] = self.row(name, self.with_learned_bias)
         if self.options.best_of:
-            name = f"{START}, best of {BEST_OF}"
-            found[name] = self.row(name, lambda: self.best_of(BEST_OF, found[START]))
+            found |= self.best_rows(found[START])
         for number, folder in enumerate(self.options.agent, start=1):
             name = f"{AGENTS} {number}"
             found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
@@ -216,23 +216,39 @@ class Table:
         seed = self.options.seed if seed is None else seed
         return generate_replies(speaker, self.prompts, at or self.sampling(), seed)
 
-    def scorer(self) -> Any:
+    @cached_property
+    def scorer(self) -> "Scorer":
         """The reward of the runs."""
-        from rlhf_dialog.rewards import Scorer, build_reward
+        from experiments.dailydialog.rows import scorer_of
 
-        reward = build_reward(self.config.reward_class.id, self.config.reward_class.args)
-        return Scorer(reward, truncation_penalty=self.config.truncation_penalty)
+        return scorer_of(self.config)
 
-    def best_of(self, count: int, first: list[Dialogue] | None = None) -> "Replies":
-        """Of several replies of the start to each prompt, `first` among them, the one with the highest score."""
+    def best_rows(self, first: list[Dialogue]) -> dict[str, list[Dialogue]]:
+        """Of several replies of the start to each prompt, `first` among them, the one with the highest score.
+
+        Where the reward reads the reference, also the one that a prediction finds best, which does not.
+        """
+        from rlhf_dialog.rewards.base import READS_REFERENCE, reads_reference
+
+        name = f"{START}, best of {BEST_OF}"
+        if not reads_reference(self.scorer.reward):
+            return {name: self.row(name, lambda: self.best(BEST_OF, first))}
+        names = {False: name + READS_REFERENCE, True: f"{name} by a prediction"}
+        return {name: self.row(name, lambda by=by: self.best(BEST_OF, first, by)) for by, name in names.items()}  # type: ignore[misc]
+
+    def best(self, count: int, first: list[Dialogue] | None = None, by_prediction: bool = False) -> "Replies":
+        """Of `count` replies of the start to each prompt, `first` among them, the one with the highest (predicted) score."""
+        from experiments.prediction import predict
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
 
         speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
         drawn = [Replies(first, [0] * len(first))] if first else []
         drawn += [self.generate(speaker, self.options.seed + i) for i in range(len(drawn), count)]
-        scorer = self.scorer()
-        return measure.choose_best(drawn, measure.default_judges(scorer), scorer)
+        judges = measure.default_judges(self.scorer)
+        scores = [measure.score_replies(some, judges, self.scorer) for some in drawn]
+        by = list(predict(speaker, drawn, np.stack(scores, axis=1)).T) if by_prediction else scores
+        return measure.highest(drawn, by)
 
     def with_learned_bias(self) -> "Replies":
         """The start with a logit bias that RLOO learned from the run's reward."""
@@ -242,7 +258,7 @@ class Table:
         start = self.speaker(str(self.config.model_path), self.config.system_prompt)
         training = BiasTraining(tokens=self.options.learned_bias or 0, seed=self.options.seed)
         prompts = self.some_prompts("train", BIAS_TRAINING_PROMPTS)
-        bias = learn_bias(start, prompts, self.scorer(), Sampling(self.config.max_new_tokens), training)
+        bias = learn_bias(start, prompts, self.scorer, Sampling(self.config.max_new_tokens), training)
         return self.generate(start, at=bias.apply_to(self.sampling()))
 
     def biased(self) -> "Replies":
@@ -253,7 +269,7 @@ class Table:
         own, seed = self.config.system_prompt, self.options.seed
         agent = self.speaker(self.options.agent[0], own)
         start = self.speaker(str(self.config.model_path), own)
-        judges, sampling = measure.default_judges(self.scorer()), self.sampling()
+        judges, sampling = measure.default_judges(self.scorer), self.sampling()
         training, validation = (self.some_prompts(split, BIAS_PROMPTS) for split in ("train", "validation"))
         bias = logit_bias_baseline.fit_bias(agent, start, training, sampling, seed)
 
@@ -276,7 +292,7 @@ class Table:
             if self.options.likelihood:
                 start, own = str(self.config.model_path), self.config.system_prompt
                 self.judges.append(LikelihoodPrice(start, None, system_prompt=own))
-            self.of_reward = measure.default_judges(self.scorer() if self.options.score else None)
+            self.of_reward = measure.default_judges(self.scorer if self.options.score else None)
             self.of_reward.user_judges = {judge.name: judge for judge in self.judges}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
         wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.user_judges)

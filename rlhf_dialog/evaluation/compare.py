@@ -17,6 +17,7 @@ from rlhf_dialog.evaluation.measure import Judges, Measured
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards.base import READS_REFERENCE, reads_reference
 from rlhf_dialog.rewards.composite import WithoutNeeds
 
 logger = logging.getLogger(__name__)
@@ -212,7 +213,8 @@ class Comparison:
     def _best_replies(self, counts: Sequence[int], measured: dict[str, Measured], blind: bool) -> dict[str, Measured]:
         """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`.
 
-        `measured`: the numbers of the systems; `blind`: no part of the reward that reads references chooses.
+        A name says so where a reward that reads the reference has chosen. `measured`: the numbers of the systems; `blind`: no
+        part of the reward that reads references chooses.
         """
         if not counts:
             return {}
@@ -225,10 +227,10 @@ class Comparison:
                 return {}
             self.chosen_without = reward.left_out
             scorer = replace(scorer, reward=reward)
-        rows = {}
+        rows, chooser = {}, READS_REFERENCE if reads_reference(scorer.reward) else ""
         for count in counts:
             for system, agent in self.systems.items():
-                title = f"{system}, best of {count}"
+                title = f"{system}, best of {count}{chooser}"
                 with self._time(title):
                     chosen = measure.choose_best(self._draw(agent, system, count), self.judges, scorer)
                     rows[title] = measure.measure(chosen, self.judges)

@@ -24,7 +24,7 @@ def kl_by_token(
     reply with less variance than the difference of log-probabilities does; unbiased for replies sampled at `temperature` without
     filters. Both agents have the same tokenizer.
     """
-    ids = [_reply_ids(agent, reply) for reply in replies.dialogues]
+    ids = [reply_ids(agent, reply) for reply in replies.dialogues]
     table = np.full((len(ids), max(map(len, ids))), np.nan)
     row = 0
 
@@ -63,14 +63,15 @@ def log_ratios(
     return np.concatenate(map_batches(agent, replies.dialogues, batch_size, "KL of chosen replies", sums))
 
 
-def _reply_ids(agent: ChatAgent, reply: Dialogue) -> list[int]:
+def reply_ids(agent: ChatAgent, reply: Dialogue) -> list[int]:
+    """The token ids of a reply, with its end unless it is truncated."""
     encoder = agent.encoder
     return encode_without_end(encoder, reply.response) if reply.truncated else encoder.encode_reply(reply.response)
 
 
 def _both_tokens(agent: ChatAgent, start: ChatAgent, batch: list[Dialogue]) -> tuple[TokenBatch, TokenBatch]:
     """Prompts and replies as the agent and its start read them."""
-    ids, turns = [_reply_ids(agent, reply) for reply in batch], [reply.prompt_turns for reply in batch]
+    ids, turns = [reply_ids(agent, reply) for reply in batch], [reply.prompt_turns for reply in batch]
     systems = [reply.system for reply in batch]
     return agent.encode(turns, systems).with_replies(ids), start.encode(turns, systems).with_replies(ids)
 

@@ -234,6 +234,14 @@ def needs_device(reward: BaseReward) -> bool:
     return any(one.uses_device or one.frozen_models() for one in walk(reward))
 
 
+READS_REFERENCE = " (reads the reference)"  # behind the name of a row that such a reward has chosen
+
+
+def reads_reference(reward: BaseReward) -> bool:
+    """Whether the reward, or one inside of it, reads the reference or its act, which no policy sees."""
+    return any(one.needs for one in walk(reward))
+
+
 def free_name(name: str, taken: Container[str]) -> str:
     """`name`, or `name_2`, `name_3` ... where it is taken."""
     number, free = 1, name

@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
+from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device, reads_reference
 from rlhf_dialog.rewards.errors import as_reward_error
 from rlhf_dialog.rewards.scoring import score_dialogues
 
@@ -75,8 +75,8 @@ class WithoutNeeds(CompositeReward):
 
     def __init__(self, reward: BaseReward):
         parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
-        self._set_parts([part for part in parts.values() if not part.reward.needs])
-        self.left_out = [name for name, part in parts.items() if part.reward.needs]
+        self._set_parts([part for part in parts.values() if not reads_reference(part.reward)])
+        self.left_out = [name for name, part in parts.items() if reads_reference(part.reward)]
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 from experiments.dailydialog.sizes import CHITCHAT, MINILM, SMOLLM2
+from experiments.users.two_sample import check_scikit_learn
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.sources import SPLITS
 from rlhf_dialog.errors import UserError
 
 
 def check(data: Path, fetched: Path, model: Path | None) -> None:
-    """Raises UserError for data without acts, a model without a chat template, and what was not fetched."""
+    """Raises UserError for data without acts, a model without a chat template, and what was not fetched or installed."""
+    check_scikit_learn()
     for split in SPLITS:
         if not (data / split / f"dialogues_act_{split}.txt").is_file():
             raise UserError(

@@ -15,6 +15,7 @@ from experiments.dailydialog.sizes import (
     MATCHED,
     MINILM,
     MODEL,
+    PREDICTED,
     START,
     A,
     Agent,
@@ -64,6 +65,12 @@ def best_rows() -> Rows:
     return [{"name": f"{BEST}_{count}", "kind": "best", "count": count} for count in BEST_COUNTS]
 
 
+def predicted_rows() -> Rows:
+    """The best by a prediction of the score, which reads no reference."""
+    most = max(BEST_COUNTS)
+    return [{**row, "name": f"{PREDICTED}_{row['name']}", "learn_from": most} for row in best_rows()]
+
+
 def matched_row(scene: Scene, name: str) -> Rows:
     like = [f"{agent.folder}_0" for agent in training.agents(scene, name)]
     return [{"name": MATCHED, "kind": "matched", "like": like}]
@@ -77,7 +84,7 @@ def test_rows(scene: Scene) -> dict[str, Rows]:
     """The rows of each folder of the test stage."""
     draws, ours, learned = scene.size.draws, training.agents(scene, A), training.agents(scene, B)
     first = start_rows(scene, draws) + agent_rows(scene, ours, draws)
-    first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), {"name": LEARNED, "kind": "learned"}]
+    first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), *predicted_rows(), {"name": LEARNED, "kind": "learned"}]
     found = {
         AT_LOW: start_rows(scene, 1) + agent_rows(scene, ours + learned, 1),  # first, since people read these
         AT_ONE: first + matched_row(scene, A) + said_rows(SAID_ONE),

@@ -14,7 +14,7 @@ from experiments.dailydialog.pretrained.columns import ratio_of
 from experiments.dailydialog.pretrained.estimate import speed_of
 from experiments.dailydialog.reading import POINTS, WITH_INTERVAL
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import BEST, CHOSEN, LEARNED, MATCHED, START, A, Agent, B
+from experiments.dailydialog.sizes import BEST, CHOSEN, LEARNED, MATCHED, PREDICTED, START, A, Agent, B
 from experiments.dailydialog.systems import System
 from experiments.dailydialog.targets import Target, percent, relative
 from experiments.dailydialog.training import supervised_keys
@@ -22,6 +22,7 @@ from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Interval, difference, interval
 from rlhf_dialog.json_files import read_json
+from rlhf_dialog.rewards.base import READS_REFERENCE
 
 if TYPE_CHECKING:
     from experiments.dailydialog.rows import Table
@@ -69,6 +70,7 @@ TITLES = {
     B: "PPO B",
 }
 TITLES |= {f"{BEST}_{count}": f"SFT, best of {count}" for count in measuring.BEST_COUNTS}
+TITLES |= {f"{PREDICTED}_{BEST}_{count}": f"SFT, best of {count} by a prediction" for count in measuring.BEST_COUNTS}
 SMALL_MODEL = 4.221  # nats a word of the small model of SIZE=short on 1,000 validation prompts
 CLASSIFIER = 0.615  # of true replies, by the published classifier
 Systems = dict[str, System]
@@ -123,7 +125,9 @@ def systems(scene: Scene, name: str) -> Systems:
     folder, found = scene.folder("test") / name, {}
     for key, rows in rows_of(scene, name).items():
         if all(RowFile(folder, row).is_there() for some in rows for row in some):
-            found[key] = System.read(TITLES.get(key, key.replace("_", " ")), folder, rows)
+            title = TITLES.get(key, key.replace("_", " "))
+            reads = name == measuring.AT_ONE and key.startswith(BEST)  # A's reward is all of reference and act
+            found[key] = System.read(title + READS_REFERENCE if reads else title, folder, rows)
     return found
 
 
@@ -306,8 +310,9 @@ def notes(scene: Scene) -> Iterator[str]:
     yield ""
     yield (
         "Margin: the metric with the prompt's own reference less that with another prompt's (a fixed derangement). In table 1 "
-        "the best of several replies are chosen by the reward as it is, which reads the reference; in table 2 without what reads "
-        f"it. The bias is learned from {scene.size.bias_tokens:,} tokens, 8 responses to each of {scene.size.bias_step} prompts "
+        "the best of several replies are chosen by the reward as it is, which reads the reference, or by a cross-validated "
+        "prediction of it from prompt and reply (`experiments.prediction`); in table 2 without what reads the reference. "
+        f"The bias is learned from {scene.size.bias_tokens:,} tokens, 8 responses to each of {scene.size.bias_step} prompts "
         "in a step; the row with the distinct-2 of PPO has its "
         f"temperature from {measuring.MATCH_PROMPTS} of the prompts. Intent: whether the judge finds the "
         "act of the reference. KL a reply: in nats, at the temperature of the row, in the first draw."

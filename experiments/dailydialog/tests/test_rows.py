@@ -194,6 +194,24 @@ def test_a_reward_that_reads_references_alone_chooses_as_it_is(world, tmp_path):
     assert Table(plan(world, tmp_path, [])).chooser.reward.left_out == ["meteor_exact_stem"]
 
 
+def test_the_best_by_a_prediction_that_learns_from_more_draws(world, tmp_path, monkeypatch):
+    """The third draw, which is predicted best, is learned from and cannot be chosen: the second one is taken."""
+
+    def predict(agent, draws, scores):
+        assert agent is table.start
+        assert [[one.response for one in some.dialogues] for some in draws] == [
+            [one.response for one in table.stored(f"start_{i}").dialogues] for i in range(3)
+        ]
+        prices = np.stack([table.judges.scorer.score(some.dialogues).parts["copy_price"].raw for some in draws], axis=1)
+        assert np.array_equal(scores, prices)  # the part that reads no reference
+        return np.tile([0.0, 1.0, 2.0], (len(table.prompts), 1))
+
+    monkeypatch.setattr(rows, "predict", predict)
+    table = Table(plan(world, tmp_path, []))
+    table.make(rows.Row(name="predicted_best_of_2", kind="best", count=2, learn_from=3))
+    assert RowFile(tmp_path, "predicted_best_of_2").replies() == RowFile(tmp_path, "start_1").replies()
+
+
 def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):
     """Learned as the run samples, from a reward of its own; chosen on validation prompts at the temperature of the row."""
     table, rates, asked = Table(plan(world, tmp_path, [], split="test", bias_step=3)), [], []

@@ -25,7 +25,7 @@ def world(tmp_path):
     BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "encoder")
     (tmp_path / "data").mkdir()
     for split in ("train", "validation", "test"):
-        lines = [json.dumps({"dialog": [f"Hello {i} .", f"Is it {i} ?", "Yes ."]}) + "\n" for i in range(6)]
+        lines = [json.dumps({"dialog": [f"Hello {i} .", f"Is it {i} ?", "Yes ."]}) + "\n" for i in range(9)]
         (tmp_path / "data" / f"{split}.jsonl").write_text("".join(lines))
     settings = {
         "model_path": str(tmp_path / "start"),
@@ -40,7 +40,7 @@ def world(tmp_path):
 
 
 def table(world, *words):
-    given = ["--config", str(world / "run.yaml"), "--encoder", str(world / "encoder"), "--max_prompts", "5"]
+    given = ["--config", str(world / "run.yaml"), "--encoder", str(world / "encoder"), "--max_prompts", "14"]
     agents = [word for name in ("first", "second") for word in ("--agent", str(world / name))]
     places = ["--work", str(world / "work"), "--output", str(world / "table.json")]
     return chat_table.main([*given, *agents, *places, *words])
@@ -49,19 +49,32 @@ def table(world, *words):
 def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
     assert table(world, "--system_prompt", "null", "--best_of", "--bias", "--score", "--likelihood") == 0
     result = json.loads((world / "table.json").read_text())
-    rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", f"{START}, best of 4", "start, mean logit shift"]
+    best = [f"{START}, best of 4 (reads the reference)", f"{START}, best of 4 by a prediction"]  # LengthMatch reads it
+    rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", *best, "start, mean logit shift"]
     assert list(result["rows"]) == rows
     assert set(result["preferred"]) == set(result["difference"]) == set(rows[1:])
     shown = capsys.readouterr().out
     assert [name for name in rows if f"| {name} |" not in shown] == []
-    best, start = (result["rows"][f"{START}{more}"]["score"]["mean"] for more in (", best of 4", ""))
-    assert best >= start
+    most, predicted, start = (result["rows"][name]["score"]["mean"] for name in (*best, START))
+    assert most >= max(predicted, start)
     kept = {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()}
-    assert len(kept) == 6  # not those of people
+    assert len(kept) == 7  # not those of people
     monkeypatch.setattr(chat_table.Table, "generate", None)  # nothing is written again
     assert table(world, "--system_prompt", "null", "--best_of", "--bias", "--score", "--likelihood") == 0
     assert {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()} == kept
     assert json.loads((world / "table.json").read_text()) == result
+
+
+def test_a_reward_without_references_chooses_without_a_label(world):
+    tree = yaml.safe_load((world / "run.yaml").read_text()) | {"reward_class": {"id": "CopyPrice"}}
+    (world / "run.yaml").write_text(yaml.safe_dump(tree))
+    assert table(world, "--best_of") == 0
+    assert list(json.loads((world / "table.json").read_text())["rows"]) == [
+        AGENTS,
+        PEOPLE,
+        START,
+        f"{START}, best of 4",
+    ]
 
 
 def test_a_stopped_table_goes_on_with_the_next_row(world):

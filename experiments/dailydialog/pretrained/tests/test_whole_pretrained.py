@@ -145,10 +145,13 @@ def test_every_stage_ends_and_the_tables_have_every_row(work):
     table = (work / "results.md").read_text(encoding="utf-8")
     sections = {part.partition("\n")[0].partition(":")[0]: part for part in table.split("\n## ")}
     first, second = sections["Table 1"], sections["Table 2"]
-    untrained = ("SFT, best of 2", "SFT, best of 4", "nearest train reply", "true replies")
-    for row in ("SFT", "PPO A", "SFT, greedy", "SFT, bias learned from the score", "long constant reply", *untrained):
+    untrained = ("SFT", "nearest train reply", "true replies")
+    for row in ("PPO A", "SFT, greedy", "SFT, bias learned from the score", "long constant reply", *untrained):
         assert f"\n| {row} |" in first, row
-    for row in ("SFT", "PPO B", *untrained):
+    for count in (2, 4):
+        assert f"\n| SFT, best of {count} (reads the reference) |" in first
+        assert f"\n| SFT, best of {count} by a prediction |" in first
+    for row in ("PPO B", "SFT, best of 2", "SFT, best of 4", *untrained):
         assert f"\n| {row} |" in second, row
     for column in (
         "ROUGE-1",
