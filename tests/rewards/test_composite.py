@@ -7,7 +7,8 @@ import pytest
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, score_dialogues
-from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.rewards.base import BaseReward, reads_reference
+from rlhf_dialog.rewards.composite import WithoutNeeds, model_paths
 from tests.parts.given import DIALOGUES
 from tests.parts.judges import yaml_inside
 
@@ -131,3 +132,22 @@ def test_paths_of_models_are_asked_of_the_classes(judges):
         assert model_paths("CompositeReward", args) == {}  # what builds the reward says what is wrong
     with pytest.raises(RewardError, match=r"reward 'Judge' raised KeyError: 'folder' at .*judges\.py:\d+"):
         model_paths("CompositeReward", {"parts": [{"id": "Judge"}]})
+
+
+class Inside(BaseReward):
+    """Another reward, whose needs it does not declare."""
+
+    name = "inside"
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def children(self):
+        return [self.inner]
+
+
+def test_a_reward_inside_another_one_reads_the_reference_too():
+    meteor, copies = (Inside(build_reward(name, {})) for name in ("Meteor", "CopyPrice"))
+    assert [reads_reference(one) for one in (meteor, copies, meteor.inner)] == [True, False, True]
+    assert WithoutNeeds(meteor).left_out == ["inside"]
+    assert list(WithoutNeeds(copies).parts) == ["inside"]
