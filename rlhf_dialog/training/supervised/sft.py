@@ -2,7 +2,6 @@
 
 import logging
 import math
-import random
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
-from rlhf_dialog.training.supervised.stage import SupervisedStage
+from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
@@ -42,8 +41,7 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
         raise UserError(
             f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
         )
-    if limit and limit < len(prompts):
-        prompts = random.Random(config.seed).sample(prompts, limit)
+    prompts = drawn(prompts, limit, config.seed)
     report(f"{split}: {len(prompts)} of {len(loaded)} prompts")
     return prompts
 
