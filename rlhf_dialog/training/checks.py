@@ -30,8 +30,8 @@ from rlhf_dialog.training.ppo import AdaptiveKLController
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
-ROWS = 16  # of each process, computed together
-BLOCKS_IN_32_BITS = 4  # of so many rows: one of 16 rows may miss the rare tokens that round ten times as much as others
+ROWS = 8  # of each process, computed together
+RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and ROWS rows may have none
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
 # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
@@ -73,22 +73,18 @@ def check_type(measured: Measured, num_bits: int) -> None:
 
 @torch.no_grad()
 def measure_rounding(measured: Measured, tokens: TokenBatch, temperature: float) -> Tensor:
-    """|differences| (K,) of the model's log-probabilities for the first rows, ROWS together and each longer alone.
+    """|differences| (K,) of the model's log-probabilities for ROWS rows, spread evenly, together and each longer alone.
 
     Draws no random number. Raises RunStopped when the model does, in training or in eval mode, and when its rows change each
     other: both would pass for noise.
     """
     if any(module.training for module in measured.model.modules()):
         raise RunStopped(f"the {measured.name} is in training mode, so its dropout may be on; call eval() on it")
-    num_rows = min(len(tokens), ROWS * (1 if _is_coarse(measured.model) else BLOCKS_IN_32_BITS))
-    blocks = [tokens.rows(slice(i, min(i + ROWS, num_rows))) for i in range(0, num_rows, ROWS)]
-    parts = [_measure_block(measured, block, temperature) for block in blocks]
-    return torch.cat(parts) if parts else torch.empty(0, device=tokens.device)
-
-
-def _measure_block(measured: Measured, tokens: TokenBatch, temperature: float) -> Tensor:
+    num_rows = min(len(tokens), ROWS)
+    if not num_rows:
+        return torch.empty(0, device=tokens.device)
     name, model = measured
-    tokens = replace(tokens, prompt_groups=None)
+    tokens = replace(tokens.rows(torch.arange(num_rows) * len(tokens) // num_rows), prompt_groups=None)
     before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(len(tokens))]
     together = _predict(model, tokens, temperature)
     alone, longer = (torch.cat([_predict(model, row, temperature, more) for row in rows]) for more in (0, 1))
@@ -152,8 +148,9 @@ def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bit
         logger.warning("rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so %s", mean, effect)
     least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
     largest = max(largest, least_largest * scale)
-    least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
-    return Noise(max(mean, least_mean), largest, num_bits)
+    if num_bits == 32:
+        mean, largest = max(mean, MEAN_IN_32_BITS * largest), RARE_IN_32_BITS * largest
+    return Noise(max(mean, least_mean * scale), largest, num_bits)
 
 
 def all_finite(numbers: dict[str, float]) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
 from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.agent_template import agent_template
@@ -44,6 +45,33 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
     prompts = drawn(prompts, limit, config.seed)
     report(f"{split}: {len(prompts)} of {len(loaded)} prompts")
     return prompts
+
+
+class SFTTrainer(Trainer):
+    """Minimises the mean of `summed_loss` over the labelled tokens of a step."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments, data_collator=pad_right)
+        self.model_accepts_loss_kwargs = True  # so that `compute_loss` hears how many labels all microbatches have
+        self.policy = Policy(self.model.eval(), use_amp=self.args.bf16)
+        _ = self.policy.has_plain_head  # is tried without dropout
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The share of a microbatch in the loss of its step."""
+        return summed_loss(self.policy, inputs) / num_items_in_batch
+
+
+def summed_loss(policy: Policy, batch: dict[str, Tensor]) -> Tensor:
+    """The negative log-likelihood in nats, a scalar, of all labelled tokens of a batch as of `pad_right`.
+
+    Logits are computed where the next token has a label, as many at a time as in PPO.
+    """
+    ids, labelled = batch["input_ids"], batch["labels"][:, 1:] != IGNORED
+    packed = TokenBatch(ids[:, :1], batch["attention_mask"][:, :1].bool(), ids[:, 1:], labelled).pack()
+    features, _ = policy.features(packed, padded=policy.lm.training)  # packed attention has no dropout
+    return -policy.predict(features, packed, temperature=1.0).logprobs.sum()
 
 
 class SFT(SupervisedStage[SFTConfig]):
@@ -90,12 +118,7 @@ class SFT(SupervisedStage[SFTConfig]):
         self.fine_tune(rows)
 
     def fine_tune(self, rows: list[dict[str, Any]]) -> None:
-        """With `patience`, the model ends with the weights of the lowest validation loss.
-
-        The library's trainer computes logits of 4,096 tokens and 32,768 words at a time, from the last hidden states.
-        """
-        from trl import SFTConfig as TrainerArguments
-        from trl import SFTTrainer
+        """With `patience`, the model ends with the weights of the lowest validation loss."""
 
         def trainer(**arguments: Any) -> Trainer:
             made = SFTTrainer(**arguments, callbacks=[self.watch])
@@ -107,10 +130,9 @@ class SFT(SupervisedStage[SFTConfig]):
         self.run_trainer(
             rows,
             trainer,
-            TrainerArguments,
+            TrainingArguments,
             self.watch,
-            max_length=None,
-            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
             per_device_train_batch_size=microbatch,
             gradient_accumulation_steps=batch // microbatch,
         )
@@ -278,10 +300,8 @@ def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int)
         batch_size = max(1, min(batch_size, LOGITS_AT_ONCE // (num_embeddings(lm) * ordered[-1]["length"])))
     for start in range(0, len(ordered), batch_size):
         batch = pad_right(ordered[start : start + batch_size])
-        ids, labelled = batch["input_ids"].to(lm.device), batch["labels"][:, 1:] != IGNORED
-        packed = TokenBatch(ids[:, :1], batch["attention_mask"][:, :1].bool(), ids[:, 1:], labelled).pack()
-        total -= policy.predict(policy.features(packed)[0], packed, temperature=1.0).logprobs.sum().item()
-        count += int(labelled.sum())
+        count += int((batch["labels"][:, 1:] != IGNORED).sum())
+        total += summed_loss(policy, {**batch, "input_ids": batch["input_ids"].to(lm.device)}).item()
     lm.train(was_training)
     return total / count
 
