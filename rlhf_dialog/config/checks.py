@@ -59,6 +59,7 @@ def check_together(config: Any) -> None:
             f"(num_responses_per_prompt); use a multiple of {n}"
         )
     _check_end(config)
+    _check_reference(config)
     _check_networks(config)
     _check_guard(config)
     if config.whiten_rewards and config.estimator.needs_groups:
@@ -130,6 +131,17 @@ def _check_guard(config: Any) -> None:
         raise ValueError(
             "kl_coef: guard.action raise_kl doubles it, found 0; give it a value above 0, or use warn or stop"
         )
+
+
+def _check_reference(config: Any) -> None:
+    """Raises ValueError when a key needs the reference that `reference: false` leaves out."""
+    if config.reference:
+        return
+    if config.kl_coef:
+        raise ValueError(f"reference: false needs kl_coef: 0, found {config.kl_coef:g}; set one of them")
+    wanted = {"ref_model": None, "ref_ds_config": None, "kl_in": "reward"}
+    if given := [f"{key}: {getattr(config, key)}" for key, value in wanted.items() if getattr(config, key) != value]:
+        raise ValueError(f"reference: false, but {given[0]} needs a reference; leave one of them out")
 
 
 def _check_end(config: Any) -> None:

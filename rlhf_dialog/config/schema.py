@@ -100,6 +100,10 @@ class ModelKeys(Settings):
     ref_model: str | None = Field(
         None, description="frozen reference of the KL penalty, with the same token ids; default: model_path"
     )
+    reference: bool = Field(
+        True,
+        description="false, which needs kl_coef: 0: no reference model, so less time and memory; KL and gain are null",
+    )
     use_share_model: bool = Field(
         False,
         description="true: policy and critic share one model with a value head; false: a separate critic with critic_lr",

@@ -182,7 +182,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     Where the key is not set: None, but a reference is partitioned as a policy of stage 3 is. None also for a reference that is
     the policy itself. Raises UserError for stages 1 and 2, and when two places set different values.
     """
-    asked = {} if key == REFERENCE_KEY and reference_is_policy(config) else _key_places(config, key)
+    asked = {} if key == REFERENCE_KEY and has_no_second_model(config) else _key_places(config, key)
     if not asked:
         return _as_the_policy(config) if key == REFERENCE_KEY else None
     given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
@@ -208,26 +208,26 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
 
 def _as_the_policy(config: Config) -> FrozenSettings | None:
     """A reference of its own beside a policy of stage 3 is of stage 3 too: whole, it would need more than the rest of the run."""
-    policy = engine_settings(config) if config.use_deepspeed and not reference_is_policy(config) else None
+    policy = engine_settings(config) if config.use_deepspeed and not has_no_second_model(config) else None
     if policy is None or policy.stage != 3:
         return None
     zero = {key: value for key, value in policy.document["zero_optimization"].items() if key != "offload_optimizer"}
     return FrozenSettings(policy.source, 3, policy.offload_param, {"zero_optimization": zero})
 
 
-def reference_is_policy(config: Config) -> bool:
-    """Whether the reference is the policy without its adapter, so that there is no second model to place."""
-    return config.use_lora and config.ref_model in (None, config.model_path)
+def has_no_second_model(config: Config) -> bool:
+    """Whether there is no second model to place: no reference, or the policy without its adapter."""
+    return not config.reference or (config.use_lora and config.ref_model in (None, config.model_path))
 
 
 def unused_reference_keys(config: Config) -> list[str]:
-    """The places of the configuration that say where a reference is kept which is the policy itself."""
-    return list(_key_places(config, REFERENCE_KEY)) if reference_is_policy(config) else []
+    """The places of the configuration that say where a reference is kept which is no model of its own."""
+    return list(_key_places(config, REFERENCE_KEY)) if has_no_second_model(config) else []
 
 
 def asks_deepspeed(config: Config) -> bool:
     """Whether DeepSpeed is used, for the trained models or for a frozen one."""
-    keys = FROZEN_KEYS[1:] if reference_is_policy(config) else FROZEN_KEYS
+    keys = FROZEN_KEYS[1:] if has_no_second_model(config) else FROZEN_KEYS
     return config.use_deepspeed or is_on("ACCELERATE_USE_DEEPSPEED") or any(_key_places(config, key) for key in keys)
 
 

@@ -39,6 +39,8 @@ def check_placement(config: Config, device: torch.device) -> None:
         deepspeed_config.frozen_settings(config, key)
     if unused := deepspeed_config.unused_reference_keys(config):
         why = "with use_lora the reference is the policy without its adapter; there is no second model to place"
+        if not config.reference:
+            why = "reference: false loads no reference"
         logger.warning("%s: has no effect, because %s", ", ".join(unused), why)
     if config.use_deepspeed:
         settings = deepspeed_config.engine_settings(config)
@@ -66,7 +68,7 @@ class Placement:
         self.settings: deepspeed_config.EngineSettings | None = None
         self.fsdp = fsdp_settings(config)
         trained = {name: module for name in ("policy", "critic") if (module := getattr(models, name)) is not None}
-        for policy in (models.policy, models.ref_policy):
+        for policy in filter(None, (models.policy, models.ref_policy)):
             _ = policy.has_plain_head  # is tried with whole weights
         documents: dict[str, dict[str, Any]] = {}
         if config.use_deepspeed:
@@ -111,7 +113,9 @@ class Placement:
         roots: list[nn.Module] = (
             [Together(trained)] if self.config.use_lora and len(trained) > 1 else [*trained.values()]
         )
-        roots += [] if deepspeed_config.reference_is_policy(self.config) else [self.models.ref_policy]
+        reference = self.models.ref_policy
+        if reference is not None and not deepspeed_config.has_no_second_model(self.config):
+            roots.append(reference)
         for root in roots:
             shard(root, self.world, settings)
         layers = sum(len(sharded_parts(root)) for root in roots)
@@ -125,7 +129,8 @@ class Placement:
         logger.info(text, settings.stage, settings.precision, away, settings.source)
         if settings.half:
             dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
-            self.models.ref_policy.to(dtype)
+            if self.models.ref_policy is not None:
+                self.models.ref_policy.to(dtype)
             self.precision = settings.precision
         elif autocasts(self.config, settings):
             return
@@ -153,7 +158,7 @@ class Placement:
 
     def _place_frozen(self, reward: BaseReward) -> None:
         settings = deepspeed_config.frozen_settings(self.config, "ref_ds_config")
-        if settings:
+        if settings and self.models.ref_policy is not None:
             self._freeze("reference", self.models.ref_policy, settings)
         settings = deepspeed_config.frozen_settings(self.config, "intent_ds_config")
         if settings is None:
@@ -270,7 +275,7 @@ def deepspeed_setting(config: Config, world: World) -> MemorySetting:
             offload_param=engine.offload_param,
         )
     if fsdp := fsdp_settings(config):
-        stage: Any = 0 if deepspeed_config.reference_is_policy(config) else 3
+        stage: Any = 0 if deepspeed_config.has_no_second_model(config) else 3
         away = fsdp.cpu_offload
         setting = replace(setting, zero_stage=3, frozen_stage=stage, offload_optimizer=away, offload_param=away)
     frozen = deepspeed_config.frozen_settings(config, "ref_ds_config")

@@ -66,11 +66,15 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @dataclass
 class Models:
-    """The models of a run. `critic` is the separate critic; None where the policy has the value head or no critic is trained."""
+    """The models of a run.
+
+    `critic` is the separate critic; None where the policy has the value head or no critic is trained. `ref_policy` is None
+    under `reference: false`.
+    """
 
     policy: Policy
     critic: Critic | None
-    ref_policy: Policy
+    ref_policy: Policy | None
     tokenizer: PreTrainedTokenizerBase
 
 
@@ -326,19 +330,23 @@ def load_models(config: Config, device: torch.device) -> Models:
     ref_lm = _load_reference(config, lm, frozen, options)
     critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)
-    ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
-    policy.num_ids = ref_policy.num_ids = num_token_ids(lm, tokenizer)
+    policy.num_ids = num_token_ids(lm, tokenizer)
+    ref_policy: Policy | None = None
+    if config.reference:
+        ref_policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
+        ref_policy.num_ids = policy.num_ids
     if narrows:
         narrow(lm, (amp["amp_dtype"],))
         if ref_lm is not None:
             narrow(ref_lm)
-    return Models(
-        policy.to(device).eval(), critic and critic.to(device).eval(), ref_policy.to(device).eval(), tokenizer
-    )
+    policy.to(device).eval()
+    return Models(policy, critic and critic.to(device).eval(), ref_policy and ref_policy.to(device).eval(), tokenizer)
 
 
 def _load_reference(config: Config, lm: PreTrainedModel, form: Form, options: dict[str, Any]) -> PreTrainedModel | None:
-    """The model of the reference; None when it is the policy without its adapter."""
+    """The model of the reference; None when there is none, or when it is the policy without its adapter."""
+    if not config.reference:
+        return None
     if config.use_lora and config.ref_model in (None, config.model_path):
         return None
     other = config.ref_model

@@ -24,7 +24,7 @@ from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.runs.verification import sha256_of
 
 SHARED_KEYS = (
-    *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
+    *("seed", "advantage_estimator", "use_share_model", "use_valuenorm", "reference"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator", "system_prompt"),
     *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
@@ -45,7 +45,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
     """What must be the same at `--resume`, as JSON. `models` are the initial models of the run, before any update."""
     identity = {
         "model_path": model_fingerprint(models.policy.lm),
-        "ref_model": model_fingerprint(models.ref_policy.lm),
+        "ref_model": models.ref_policy and model_fingerprint(models.ref_policy.lm),
         "tokenizer": tokenizer_fingerprint(models.tokenizer),
         "data": data_fingerprint(prompts),
         "columns": config.env.args.columns,

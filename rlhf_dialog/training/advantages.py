@@ -47,7 +47,7 @@ class Advantages:
 
 
 def kl_to_reference(rollout: Rollout, world: World) -> float:
-    """KL from the reference in nats per token: the mean log ratio over the response tokens of all ranks."""
+    """KL from the reference in nats per token: the mean log ratio over the response tokens of all ranks; NaN without one."""
     return masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, world.sum).item()
 
 
@@ -56,7 +56,9 @@ def token_rewards(rollout: Rollout, config: Config, kl_coef: float, world: World
     mask = rollout.response_mask
     rewards = ppo.score_rewards(rollout.scores, mask, rollout.turn_rewards)
     coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
-    penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
+    penalties = torch.zeros_like(rewards)
+    if config.reference:
+        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
     if config.whiten_rewards:
         rewards = ppo.whiten(rewards + penalties, mask, world.sum, shift_mean=False)
         penalties = torch.zeros_like(penalties)

@@ -4,13 +4,15 @@ The tolerance is measured in each run, because rounding errors grow with layers,
 The frozen reference computes some responses of the first rollout twice: the rows together, and each row alone with its own
 beginning behind it once more, by the library's attention (many kernels round a row alike beside any others, but not a longer
 one). A fault of the policy or its sampling therefore does not raise the tolerance. Rows that change each other would, so each
-row is also computed alone as it is, and the run ends where that differs by more than rounding explains.
+row is also computed alone as it is, and the run ends where that differs by more than rounding explains. Under `reference:
+false` the policy is measured.
 """
 
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +30,14 @@ from rlhf_dialog.training.ppo import AdaptiveKLController
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
-ROWS = 16  # of each process, computed together
-BLOCKS_IN_32_BITS = 4  # of so many rows: one of 16 rows may miss the rare tokens that round ten times as much as others
+ROWS = 8  # of each process, computed together
+RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and ROWS rows may have none
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
 # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
 LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
-DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
+DRAWS = "draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = 0.1  # of the largest, at least: kernels for few rows, as in sampling, round every token differently
 
 
@@ -52,40 +54,44 @@ class Noise:
     warned: bool = False  # whether a check has warned of a difference that is larger
 
 
-def check_type(reference: Policy, num_bits: int) -> None:
-    """Raises RunStopped for a reference in 16 bits in a run in 32, because its rounding would pass for noise."""
-    types = {str(p.dtype).removeprefix("torch.") for p in reference.parameters() if p.dtype in HALF}
-    if num_bits == 32 and (types or reference.use_amp):
+class Measured(NamedTuple):
+    """The model whose rounding is measured, with its name in messages: the reference, or the policy of a run without one."""
+
+    name: str
+    model: Policy
+
+
+def check_type(measured: Measured, num_bits: int) -> None:
+    """Raises RunStopped for a model in 16 bits in a run in 32, because its rounding would pass for noise."""
+    types = {str(p.dtype).removeprefix("torch.") for p in measured.model.parameters() if p.dtype in HALF}
+    if num_bits == 32 and (types or measured.model.use_amp):
         how = f"weights in {min(types)}" if types else "autocast"
         raise RunStopped(
-            f"the reference computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
+            f"the {measured.name} computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
         )
 
 
 @torch.no_grad()
-def measure_rounding(reference: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
-    """|differences| (K,) of the reference's log-probabilities for the first rows, ROWS together and each longer alone.
+def measure_rounding(measured: Measured, tokens: TokenBatch, temperature: float) -> Tensor:
+    """|differences| (K,) of the model's log-probabilities for ROWS rows, spread evenly, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode, and when its rows change each
+    Draws no random number. Raises RunStopped when the model does, in training or in eval mode, and when its rows change each
     other: both would pass for noise.
     """
-    if any(module.training for module in reference.modules()):
-        raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
-    num_rows = min(len(tokens), ROWS * (1 if _is_coarse(reference) else BLOCKS_IN_32_BITS))
-    blocks = [tokens.rows(slice(i, min(i + ROWS, num_rows))) for i in range(0, num_rows, ROWS)]
-    parts = [_measure_block(reference, block, temperature) for block in blocks]
-    return torch.cat(parts) if parts else torch.empty(0, device=tokens.device)
-
-
-def _measure_block(reference: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
-    tokens = replace(tokens, prompt_groups=None)
+    if any(module.training for module in measured.model.modules()):
+        raise RunStopped(f"the {measured.name} is in training mode, so its dropout may be on; call eval() on it")
+    num_rows = min(len(tokens), ROWS)
+    if not num_rows:
+        return torch.empty(0, device=tokens.device)
+    name, model = measured
+    tokens = replace(tokens.rows(torch.arange(num_rows) * len(tokens) // num_rows), prompt_groups=None)
     before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(len(tokens))]
-    together = _predict(reference, tokens, temperature)
-    alone, longer = (torch.cat([_predict(reference, row, temperature, more) for row in rows]) for more in (0, 1))
+    together = _predict(model, tokens, temperature)
+    alone, longer = (torch.cat([_predict(model, row, temperature, more) for row in rows]) for more in (0, 1))
     if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
-        raise RunStopped(f"{DRAWS}. {REMEDIES['dropout']}")
+        raise RunStopped(f"the {name} {DRAWS}. {REMEDIES['dropout']}")
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
-    _check_leak(reference, together - alone, torch.maximum((alone - longer).abs(), rounding))
+    _check_leak(measured, together - alone, torch.maximum((alone - longer).abs(), rounding))
     return torch.maximum((together - longer).abs(), rounding)
 
 
@@ -93,25 +99,25 @@ def _generators() -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
-def _check_leak(reference: Policy, changes: Tensor, rounding: Tensor) -> None:
+def _check_leak(measured: Measured, changes: Tensor, rounding: Tensor) -> None:
     """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
     sizes = [x.double() for part in (changes.abs(), rounding) for x in (part.mean(), part.max())]
     mean, largest, *explained = torch.stack(sizes).tolist()  # the host waits once
-    least = LEAST_IN_16_BITS if _is_coarse(reference) else LEAST_IN_32_BITS
+    least = LEAST_IN_16_BITS if _is_coarse(measured.model) else LEAST_IN_32_BITS
     explained = [max(x, y) for x, y in zip(explained, least, strict=True)]
     if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
         raise RunStopped(
-            "the reference gives the same responses other log-probabilities when other rows are computed beside them, by "
+            f"the {measured.name} gives the same responses other log-probabilities when other rows are computed beside them, by "
             f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
             f"each other. {REMEDIES['packing']}"
         )
 
 
-def _is_coarse(reference: Policy) -> bool:
-    return reference.use_amp or any(parameter.dtype in HALF for parameter in reference.parameters())
+def _is_coarse(model: Policy) -> bool:
+    return model.use_amp or any(parameter.dtype in HALF for parameter in model.parameters())
 
 
-def _predict(reference: Policy, tokens: TokenBatch, temperature: float, times_more: int | None = None) -> Tensor:
+def _predict(model: Policy, tokens: TokenBatch, temperature: float, times_more: int | None = None) -> Tensor:
     """The log-probabilities (K,) of the response tokens, without the columns that are padding in all rows.
 
     `times_more`: of one row, by the library's own attention; 1: with its first tokens behind it, as far as positions go.
@@ -119,12 +125,12 @@ def _predict(reference: Policy, tokens: TokenBatch, temperature: float, times_mo
     tokens = tokens.without_padding()
     packed = fed = tokens.pack()
     if times_more:
-        positions = num_positions(reference.lm)
+        positions = num_positions(model.lm)
         more = packed.ids[: max(0, positions - len(packed.ids) - 1) if positions else None].unsqueeze(0)
         mask = torch.cat([tokens.response_mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
         fed = tokens.with_responses(torch.cat([tokens.response_ids, more], dim=1), mask).pack()
-    features, _ = reference.features(fed, padded=times_more is not None)
-    return reference.predict(features[: len(packed.targets)], packed, temperature).logprobs
+    features, _ = model.features(fed, padded=times_more is not None)
+    return model.predict(features[: len(packed.targets)], packed, temperature).logprobs
 
 
 def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bits: int) -> Noise:
@@ -142,8 +148,9 @@ def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bit
         logger.warning("rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so %s", mean, effect)
     least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
     largest = max(largest, least_largest * scale)
-    least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
-    return Noise(max(mean, least_mean), largest, num_bits)
+    if num_bits == 32:
+        mean, largest = max(mean, MEAN_IN_32_BITS * largest), RARE_IN_32_BITS * largest
+    return Noise(max(mean, least_mean * scale), largest, num_bits)
 
 
 def all_finite(numbers: dict[str, float]) -> bool:

@@ -28,10 +28,11 @@ Metrics = dict[str, float]
 def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) -> Metrics:
     """`objective/gain` with its standard error `objective/gain_se`, `reward/<name>_gain` of each part, `objective/score_se`.
 
-    Standard errors are between prompts, over all ranks. The gain is NaN where it cannot be estimated: under top-k and top-p, for
-    responses that the policy did not sample, with dropped episodes, and where the policy is too far from the reference: an
-    effective number of episodes below a quarter, a mean weight outside of 0.5 to 1.5, or a KL above 1 nat per episode. (A policy
-    that does what the reference does once in a thousand has weights near 0 everywhere, and an estimate of nothing.)
+    Standard errors are between prompts, over all ranks. The gain is NaN where it cannot be estimated: without a reference, under
+    top-k and top-p, for responses that the policy did not sample, with dropped episodes, and where the policy is too far from the
+    reference: an effective number of episodes below a quarter, a mean weight outside of 0.5 to 1.5, or a KL above 1 nat per
+    episode. (A policy that does what the reference does once in a thousand has weights near 0 everywhere, and an estimate of
+    nothing.)
     """
     parts = {name: torch.tensor(part.raw, dtype=torch.float64) for name, part in rollout.reward_scores.parts.items()}
     names = ["objective/gain", *(f"reward/{name}_gain" for name in parts)]

@@ -1,5 +1,6 @@
 """From environments to a scored rollout. B episodes, T response tokens."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -19,7 +20,7 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.part_sizes import REFERENCE
-from rlhf_dialog.models.policy import compare_unfiltered
+from rlhf_dialog.models.policy import Policy, compare_unfiltered
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores, begin_scoring
@@ -42,7 +43,7 @@ class Rollout:
     tokens: TokenBatch  # prompts and responses
     truncated: Tensor  # (B,)
     logprobs: Tensor  # (B, T)
-    ref_logprobs: Tensor  # (B, T)
+    ref_logprobs: Tensor  # (B, T), NaN without a reference
     entropy: Tensor  # (B, T)
     values: Tensor  # (B, T), as the critic gives them; 0 without a critic
     reward_scores: Scores  # raw and weighted values and time of each part; no parts for the caller's scores
@@ -193,31 +194,35 @@ def new_rollout(
 
 @torch.no_grad()
 def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
-    """Predictions of critic and reference for the responses: `values` and `ref_logprobs` (B, T).
+    """Predictions of critic and reference for the responses: `values` and `ref_logprobs` (B, T), NaN without a reference.
 
-    For a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features` `ref_features` (B, T, .).
+    With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
+    `ref_features` (B, T, .).
     """
     responses, segments, temperature = episodes.responses, episodes.segments, speaker.sampling.temperature
+    ref_policy, critic = models.ref_policy, models.critic
     tokens, features = responses.tokens, responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
 
-    def predict(packed: Packed, index: Index) -> dict[str, Tensor]:
-        ref_features, _ = models.ref_policy.features(packed)
-        columns = {"ref_logprobs": models.ref_policy.predict(ref_features, packed, temperature).logprobs}
+    def predict(reference: Policy, packed: Packed, index: Index) -> dict[str, Tensor]:
+        ref_features, _ = reference.features(packed)
+        columns = {"ref_logprobs": reference.predict(ref_features, packed, temperature).logprobs}
         if keep_features:
             columns["ref_features"] = ref_features
         if packed.support is not None and features is not None:
-            policy, reference = (models.policy, packed.gather(features[index])), (models.ref_policy, ref_features)
-            kl_full, mass = compare_unfiltered(policy, reference, temperature, packed.support)
+            ours, theirs = (models.policy, packed.gather(features[index])), (reference, ref_features)
+            kl_full, mass = compare_unfiltered(ours, theirs, temperature, packed.support)
             columns |= {"kl_full": kl_full, "ref_support_mass": mass}
         return columns
 
     def compute(size: int) -> dict[str, Tensor]:
         """One model after the other: its adapter is selected once."""
-        with models.ref_policy.use_adapter():
-            columns = tokens.map_microbatches(size, predict)
-        if (critic := models.critic) is not None:
+        columns: dict[str, Tensor] = {}
+        if ref_policy is not None:
+            with ref_policy.use_adapter():
+                columns |= tokens.map_microbatches(size, partial(predict, ref_policy))
+        if critic is not None:
             with critic.use_adapter():
                 columns |= tokens.map_microbatches(size, lambda packed, _: {"values": critic(packed)})
         return columns
@@ -226,6 +231,8 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
     columns = limits.sizes.fit(REFERENCE, min(limits.prompts_at_once, len(tokens)), compute)
     if segments is not None:
         columns = {name: segments.join(x) for name, x in columns.items()}
+    if ref_policy is None:
+        columns["ref_logprobs"] = torch.full_like(responses.logprobs, math.nan)
     if "values" not in columns:
         columns["values"] = torch.zeros_like(responses.logprobs) if responses.values is None else responses.values
     return columns
@@ -273,18 +280,22 @@ class Collector:
 
         "wait" on the rollout's clock is how long this rank waited for the others.
         """
-        reference, temperature = self.models.ref_policy, self.config.temperature
-        num_bits = 16 if self.placement.reduced_precision else 32
+        temperature, num_bits = self.config.temperature, 16 if self.placement.reduced_precision else 32
+        reference = self.models.ref_policy
+        measured = checks.Measured("policy", self.models.policy)
+        if reference is not None:
+            measured = checks.Measured("reference", reference)
         if not self.is_measured:
-            checks.check_type(reference, num_bits)
+            checks.check_type(measured, num_bits)
         with self.world.fail_together(), self.placement.rollout(), self.models.policy.keep_head():
             rollout = make_rollout()
-            predictions = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
+            predictions = {"policy": rollout.logprobs, "critic": rollout.values}
+            predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
             checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
             rollout = drop_unscored(rollout, self.group_size)
             rounding = None
             if not self.is_measured:
-                rounding = checks.measure_rounding(reference, rollout.in_segments().tokens, temperature)
+                rounding = checks.measure_rounding(measured, rollout.in_segments().tokens, temperature)
             collected = time.perf_counter()
         if rounding is not None:
             self.noise = checks.combine_rounding(rounding, self.world, temperature, num_bits)

@@ -90,5 +90,6 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
 
 @torch.no_grad()
 def _reference_features(trainer: PPOTrainer, tokens: TokenBatch) -> Tensor:
-    packed = tokens.pack()
-    return packed.scatter(trainer.models.ref_policy.features(packed)[0])
+    packed, reference = tokens.pack(), trainer.models.ref_policy
+    assert reference is not None
+    return packed.scatter(reference.features(packed)[0])

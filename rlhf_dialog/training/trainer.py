@@ -94,7 +94,8 @@ class PPOTrainer:
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
-        self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
+        # false with weights of a checkpoint
+        self.starts_from_reference = config.reference and config.ref_model in (None, config.model_path)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -117,7 +118,8 @@ class PPOTrainer:
         rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.collector.noise)
         self.agree_on_sizes()  # not when a checkpoint is written, whose time depends on the clock
-        self.kl.update(kl)
+        if config.reference:
+            self.kl.update(kl)
         objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
         return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses)
 
@@ -210,8 +212,9 @@ class PPOTrainer:
         try:
             check_start(largest, mean, noise, num_tokens)
         except RunStopped as error:
-            suspects = far_from_reference(rollout)
-            raise self.diagnosis.explain(error, self.models.ref_policy, noise, suspects) from error.__cause__
+            suspects, reference = far_from_reference(rollout), self.models.ref_policy
+            assert reference is not None
+            raise self.diagnosis.explain(error, reference, noise, suspects) from error.__cause__
 
     def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
         """The critic's regression targets (B, T): the returns, normalised under `use_valuenorm`."""

@@ -248,8 +248,9 @@ class PPOUpdate:
         rollout, place, tokens = microbatch
         packed = tokens.pack()
         reference = None
-        if rollout.ref_features is not None:
-            reference = self.placement.models.ref_policy, packed.gather(rollout.ref_features[place])
+        ref_policy = self.placement.models.ref_policy
+        if rollout.ref_features is not None and ref_policy is not None:
+            reference = ref_policy, packed.gather(rollout.ref_features[place])
         with_entropy = self.config.entropy_coef > 0
         policy: Any = self.engines["policy"].model
         new: Predictions = policy(packed, self.config.temperature, with_entropy, reference)

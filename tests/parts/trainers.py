@@ -68,6 +68,7 @@ def make_trainer(
     policy = Policy(lm, gae and config.use_share_model, bool(use_amp)).eval()
     critic = Critic(new_lm(0), bool(use_amp)).eval() if gae and not config.use_share_model else None
     ref_policy = Policy(new_lm(ref_seed), use_amp=bool(use_amp)).eval().requires_grad_(False)
+    ref_policy = ref_policy if config.reference else None
     for model in filter(None, (policy, critic, ref_policy)):
         model.to(world.device if world else "cpu", torch.float64 if double else torch.float32)
     torch.manual_seed(config.seed)

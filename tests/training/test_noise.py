@@ -210,18 +210,27 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
         assert len(found) >= trainer.plan.num_responses
 
 
-@pytest.mark.parametrize(("use_amp", "blocks"), [(False, [16, 16, 16, 16]), (True, [16])])
-def test_four_times_as_many_rows_are_measured_in_32_bits(monkeypatch, use_amp, blocks):
-    """Rare tokens round ten times as much as others: of 16 rows the largest noise is that of few of these, or none."""
-    sizes, measure = [], checks._measure_block
+@pytest.mark.parametrize("use_amp", [False, True])
+def test_eight_rows_of_all_prompts_are_measured(monkeypatch, use_amp):
+    """Not the first eight, which may all answer one prompt."""
+    measured, predict = [], checks._predict
 
-    def watched(reference, tokens, temperature):
-        sizes.append(len(tokens))
-        return measure(reference, tokens, temperature)
+    def watched(model, tokens, *args):
+        measured.append(tokens)
+        return predict(model, tokens, *args)
 
-    monkeypatch.setattr(checks, "_measure_block", watched)
-    make_trainer(use_amp=use_amp, rollout_batch_size=72, max_new_tokens=3).step()
-    assert sizes == blocks
+    monkeypatch.setattr(checks, "_predict", watched)
+    trainer = make_trainer(use_amp=use_amp, rollout_batch_size=72, max_new_tokens=3)
+    trainer.step()
+    together, *single = measured
+    assert together.response_ids.tolist() == trainer.rollout.tokens.response_ids[::9].tolist()
+    assert [len(row) for row in single] == [1] * 16
+
+
+def test_the_limits_in_32_bits_allow_for_rare_tokens():
+    """They round ten times as much as others, which shows in the largest noise and hardly in the mean."""
+    found = checks.combine_rounding(torch.tensor([1e-5, 3e-5, 2e-5]), World(), 1.0, 32)
+    assert (found.mean, found.largest) == (pytest.approx(2e-5), pytest.approx(3e-4))
 
 
 def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():

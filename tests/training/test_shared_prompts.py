@@ -51,7 +51,7 @@ def test_the_step_is_that_of_prompts_computed_for_each_response(monkeypatch, key
         return computed[-1]
 
     monkeypatch.setattr(TokenBatch, "_pack", counted)
-    monkeypatch.setattr(checks, "BLOCKS_IN_32_BITS", 0)  # its measure reads each row alone
+    monkeypatch.setattr(checks, "ROWS", 0)  # its measure reads each row alone
     found = one_step(ready(keys | more, new_lm))
     num_shared = sum(len(packed.ids) for packed in computed)
     computed.clear()

@@ -26,6 +26,7 @@ class MemorySetting:
     response: int  # T
     responses_per_prompt: int = 1
     critic: CriticKind = "shared"
+    reference: bool = True
     own_reference: bool = False  # ref_model is another model than model_path
     precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
     minibatch: int | None = None  # responses of a step, of this process; None: all rows
@@ -89,7 +90,7 @@ class MemorySetting:
     @property
     def holds_reference(self) -> bool:
         """Whether the reference has its own weights; with LoRA it is the policy without its adapter."""
-        return self.own_reference or not self.lora_rank
+        return self.reference and (self.own_reference or not self.lora_rank)
 
 
 def memory_setting(config: Config, world_size: int = 1, on_cuda: bool = False) -> MemorySetting:
@@ -109,6 +110,7 @@ def memory_setting(config: Config, world_size: int = 1, on_cuda: bool = False) -
         response=config.max_new_tokens,
         responses_per_prompt=config.num_responses_per_prompt,
         critic=critic if config.estimator.needs_critic else "none",
+        reference=config.reference,
         own_reference=config.ref_model not in (None, config.model_path),
         precision="fp32" if precision == "fp32" else "amp",
         autocast_type=torch.float16 if precision == "fp16" else torch.bfloat16,

@@ -215,7 +215,8 @@ class ConsoleTracker(LiveLine):
         for name, words in RECENT.values():
             if name in metrics:
                 gain = f"  {words} {metrics[name]:+.3f} ± {metrics[f'{name}_half']:.3f}"
-        text = f"iteration {step}  reward {reward:.3f}{gain}  KL {kl:z.3f}  FPS {speed:.0f}"
+        distance = f"  KL {kl:z.3f}" if math.isfinite(kl) else ""
+        text = f"iteration {step}  reward {reward:.3f}{gain}{distance}  FPS {speed:.0f}"
         if self.live:
             self.text = text
         else:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 COMPLETE, BEST = "complete.json", "best.safetensors"
 BEGIN_AGAIN = "begin again with --resume never"
 OTHER_TRAINING = "%s: is of a training with other settings, data or versions, and is not gone on from"
-NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test"}
+NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test", "max_report_pairs"}
 # left out at their defaults
 NEWER = {"reply_roles", "date_string", "per_device_microbatch_size", *MemoryKeys.model_fields}
 Clock = Callable[[], float]

@@ -16,7 +16,7 @@ from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
 from rlhf_dialog.training.supervised.settings import IntentConfig
-from rlhf_dialog.training.supervised.stage import StageOfHalves
+from rlhf_dialog.training.supervised.stage import StageOfHalves, drawn
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
 
@@ -63,7 +63,12 @@ def markdown(split: str, result: dict[str, Any]) -> str:
     ]
     accuracy = f"accuracy **{result['accuracy']:.3f}**, macro-F1 **{result['macro_f1']:.3f}**"
     always = f"always `{majority['class']}`: accuracy {majority['accuracy']:.3f}"
-    lines = [f"## {split}: {result['num_pairs']} true replies", "", f"{accuracy}; {always}", ""]
+    lines = [
+        f"## {split}: {result['num_pairs']} of {result['num_held_out']} true replies",
+        "",
+        f"{accuracy}; {always}",
+        "",
+    ]
     lines += ["| act | precision | recall | F1 | support |", "|---|---|---|---|---|", *rows, ""]
     lines += [f"| true \\ predicted | {' | '.join(LABELS)} |", "|---|---|---|---|---|", *matrix, ""]
     return "\n".join(lines)
@@ -132,12 +137,13 @@ class IntentClassifier(StageOfHalves):
         self.run_trainer(rows, trainer, transformers.TrainingArguments)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
-        """The model is loaded and used exactly as the reward does."""
+        """The model is loaded and used exactly as the reward does, on at most `max_report_pairs` of the pairs."""
         reward = Intent(str(self.folder), precision="fp32").move_to(str(self.model.device))
         matrix = [[0] * len(LABELS) for _ in LABELS]
-        for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
+        shown = drawn(pairs, self.config.max_report_pairs, self.config.seed)
+        for pair, predicted in zip(shown, reward.predict(shown), strict=True):
             matrix[act_class(pair)][predicted] += 1
-        return scores(matrix)
+        return {**scores(matrix), "num_held_out": len(pairs)}
 
 
 def act_class(pair: Dialogue) -> int:

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.rewards.scoring import score_dialogues
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.settings import PreferenceConfig, RankingKeys
-from rlhf_dialog.training.supervised.stage import SupervisedStage
+from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 KEY = "model_path"
@@ -179,11 +178,6 @@ def _pairs(config: PreferenceConfig, split: str) -> list[PreferencePair]:
     if config.rank_with:
         return ranked_pairs(config, config.data_path, split, config.model_path)
     return load_pairs(config.data_path, split, config.columns, config.split)
-
-
-def drawn(pairs: list[PreferencePair], limit: int | None, seed: int) -> list[PreferencePair]:
-    """At most `limit` of the pairs, drawn by `seed`."""
-    return pairs if limit is None or limit >= len(pairs) else random.Random(seed).sample(pairs, limit)
 
 
 def warn_of_changes(inputs: RewardInput, pairs: Sequence[PreferencePair]) -> None:

@@ -121,6 +121,9 @@ class IntentConfig(SupervisedKeys, ReplyKeys):
     num_heads: int = Field(2, ge=1, description="from scratch: attention heads")
     hidden_size: int = Field(128, ge=8, description="from scratch: width, a multiple of num_heads")
     learning_rate: float = Field(5e-4, gt=0, description="peak; 2e-5 suits a pretrained encoder")
+    max_report_pairs: int = Field(
+        2000, ge=1, description="largest number of pairs of each split in the report, drawn by the seed"
+    )
     evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
 
 

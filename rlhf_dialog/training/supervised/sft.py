@@ -2,14 +2,14 @@
 
 import logging
 import math
-import random
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
 from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.agent_template import agent_template
@@ -26,7 +26,7 @@ from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
-from rlhf_dialog.training.supervised.stage import SupervisedStage
+from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
@@ -42,10 +42,36 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
         raise UserError(
             f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
         )
-    if limit and limit < len(prompts):
-        prompts = random.Random(config.seed).sample(prompts, limit)
+    prompts = drawn(prompts, limit, config.seed)
     report(f"{split}: {len(prompts)} of {len(loaded)} prompts")
     return prompts
+
+
+class SFTTrainer(Trainer):
+    """Minimises the mean of `summed_loss` over the labelled tokens of a step."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments, data_collator=pad_right)
+        self.model_accepts_loss_kwargs = True  # so that `compute_loss` hears how many labels all microbatches have
+        self.policy = Policy(self.model.eval(), use_amp=self.args.bf16)
+        _ = self.policy.has_plain_head  # is tried without dropout
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The share of a microbatch in the loss of its step."""
+        return summed_loss(self.policy, inputs) / num_items_in_batch
+
+
+def summed_loss(policy: Policy, batch: dict[str, Tensor]) -> Tensor:
+    """The negative log-likelihood in nats, a scalar, of all labelled tokens of a batch as of `pad_right`.
+
+    Logits are computed where the next token has a label, as many at a time as in PPO.
+    """
+    ids, labelled = batch["input_ids"], batch["labels"][:, 1:] != IGNORED
+    packed = TokenBatch(ids[:, :1], batch["attention_mask"][:, :1].bool(), ids[:, 1:], labelled).pack()
+    features, _ = policy.features(packed, padded=policy.lm.training)  # packed attention has no dropout
+    return -policy.predict(features, packed, temperature=1.0).logprobs.sum()
 
 
 class SFT(SupervisedStage[SFTConfig]):
@@ -92,12 +118,7 @@ class SFT(SupervisedStage[SFTConfig]):
         self.fine_tune(rows)
 
     def fine_tune(self, rows: list[dict[str, Any]]) -> None:
-        """With `patience`, the model ends with the weights of the lowest validation loss.
-
-        The library's trainer computes logits of 4,096 tokens and 32,768 words at a time, from the last hidden states.
-        """
-        from trl import SFTConfig as TrainerArguments
-        from trl import SFTTrainer
+        """With `patience`, the model ends with the weights of the lowest validation loss."""
 
         def trainer(**arguments: Any) -> Trainer:
             made = SFTTrainer(**arguments, callbacks=[self.watch])
@@ -109,10 +130,9 @@ class SFT(SupervisedStage[SFTConfig]):
         self.run_trainer(
             rows,
             trainer,
-            TrainerArguments,
+            TrainingArguments,
             self.watch,
-            max_length=None,
-            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
             per_device_train_batch_size=microbatch,
             gradient_accumulation_steps=batch // microbatch,
         )
@@ -280,10 +300,8 @@ def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int)
         batch_size = max(1, min(batch_size, LOGITS_AT_ONCE // (num_embeddings(lm) * ordered[-1]["length"])))
     for start in range(0, len(ordered), batch_size):
         batch = pad_right(ordered[start : start + batch_size])
-        ids, labelled = batch["input_ids"].to(lm.device), batch["labels"][:, 1:] != IGNORED
-        packed = TokenBatch(ids[:, :1], batch["attention_mask"][:, :1].bool(), ids[:, 1:], labelled).pack()
-        total -= policy.predict(policy.features(packed)[0], packed, temperature=1.0).logprobs.sum().item()
-        count += int(labelled.sum())
+        count += int((batch["labels"][:, 1:] != IGNORED).sum())
+        total += summed_loss(policy, {**batch, "input_ids": batch["input_ids"].to(lm.device)}).item()
     lm.train(was_training)
     return total / count
 

@@ -1,5 +1,6 @@
 """The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
 
+import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,6 +25,12 @@ from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, chec
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 Keys = TypeVar("Keys", bound=SupervisedKeys)
+T = TypeVar("T")
+
+
+def drawn(items: list[T], limit: int | None, seed: int) -> list[T]:
+    """At most `limit` of the items, drawn by `seed`."""
+    return items if limit is None or limit >= len(items) else random.Random(seed).sample(items, limit)
 
 
 def of_half(

@@ -80,6 +80,20 @@ def test_the_classifier_is_trained_on_last_turn_and_reply_as_the_reward_reads_th
     assert config.max_length == 128
 
 
+def test_the_report_measures_at_most_max_report_pairs_drawn_by_the_seed(data, tmp_path):
+    reports = {}
+    for limit, seed in ((50, 0), (50, 1), (203, 0), (204, 0)):
+        output = tmp_path / f"{limit}_{seed}"
+        argv = ["--data_path", data, "--output", str(output), "--max_steps", "1", "--max_report_pairs", str(limit)]
+        assert run(*argv, "--seed", str(seed), *SMALL) == 0
+        reports[limit, seed] = json.loads((output / "report.json").read_text(encoding="utf-8"))["validation"]
+    assert {key: (one["num_pairs"], one["num_held_out"]) for key, one in reports.items()} == {
+        (limit, seed): (limit, 204) for limit, seed in reports
+    }
+    supports = [[one["support"] for one in reports[50, seed]["per_class"].values()] for seed in (0, 1)]
+    assert supports[0] != supports[1]
+
+
 def test_starts_from_an_encoder_with_another_head(data, trained, tmp_path):
     """The body is taken over; a head for another number of classes is replaced."""
     model = AutoModelForSequenceClassification.from_pretrained(trained, num_labels=3, ignore_mismatched_sizes=True)

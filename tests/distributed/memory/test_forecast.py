@@ -160,6 +160,8 @@ def test_lora_trains_little_and_needs_no_reference():
     assert "weights of the reference" in parts(
         forecast(BILLION, None, None, replace(PLAIN, lora_rank=8, own_reference=True))
     )
+    assert "weights of the reference" in parts(forecast(BILLION, None, None, PLAIN))
+    assert "weights of the reference" not in parts(forecast(BILLION, None, None, replace(PLAIN, reference=False)))
 
 
 # -- activations, cache, logits

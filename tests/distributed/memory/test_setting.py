@@ -19,6 +19,7 @@ def test_setting_of_a_configuration():
     assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
     assert (found.classifier_batch, found.own_reference, found.exact_kl) == (4, False, False)
     assert memory_setting(settings(kl_in="loss")).exact_kl
+    assert not memory_setting(settings(reference=False, kl_coef=0)).reference
     assert memory_setting(settings(), on_cuda=True).precision == "amp"  # auto
     assert memory_setting(settings(precision="fp32"), on_cuda=True).precision == "fp32"
     other = memory_setting(settings(use_share_model=True, ref_model="other", top_p=0.5))

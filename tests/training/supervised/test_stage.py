@@ -132,7 +132,9 @@ def test_scores_by_hand():
 
 
 def test_the_markdown_shows_the_table_and_the_majority():
-    text = intent.markdown("validation", intent.scores([[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]]))
+    result = intent.scores([[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]])
+    text = intent.markdown("validation", {**result, "num_held_out": 40})
+    assert "validation: 16 of 40 true replies" in text
     assert "accuracy **0.625**, macro-F1 **0.578**; always `inform`: accuracy 0.500" in text
     assert "| directive | 1.000 | 0.250 | 0.400 | 4 |" in text
     assert "| question | 1 | 3 | 0 | 0 |" in text

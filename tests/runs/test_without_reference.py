@@ -1,0 +1,86 @@
+"""`reference: false`: no second model, the same training, and null where the reference would be needed."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.runs import identity
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
+from tests.parts.saving import KINDS, steps
+from tests.parts.trainers import make_trainer, parameters, settings
+
+OF_THE_REFERENCE = ("objective/kl", "objective/kl_initial", "objective/kl_full", "objective/ref_support_mass")
+
+
+def needs_reference(name):
+    return name in OF_THE_REFERENCE or "gain" in name
+
+
+def trained(monkeypatch, **keys):
+    """A trainer after three iterations, its rows, and the models of the forward passes of the third one."""
+    calls, features = [], Policy.features
+    trainer = make_trainer(kl_coef=0.0, **keys)
+    found = steps(trainer, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "features", lambda model, *args: calls.append(model) or features(model, *args))
+        found += steps(trainer, 1)
+    return trainer, found, calls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_training_is_the_same_without_the_passes_of_the_reference(monkeypatch, kind):
+    with_it, expected, calls = trained(monkeypatch, **KINDS[kind])
+    without, found, other_calls = trained(monkeypatch, **KINDS[kind], reference=False)
+    assert same(parameters(without.models.policy), parameters(with_it.models.policy))
+    for before, now in zip(expected, found, strict=True):
+        known = {name: x for name, x in now.items() if not math.isnan(x)}
+        assert known == {name: x for name, x in before.items() if not (needs_reference(name) or math.isnan(x))}
+        assert {"objective/kl", "objective/gain"} <= now.keys() <= before.keys()
+    assert with_it.models.ref_policy in calls
+    assert len(other_calls) == len(calls) - calls.count(with_it.models.ref_policy)
+
+
+def test_the_rounding_is_measured_on_the_policy():
+    trainer = make_trainer(kl_coef=0.0, reference=False)
+    trainer.models.policy.train()
+    with pytest.raises(RunStopped, match="the policy is in training mode"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("use_lora", [False, True])
+def test_no_reference_is_loaded(world, use_lora):
+    keys = {"model_path": str(world / "model"), "use_lora": use_lora, "use_share_model": False, "kl_coef": 0.0}
+    assert load_models(settings(**keys), torch.device("cpu")).ref_policy is not None
+    assert load_models(settings(**keys, reference=False), torch.device("cpu")).ref_policy is None
+
+
+def test_a_checkpoint_of_a_run_with_the_reference_is_refused():
+    made = (make_trainer(kl_coef=0.0, reference=reference) for reference in (True, False))
+    then, now = (identity.identity_of(x.config, x.models, x.prompts, x.scorer.reward) for x in made)
+    with pytest.raises(UserError, match="reference: false here, true in the checkpoint"):
+        identity.refuse_another_run(now, then, Path("runs/ppo/checkpoints/iter_000002"))
+
+
+@pytest.mark.parametrize("lora", ["false", "true"])
+def test_a_run_is_resumed_exactly_and_its_lines_have_nulls(run, tmp_path, capsys, lora):
+    words = ("--kl_coef", "0", "--use_lora", lora, "--max_iterations", "3")
+    without = (*words, "--reference", "false")
+    assert run(*words, "--experiment_name", "with") == 0
+    assert run(*without, "--experiment_name", "whole") == 0
+    assert "KL" not in capsys.readouterr().out.split("run_results/whole")[0].splitlines()[-1]
+    assert run(*without, "--max_iterations", "1", "--experiment_name", "resumed") == 0
+    assert run(*without, "--experiment_name", "resumed", "--resume") == 0
+    with_it, whole, resumed = (tmp_path / "run_results" / name for name in ("with", "whole", "resumed"))
+    assert same(weights(whole / "agent"), weights(with_it / "agent"))
+    assert same(weights(resumed / "agent"), weights(whole / "agent"))
+    assert without_clocks(resumed) == without_clocks(whole)
+    assert [(row["objective/kl"], row["objective/gain"]) for row in rows(whole)] == [(None, None)] * 3
+    lines = [json.loads(line) for line in (whole / "ledger.jsonl").read_text().splitlines()]
+    assert {line["kl"] for line in lines} == {None}
+    assert (whole / "report.html").exists()
