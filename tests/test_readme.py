@@ -14,7 +14,7 @@ import yaml
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.loading import load_config, parse_arguments
-from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory, VecInfoFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
@@ -85,29 +85,15 @@ def test_a_command_names_what_exists():
     assert [command for command in commands() if not names_what_exists(command)] == []
 
 
-@pytest.fixture
-def registered():
-    """The classes of the pages' my_train.py and my_metric.py, which leave the registries afterwards."""
-    for name, imported in (("my_train.py", ""), ("my_metric.py", "import my_train  # registers the reward\n")):
-        exec(files()[name].replace(imported, ""), {"__name__": "readme"})
-    yield
-    del RewardFactory.classes["Politeness"], VecInfoFactory.classes["QuestionShare"]
-
-
-@pytest.mark.usefixtures("registered")
-def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
+def test_extending_it_takes_the_snippets_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    exec(files()["my_train.py"], {"__name__": "readme"})
     (tmp_path / "polite.yaml").write_text(files()["polite.yaml"])
     config = load_config(tmp_path / "polite.yaml")
     (beside,) = (yaml.safe_load(block)["reward_class"] for block in blocks("yaml") if block not in files().values())
     dialogue = Dialogue(["Tea ?"], response="Yes , madam .", reference="Yes , madam .")
     assert build_reward(config.reward_class.id, config.reward_class.args)([dialogue]) == [1.0]
     assert build_reward(beside["id"], beside["args"])([dialogue]) == [pytest.approx(0.2 + 0.8, abs=0.05)]
-
-    class TwoDialogues(list):
-        dialogues = property(lambda self: self)
-
-    rollout = TwoDialogues([Dialogue([], "Why ?"), Dialogue([], "No .")])
-    assert VecInfoFactory.create("QuestionShare", {})(rollout) == {"response/questions": 0.5}
 
 
 @pytest.mark.whole_run
@@ -174,7 +160,7 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
     assert len(runnable) == 10
-    own = [c for c in commands() if "my_train.py" in c or "my_metric.py" in c]
+    own = [c for c in commands() if "my_train.py" in c]
     for command in (*runnable, *own, "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))

@@ -3,7 +3,7 @@
 python -m experiments.policies_table --policies all --errors 0 15 30 --seeds 5 --budget 90m --output table.json
 python -m experiments.policies_table --policies gp_sarsa dqn --errors 15 --seeds 2 --marks 100 400 --output small.json
 python -m experiments.policies_table --policies all --seeds 3 --domain DIR --output own.json --markdown own.md
-python -m experiments.policies_table --policies mine --register train_own_policy.py --output mine.json
+python -m experiments.policies_table --policies average_return --register examples/average_return.py --output average_return.json
 python -m experiments.policies_table --policies dqn --args "{dqn: {lr: 5e-4}}" --first_seed 100 --output tried.json
 
 random and handcrafted are always in the table; they are measured without training. All policies meet the same test dialogues,

@@ -16,7 +16,7 @@
   as text they would lose the separators, and trl leaves out long pairs. Only the weights are saved, without trl's
   pickles; `problem_type` of a start with several labels is removed, else the saved model could not be loaded.
 - **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.
-- **Copies are wrong replies in both directions** (`relevance_pairs`): as replies to the context that they repeat, and as
+- **Copies are wrong replies in both directions** (`relevance.pairs`): as replies to the context that they repeat, and as
   contexts in which the reply was just said. The second one is the question that the reward asks. Word vectors alone
   cannot learn it, so the dual encoders also weigh shares of repeated words and word pairs (`models.relevance`).
 """
