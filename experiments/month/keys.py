@@ -9,7 +9,7 @@ from rlhf_dialog.commands.schema import json_schema, schema_text
 FOLDER = Path(__file__).parent
 HEAD = """# Keys of a simulated month
 
-Written by `python -m experiments.month.keys`. `configs/month.yaml` and `configs/month_ppo.yaml` set them.
+Written by `python -m experiments.month.keys`. `configs/month.yaml` sets them.
 
 | key | type | default | meaning |
 |---|---|---|---|
