@@ -120,7 +120,7 @@ class PPOAgent:
             self.meet()
         recorded = failures_recorded(self.config, self.run_folder, self.world, self.is_trial)
         with recorded, self.world.contact(), contextlib.ExitStack() as stack:
-            trainer = stack.enter_context(contextlib.closing(self.build(stack)))
+            trainer = self.build(stack)
             with disk_errors_as_user_errors(self.run_folder):
                 metrics = self.loop(trainer)
                 self.save_agent()

@@ -26,7 +26,6 @@ from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
 from rlhf_dialog.training import iteration_metrics, ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
@@ -73,9 +72,7 @@ class PPOTrainer:
             GenerationLimits(config.rollout_size, config.microbatch_size, sizes=self.sizes),
             config.context_size,
         )
-        on_cpu = models.policy.lm.device.type == "cpu"
-        processes = RewardProcesses(free_cores(torch.get_num_threads() if on_cpu else 1, self.world.size_here))
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes, self.sizes)
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, self.sizes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
@@ -143,10 +140,6 @@ class PPOTrainer:
         """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
         while not self.done:
             yield self.step()
-
-    def close(self) -> None:
-        """End the processes that share the reward's work; iterations are possible as before, without them."""
-        self.scorer.close()
 
     @property
     def done(self) -> bool:
@@ -244,7 +237,6 @@ class PPOTrainer:
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
-            self.scorer.watch(rollout.reward_scores, rollout.clock.elapsed)
             metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= iteration_metrics.vec_info_metrics(self.vec_info, rollout, self.world)
