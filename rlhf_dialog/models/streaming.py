@@ -1,4 +1,4 @@
-"""Replies that grow token by token, with the tokens, texts and log-probabilities that `Speaker.generate` would give.
+"""Replies that grow token by token, with the tokens, texts and log-probabilities that `Responder.reply` would give.
 
 B dialogues, T response tokens.
 """

@@ -205,7 +205,7 @@ class DialogueValidation(ValidationService):
         return [one for part in parts for one in part]
 
     def measure(self, replies: Any, iteration: int) -> Metrics:
-        """`eval/<measure>` of the dialogues, see `Validation.measure`."""
+        """`eval/<measure>` of the dialogues, see `ValidationService.measure`."""
         found = self._score(replies) | {name: x for name, x in means(replies).items() if math.isfinite(x)} | self.known
         self._compare(found.get(self.config.eval_metric, math.nan), iteration)
         return {f"eval/{name}": value for name, value in found.items()}

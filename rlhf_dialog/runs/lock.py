@@ -42,7 +42,7 @@ def check_unlocked(folder: Path) -> None:
         return
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:  # there is no lock, or `locked` will say what is wrong
+    except OSError:  # there is no lock, or `lock_folder` will say what is wrong
         return
     try:
         _flock(folder, path, handle)

@@ -12,7 +12,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-MLP_FLOATS = {"FastGELUActivation": 5, "QuickGELUActivation": 3, "ReLU": 1}  # of I; others: 2; models.py fuses NewGELU
+MLP_FLOATS = {
+    "FastGELUActivation": 5,
+    "QuickGELUActivation": 3,
+    "ReLU": 1,
+}  # of I; others: 2; models.loading fuses NewGELU
 
 
 @dataclass(frozen=True)

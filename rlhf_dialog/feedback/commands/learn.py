@@ -31,7 +31,7 @@ def run_learn(options: LearnOptions) -> None:
 
     transformers_logging.disable_progress_bar()
     if options.candidate is not None:
-        report = learn_from_candidate(bot, options.candidate)
+        report = learn_from_candidate(bot, options.candidate, options.trust_config)
     else:
         with Steps() as steps:
             report = learn(bot, options.dry_run, steps, options.trust_config)

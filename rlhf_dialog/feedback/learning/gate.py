@@ -73,7 +73,7 @@ class PairedKind:
     units: Numbers
 
     def sums(self, counts: Array) -> tuple[Array, Array]:
-        """As in `Labelled`."""
+        """As in `LabelledKind`."""
         weights = counts[:, self.units] * self.weights
         return ((np.sign(self.margins) + 1) / 2) @ weights.T, weights.sum(axis=1)
 

@@ -56,15 +56,20 @@ def learn(
     process learns in this folder, when settings, store, data or versions cannot be used, or when the disk is full, and
     RunStopped when a loss is not finite; the champion stays then.
     """
-    settings = read_settings(bot.settings_path)
-    if not trust_config:
-        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+    settings = _read_settings(bot, trust_config)
     if dry_run:
         snapshot = take_snapshot(bot, settings)
         why = _obstacle(bot, settings, snapshot) or "dry run: nothing was changed"
         return _report(bot, settings, snapshot, why, True)
     with _lock_bot(bot), random_states_kept():
         return _learn(bot, settings, watch)
+
+
+def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
+    settings = read_settings(bot.settings_path)
+    if not trust_config:
+        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+    return settings
 
 
 def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
@@ -88,13 +93,13 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     return _judge(night, report)
 
 
-def learn_from_candidate(bot: Bot, candidate: str) -> NightReport:
+def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -> NightReport:
     """Make a version of an agent that was trained elsewhere, and promote it if it passes the gate; returns the report.
 
-    It counts as trained on all feedback until now; the optimizer state of the champion stays. Raises UserError as `learn` does,
-    with `use_lora`, and for an agent whose network or vocabulary is not the champion's.
+    It counts as trained on all feedback until now; the optimizer state of the champion stays. An interrupted night begins again.
+    Raises UserError as `learn` does, with `use_lora`, and for an agent whose network or vocabulary is not the champion's.
     """
-    settings = read_settings(bot.settings_path)
+    settings = _read_settings(bot, trust_config)
     if settings.use_lora:
         raise UserError("use_lora: true, but --candidate replaces all weights; set it to false in config.yaml")
     with _lock_bot(bot), random_states_kept():

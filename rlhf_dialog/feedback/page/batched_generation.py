@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 class GeneratedAnswer:
     """An answer so far, or a finished one: what the store keeps of it.
 
-    >>> Answer("Inside , please .", (14, 10, 50257), (-1.2, -0.4, -0.1), {"temperature": 1.0, "seed": 7}, "0002", ended=True)
+    >>> GeneratedAnswer("Inside .", (14, 10, 50257), (-1.2, -0.4, -0.1), {"temperature": 1.0, "seed": 7}, "0002", ended=True)
     """
 
     text: str

@@ -1,6 +1,6 @@
 """The page of a bot in a browser: people talk to it, rate, correct and compare its answers, and open their dialogues again.
 
-What a bot or a person wrote is shown as text: no markup of it is read. Gradio is imported here and in page_layout.
+What a bot or a person wrote is shown as text: no markup of it is read. Gradio is imported here and in `layout`.
 """
 
 import os
@@ -28,7 +28,7 @@ from rlhf_dialog.feedback.store.limits import PageLimits, Rates, check_length
 from rlhf_dialog.feedback.store.store import Store
 
 PATIENCE = "the program is ending; try again in a minute"
-View = list[Any]  # what the components of `page_layout.build` show, in their order; the last one is the note
+View = list[Any]  # what the components of `layout.build` show, in their order; the last one is the note
 
 
 class FeedbackPage:
