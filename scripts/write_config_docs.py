@@ -7,7 +7,7 @@ from pathlib import Path
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  registers its classes
 from rlhf_dialog.commands.command_line import key_rows
-from rlhf_dialog.commands.schema import KINDS, build_schema, schema_text
+from rlhf_dialog.commands.schema import KINDS, build_schema
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import NO_EFFECT
@@ -59,8 +59,7 @@ def cell(text: str) -> str:
 
 def written() -> dict[Path, str]:
     """Every file that is generated here, with its text."""
-    schemas = {kind: build_schema(kind) for kind in KINDS}
-    return {PAGE: page()} | {SCHEMAS / f"{kind}.json": schema_text(schema) for kind, schema in schemas.items()}
+    return {PAGE: page()} | {SCHEMAS / f"{kind}.json": build_schema(kind) for kind in KINDS}
 
 
 def main() -> int:

@@ -157,10 +157,10 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_a_circle_cannot_hide():
-    hidden = "def f():\n    import_module('rlhf_dialog.feedback.learning.preference_night')"
+    hidden = "def f():\n    import_module('rlhf_dialog.feedback.learning.step_back')"
     typed = "if TYPE_CHECKING:\n    from rlhf_dialog.feedback.learning.night import learn"
     with pytest.raises(CycleError):
-        in_order({"feedback.learning.night": hidden, "feedback.learning.preference_night": typed})
+        in_order({"feedback.learning.night": hidden, "feedback.learning.step_back": typed})
 
 
 def named(source: str) -> set[str]:

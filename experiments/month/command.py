@@ -82,9 +82,7 @@ def month(config: MonthKeys, console: Console) -> None:
     summary = summary_of(one.rows) | {"silent_night": silent, "rows": one.rows, "config": config.model_dump()}
     summary["versions"] = versions("rlhf-dialog", "torch", "transformers")
     write_json(one.folder / "month.json", summary)
-    plot_liked(
-        one.rows, f"{config.output}: method {config.learning.method}, seed {config.seed}", one.folder / "month.png"
-    )
+    plot_liked(one.rows, f"{config.output}: seed {config.seed}", one.folder / "month.png")
     console.print(
         f"liked answers to {len(one.prompts)} held-out prompts: {summary['first']:.1%} at the start, {summary['last']:.1%} after "
         f"night {config.nights} ({100 * summary['gain']:+.1f} points); {summary['promoted']} nights promoted, "

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from experiments.month.simulation import MonthKeys
 from rlhf_dialog.commands.command_line import key_rows
-from rlhf_dialog.commands.schema import json_schema, schema_text
+from rlhf_dialog.commands.schema import schema_text
 
 FOLDER = Path(__file__).parent
 HEAD = """# Keys of a simulated month
 
-Written by `python -m experiments.month.keys`. `configs/month.yaml` and `configs/month_ppo.yaml` set them.
+Written by `python -m experiments.month.keys`. `configs/month.yaml` sets them.
 
 | key | type | default | meaning |
 |---|---|---|---|
@@ -22,7 +22,7 @@ def written() -> dict[Path, str]:
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in rows]
     return {
         FOLDER / "KEYS.md": HEAD + "\n".join(lines) + "\n",
-        FOLDER / "schema.json": schema_text(json_schema(MonthKeys)),
+        FOLDER / "schema.json": schema_text(MonthKeys),
     }
 
 

@@ -6,7 +6,6 @@ where it was interrupted: a day that did not end is talked again from the store 
 
 import json
 import logging
-import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.feedback.learning.night import learn, take_snapshot
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import cap_weights, max_share, training_set
+from rlhf_dialog.feedback.store.examples import cap_weights, max_share
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, ChatAgent
 from rlhf_dialog.runs.verification import sha256_of, sha256_of_file
@@ -211,10 +210,7 @@ def troll_shares(bot: Bot) -> Row:
         troll = store.hash_person(TROLL)
     finally:
         store.close()
-    training = snapshot.training
-    if settings.method == "reward_model_ppo":  # whose preference models see all feedback
-        training = training_set(snapshot.examples, settings, (), random.Random(0))
-    rows = Counter(one.person for one in training.all)
+    rows = Counter(one.person for one in snapshot.training.all)
     heldout = Counter(one.person for one in snapshot.heldout.all)
     weights = cap_weights(heldout, settings.person_cap)
     totals = {person: weights[person] * count for person, count in heldout.items()}

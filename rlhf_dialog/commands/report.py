@@ -1,6 +1,6 @@
 """Write the HTML report of a run: what its metrics mean and what to do, its curves, and replies side by side.
 
-python scripts/report.py runs/quickstart [runs/another ...] [--output FILE]
+rlhf-dialog report runs/quickstart [runs/another ...] [--output FILE]
 
 The report is one HTML file that loads nothing else. Several runs share the plots, and the settings in which they differ are
 shown. docs/READING_A_RUN.md has the rules.

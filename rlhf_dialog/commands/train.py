@@ -83,8 +83,8 @@ def run(options: TrainOptions) -> None:
     agent = PPOAgent(config, options.overwrite, resume, weights_from=weights)
     options.folders.append(agent.run_folder)
     if options.smoke:
-        seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in smoke(agent).items())
-        logger.info("smoke test passed with 2 prompts: %s", seconds)
+        smoke(agent)
+        logger.info("smoke test passed with 2 prompts")
         return
     if agent.start.overwrite and not agent.start.resume:
         process_group.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))

@@ -1,6 +1,5 @@
 """The processes of a run, one per device: which of them this one is, and how they exchange values. One process is a world too."""
 
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,11 +57,6 @@ class World:
     def is_main(self) -> bool:
         """Whether this is rank 0, the only rank that writes files, asks questions and prints."""
         return self.rank == 0
-
-    @property
-    def size_here(self) -> int:
-        """The number of ranks on this host: what the launcher says, else all."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
 
     def share(self, items: Sequence[T]) -> list[T]:
         """This rank's contiguous part of `items`; the parts of all ranks differ in size by at most one and cover all items."""

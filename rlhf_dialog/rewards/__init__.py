@@ -5,7 +5,7 @@
 - **A reward declares what it is made of** (`BaseReward.children`, `frozen_models`, `model_paths`), what it reaches
   (`reaches_out`), and its state (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`).
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
-  (`scoring.score_in_background`); slow Python is divided among processes (`processes`).
+  (`scoring.score_in_background`).
 - **A reward model reads text, with its own tokenizer** (`reward_inputs`, `scalar_model`), in the form that it was
   trained on. Rows are padded on the right, so that no score depends on its batch.
 - **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on average.

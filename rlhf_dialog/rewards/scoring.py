@@ -17,8 +17,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
-from rlhf_dialog.rewards.meteor import Meteor
-from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.user_code import BackgroundCall
 
 logger = logging.getLogger(__name__)
@@ -30,7 +28,6 @@ class ScoringRules:
 
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
-    processes: RewardProcesses | None = None  # that share the work of METEOR
     sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
 
 
@@ -113,18 +110,6 @@ class Scorer:
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues, see `score_dialogues`."""
         return score_dialogues(self.reward, dialogues, self.rules)
-
-    def watch(self, scores: Scores, seconds: float) -> None:
-        """Give METEOR processes, if it needs them: `scores` are of an iteration that took `seconds`."""
-        if self.rules.processes is not None:
-            for name, part in _parts_of(self.reward).items():
-                if any(type(reward) is Meteor for reward in walk(part.reward)):
-                    self.rules.processes.consider(scores.parts[name].seconds, seconds)
-
-    def close(self) -> None:
-        """End the processes that share METEOR; from then on this process computes them."""
-        if self.rules.processes is not None:
-            self.rules.processes.close()
 
     def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
         """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
@@ -235,8 +220,6 @@ def _call_in_parts(name: str, reward: BaseReward, dialogues: list[Dialogue], rul
 
 
 def _call_reward(reward: BaseReward, rules: ScoringRules, dialogues: list[Dialogue]) -> Any:
-    if rules.processes is not None and (scores := rules.processes.scores(reward, dialogues)) is not None:
-        return scores
     values = (reward.score_available if rules.skip_unscored else reward)(dialogues)
     return values.tolist() if hasattr(values, "tolist") else values  # an array or tensor is welcome too
 

@@ -25,6 +25,7 @@ from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
+from rlhf_dialog.runs.folder import check_shared
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
@@ -35,8 +36,6 @@ from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
-from rlhf_dialog.runs.shared_disk import check_shared
-from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.training.size_trial import try_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -78,7 +77,6 @@ class PPOAgent:
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
         self.world = World()
         self.is_trial = False  # of two prompts, in a folder that is removed
-        self.times = StageTimes()
         self.trainer: PPOTrainer | None = None
         self.services: tuple[Service, ...] = ()  # what accompanies the run while it has its lock
         self._identity: dict[str, Any] = {}
@@ -120,7 +118,7 @@ class PPOAgent:
             self.meet()
         recorded = failures_recorded(self.config, self.run_folder, self.world, self.is_trial)
         with recorded, self.world.contact(), contextlib.ExitStack() as stack:
-            trainer = stack.enter_context(contextlib.closing(self.build(stack)))
+            trainer = self.build(stack)
             with disk_errors_as_user_errors(self.run_folder):
                 metrics = self.loop(trainer)
                 self.save_agent()
@@ -157,7 +155,7 @@ class PPOAgent:
             paths = {"model_path": self.config.model_path, "ref_model": self.config.ref_model}
             warn_of_remote_code(paths | {"env.args.tokenizer_path": self.config.env.args.tokenizer_path})
         settle_separator(self.config)
-        parts = prepare(self.config, self.world, self.times, self.read_source, self.reward)
+        parts = prepare(self.config, self.world, self.read_source, self.reward)
         early = wants_wandb(self.config)
         if locks and early:
             locks.enter_context(self.lock(parts))
@@ -168,7 +166,7 @@ class PPOAgent:
 
     def _load(self, parts: Parts) -> PPOTrainer:
         config, world, device = self.config, self.world, self.world.device
-        with self.times.measure("models"), world.fail_together():
+        with world.fail_together():
             models = load_models(config, device)
             parts.leave_room(models.tokenizer, config)
             parts.move_to(str(device))
@@ -219,11 +217,7 @@ class PPOAgent:
         checkpointer = RunCheckpointer(run, services, self._identity)
         checkpointer.begin(self.start)
 
-        def save(best: bool) -> None:
-            with self.times.measure("checkpoint"):
-                checkpointer.save(best)
-
-        rescue = Rescue(run, services, save)
+        rescue = Rescue(run, services, checkpointer.save)
         with self.world.contact():
             for service in services:
                 service.begin(run)
@@ -232,13 +226,12 @@ class PPOAgent:
                     metrics = trainer.step()
                 with rescue.save_on_error(metrics):
                     after_iteration(run, services, metrics)
-                end_iteration(run, services, checkpointer.is_due(), save)
+                end_iteration(run, services, checkpointer.is_due(), checkpointer.save)
         return metrics
 
     def save_agent(self) -> None:
         """Write `agent/` of the run folder. Raises UserError when somebody has removed that folder."""
-        with self.times.measure("checkpoint"):
-            self.save(self.run_folder / "agent")
+        self.save(self.run_folder / "agent")
         if not (self.run_folder / "config.yaml").exists():
             fault = "was removed or moved before the run had ended; only its agent is there"
             raise UserError(f"{self.run_folder}: {fault}")

@@ -32,7 +32,6 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services import validation as run_validation
 from rlhf_dialog.runs.services.validation import ValidationService
-from rlhf_dialog.runs.stage_times import StageTimes
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated
@@ -78,7 +77,6 @@ Source = tuple[list[Dialogue] | Simulated, ValidationService | None]
 def prepare(
     config: Config,
     world: World,
-    times: StageTimes,
     read: Callable[[BaseReward], Source],
     reward: BaseReward | None = None,
 ) -> Parts:
@@ -90,11 +88,9 @@ def prepare(
     setting = deepspeed_setting(config, world)
     memory = forecast.report_forecast(config, world.device, setting)  # before anything is loaded
     with world.fail_together():
-        with times.measure("reward"):
-            reward = reward or build_reward(config.reward_class.id, config.reward_class.args)
+        reward = reward or build_reward(config.reward_class.id, config.reward_class.args)
         vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-        with times.measure("data"):
-            source, validation = read(reward)
+        source, validation = read(reward)
     if validation:
         world.on_main(validation.check)
     return Parts(reward, vec_info, source, validation, memory, sizes_are_chosen)

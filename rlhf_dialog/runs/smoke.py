@@ -1,7 +1,6 @@
 """`--smoke`: two prompts through every stage of a run, from the data to a reply of the saved agent."""
 
 import contextlib
-import time
 
 from rlhf_dialog.config.loading import replace_keys
 from rlhf_dialog.config.schema import Config
@@ -12,23 +11,19 @@ from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.agent import PPOAgent
 
 
-def smoke(agent: PPOAgent) -> dict[str, float]:
-    """Pass two prompts through every stage of the agent's run, in a folder that is removed again; returns seconds by stage.
+def smoke(agent: PPOAgent) -> None:
+    """Pass two prompts through every stage of the agent's run, in a folder that is removed again.
 
     Raises what `PPOAgent.train` would raise.
     """
-    start = time.perf_counter()
     agent.meet(writes=False)
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
         folder = agent.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(agent.run_folder)))
         small = PPOAgent(two_prompts(agent.config, folder, agent.world.size))
         small.is_trial = True
-        small.times.seconds["config"] = time.perf_counter() - start
-        metrics = small.train()
+        small.train()
         agent.world.on_main(lambda: _answer_once(small))
-    small.times.add(metrics)
-    return small.times.in_order()
 
 
 def _answer_once(agent: PPOAgent) -> None:
@@ -37,10 +32,9 @@ def _answer_once(agent: PPOAgent) -> None:
         raise UserError("there is no agent yet; call train() first")
     turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
     agent.trainer, agent.services = None, ()  # one model at a time in the memory of the device
-    with agent.times.measure("chat"):
-        trust = agent.config.trust_remote_code
-        speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
-        speaker.chat(turns[-1], turns[:-1])
+    trust = agent.config.trust_remote_code
+    speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
+    speaker.chat(turns[-1], turns[:-1])
 
 
 def two_prompts(config: Config, folder: str, world_size: int) -> Config:

@@ -37,6 +37,10 @@ COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
 LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
+TRY = (
+    "Try precision: fp32, where the check is finer, then packing: false, then a model that uses the attention_mask and the "
+    "position_ids that it gets, and draws nothing in eval mode"
+)
 DRAWS = "draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = 0.1  # of the largest, at least: kernels for few rows, as in sampling, round every token differently
 
@@ -226,8 +230,7 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
         f"measured ({noise.mean:.3g} and {noise.largest:.3g})"
     )
     if not times <= STOP:
-        finer = ". With precision: fp32 the check is finer: if that run passes, report the model"
-        raise RunStopped(f"{text}; up to {STOP} times are allowed{finer if noise.num_bits == 16 else ''}.")
+        raise RunStopped(f"{text}; up to {STOP} times are allowed. {TRY}")
     if not noise.warned:
         noise.warned = True
         remedy = ". Run it once with precision: fp32" if noise.num_bits == 16 else ""

@@ -18,7 +18,7 @@ from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
@@ -26,12 +26,10 @@ from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
 from rlhf_dialog.training import iteration_metrics, ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
 from rlhf_dialog.training.checks import check_start, watch_kl, watch_support
-from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
 from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
 from rlhf_dialog.training.gain import gain_metrics
@@ -74,9 +72,7 @@ class PPOTrainer:
             GenerationLimits(config.rollout_size, config.microbatch_size, sizes=self.sizes),
             config.context_size,
         )
-        on_cpu = models.policy.lm.device.type == "cpu"
-        processes = RewardProcesses(free_cores(torch.get_num_threads() if on_cpu else 1, self.world.size_here))
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes, self.sizes)
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, self.sizes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
@@ -86,8 +82,7 @@ class PPOTrainer:
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
         self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world)
-        self.diagnosis = Diagnosis(self.speaker, self.placement, self.world, config.temperature)
-        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.diagnosis)
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is
         self.collector.tell, self.update.tell = partial(self.tell, "rollout"), partial(self.tell, "update")
         self.update.sizes = self.sizes
@@ -148,10 +143,6 @@ class PPOTrainer:
         while not self.done:
             yield self.step()
 
-    def close(self) -> None:
-        """End the processes that share the reward's work; iterations are possible as before, without them."""
-        self.scorer.close()
-
     @property
     def done(self) -> bool:
         return self.progress >= 1
@@ -203,18 +194,13 @@ class PPOTrainer:
         return rollout
 
     def check_start(self, rollout: Rollout) -> None:
-        """Raise RunStopped, with the cause, unless the policy computes as its reference does."""
+        """Raise RunStopped unless the policy computes as its reference does."""
         noise, mask = self.collector.noise, rollout.response_mask
         size = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).abs()
         largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
         mean = masked_mean(size, mask, self.world.sum).item()
         (num_tokens,) = self.world.sum_numbers([rollout.num_tokens])
-        try:
-            check_start(largest, mean, noise, num_tokens)
-        except RunStopped as error:
-            suspects, reference = far_from_reference(rollout), self.models.ref_policy
-            assert reference is not None
-            raise self.diagnosis.explain(error, reference, noise, suspects) from error.__cause__
+        check_start(largest, mean, noise, num_tokens)
 
     def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
         """The critic's regression targets (B, T): the returns, normalised under `use_valuenorm`."""
@@ -253,7 +239,6 @@ class PPOTrainer:
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
-            self.scorer.watch(rollout.reward_scores, rollout.clock.elapsed)
             metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= iteration_metrics.vec_info_metrics(self.vec_info, rollout, self.world)

@@ -14,14 +14,12 @@ from torch import Tensor
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.part_sizes import UPDATE, PartSizes
 from rlhf_dialog.models.policy import Predictions
 from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import Noise, all_finite, check_ratio, difference_statistics, report_skipped
-from rlhf_dialog.training.diagnosis import Diagnosis
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.rollout import Rollout
 
@@ -43,9 +41,8 @@ class PPOUpdate:
     `skipped_in_a_row` is the number of consecutive skipped optimizer steps, across rollouts; it is part of a checkpoint.
     """
 
-    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int, diagnosis: Diagnosis):
+    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int):
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
-        self.diagnosis = diagnosis
         self.tell: Callable[[str], None] = lambda text: None  # hears how far it is
         self.sizes = PartSizes()  # of the run
         self.engines = placement.engines
@@ -118,7 +115,7 @@ class PPOUpdate:
             norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
             *numbers, norms = read(*statistics, norms_before_clipping)
             if is_first:
-                self._check_ratios(numbers, microbatches)
+                self._check_ratios(numbers)
             sums = [sum(x[name] for x in numbers) for name in numbers[0]]
             totals = dict(zip(numbers[0], self.world.sum_numbers(sums), strict=True))
             losses_are_finite = all_finite(totals)
@@ -157,18 +154,12 @@ class PPOUpdate:
         missing = max(self.world.gather(len(microbatches))) - len(microbatches)
         return microbatches + [blank_microbatch(rollout) for _ in range(missing)]
 
-    def _check_ratios(self, numbers: Sequence[Metrics], microbatches: Sequence[Microbatch]) -> None:
+    def _check_ratios(self, numbers: Sequence[Metrics]) -> None:
         """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
         sizes = [(x.pop("largest"), x.pop("mean"), x.pop("tokens")) for x in numbers]
-        try:
-            with self.world.fail_together():
-                for largest, mean, tokens in sizes:
-                    check_ratio(largest, mean, self.iteration, self.noise, tokens)
-        except RunStopped as error:
-            furthest = max(zip(sizes, microbatches, strict=True), key=lambda pair: pair[0])[1]
-            policy = self.placement.models.policy
-            suspects = furthest.rollout, furthest.place[0].cpu()
-            raise self.diagnosis.explain(error, policy, self.noise, suspects) from error.__cause__
+        with self.world.fail_together():
+            for largest, mean, tokens in sizes:
+                check_ratio(largest, mean, self.iteration, self.noise, tokens)
 
     def _move(self, is_made: bool, norms: Metrics) -> None:
         """Make the step of each engine that learns with its clipped gradient; discard the gradients."""

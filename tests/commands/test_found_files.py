@@ -90,6 +90,7 @@ WALK = {  # what is done: the folder, the words, and its files (None: all)
         None,
     ),
     "feedback init": ("model", "feedback init --run out/bot --agent model", None),
+    "feedback learn from a candidate": ("model", "feedback learn --run bot --candidate model", None),
     "feedback init of a bot": ("bot", "feedback init --run out/bot --agent bot", None),
     **{
         f"feedback {words}": ("bot", f"feedback {words.partition(' ')[0]} --run bot {words.partition(' ')[2]}", None)

@@ -234,9 +234,11 @@ def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked):
         (tmp_path / "agent" / name).write_text("{}")
     outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", tmp_path / "agent")
     (tmp_path / "bot" / "config.yaml").write_text("sft_data_path: stranger/data\n")
-    code, said = outcome(feedback, capsys, "learn", "--run", tmp_path / "bot", "--dry_run")
-    assert (code, asked) == (2, [])
-    assert "sft_data_path: 'stranger/data' is not on this machine" in said
-    assert "--trust_config" in said
-    code, said = outcome(feedback, capsys, "learn", "--run", tmp_path / "bot", "--dry_run", "--trust_config")
+    learn = ("learn", "--run", tmp_path / "bot")
+    for words in (["--dry_run"], ["--candidate", tmp_path / "agent"]):
+        code, said = outcome(feedback, capsys, *learn, *words)
+        assert (code, asked) == (2, [])
+        assert "sft_data_path: 'stranger/data' is not on this machine" in said
+        assert "--trust_config" in said
+    code, said = outcome(feedback, capsys, *learn, "--dry_run", "--trust_config")
     assert code == 0

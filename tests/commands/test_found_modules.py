@@ -19,7 +19,6 @@ from rlhf_dialog.commands import quickstart
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import train_policy
 from rlhf_dialog.terminal import Console
-from tests.parts.divided import started
 from tests.parts.policy_runs import SMALL, domain_file
 from tests.parts.processes import ROOT, run_python
 
@@ -50,10 +49,6 @@ def policy_run(tmp_path):
     assert train_policy.main(["--config", str(tmp_path / "tea.yaml")]) == 0
 
 
-def shared_reward(tmp_path):
-    started().close()
-
-
 def table_of_policies(tmp_path):
     assert list(run_jobs([("one", gc.enable)], 1)) == [("one", None)]
 
@@ -78,7 +73,7 @@ def fetched_part(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    [policy_run, shared_reward, table_of_policies, stage_of_the_quickstart, stage_of_dailydialog, fetched_part],
+    [policy_run, table_of_policies, stage_of_the_quickstart, stage_of_dailydialog, fetched_part],
 )
 def test_a_command_that_starts_processes(command, traps, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

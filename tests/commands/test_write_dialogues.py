@@ -1,20 +1,17 @@
-import os
 import subprocess
 import sys
 
 from rlhf_dialog.commands.write_dialogues import main
-from tests.parts.processes import ROOT
-
-PATH = ROOT / "scripts" / "write_dialogues.py"
+from tests.parts.processes import environment
 
 
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
         command = [
-            *(sys.executable, str(PATH), "--output", str(tmp_path / name), "--num_dialogues", "100"),
-            *("--seed", str(seed)),
+            *(sys.executable, "-P", "-m", "rlhf_dialog", "write-dialogues", "--output", str(tmp_path / name)),
+            *("--num_dialogues", "100", "--seed", str(seed)),
         ]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        subprocess.run(command, check=True, capture_output=True, env=environment(PYTHONHASHSEED=hash_seed))
         return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.jsonl")}
 
     first = written("a", 3, "1")

@@ -58,7 +58,6 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     assert {name: texts for name, texts in found.items() if texts} == {
         "config/schema.py": ["gae"],  # the default
         "training/advantages.py": list(ADVANTAGES),  # the functions
-        "learning/preference_night.py": ["rloo"],  # what a night sets
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 

@@ -1,7 +1,5 @@
 """Models of a user's with one fault each, and runs on them."""
 
-import re
-
 import pytest
 import torch
 from torch.nn import functional
@@ -9,14 +7,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models.loading import Models, build_trained
 from rlhf_dialog.models.packing import ATTENTION, Decoding
-from rlhf_dialog.models.policy import DisabledAdapter
-from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.tiny import byte_tokenizer
-from tests.parts.trainers import PROMPTS as EQUALLY_LONG
-from tests.parts.trainers import Places, make_trainer, settings
+from tests.parts.trainers import make_trainer
 
 PAD, EOS = 256, 257
 PROMPTS = [Dialogue([f"{'long ' * (i % 3)}{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefgh")]
@@ -65,18 +58,6 @@ class DrawsItself(Changed):
 
     def changed(self, logits, step):
         return logits * (torch.rand_like(logits) > 0.1)
-
-
-class Casts(GPT2LMHeadModel):
-    """Computes its steps under autocast."""
-
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **options):
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_step(options)):
-            output = super().forward(
-                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **options
-            )
-        output.logits = output.logits.float()
-        return output
 
 
 class Narrows(Changed):
@@ -155,7 +136,7 @@ class Leaks(GPT2LMHeadModel):
 
 
 class Biased(Changed):
-    """None of the known causes: one token is more likely when tokens come one by one."""
+    """One token is more likely when tokens come one by one."""
 
     def changed(self, logits, step):
         return logits + step * torch.linspace(0, 1, logits.shape[-1]).square()
@@ -179,18 +160,3 @@ def trainer_on(kind, packing=True, healthy_reference=False, **keys):
         return made[-1]
 
     return make_trainer(new_lm=new_lm, **{"prompts": PROMPTS, **keys})
-
-
-def cause_in(message):
-    """The name of the cause, and its sentence."""
-    (found,) = re.findall(r"Cause \(([a-z0-9 ]+)\): (.+?)\. [A-Z]", message) or [("none", message)]
-    return found
-
-
-def lora_trainer(**keys):
-    """A trainer whose policy has an adapter, built as `load_models` does."""
-    config, lm = settings(use_lora=True, lr=1e-2, **keys), new(GPT2LMHeadModel)
-    policy, critic = build_trained(config, lm, {"use_amp": False})
-    models = Models(policy.eval(), critic, DisabledAdapter(lm).eval(), byte_tokenizer())
-    torch.manual_seed(0)
-    return PPOTrainer(config, models, EQUALLY_LONG, Places(), VecInfo())

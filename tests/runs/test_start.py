@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.runs import stage_times
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.smoke import two_prompts
 from tests.parts.ppo_runs import rows
@@ -65,21 +64,6 @@ def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
 def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
     small = two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
     assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
-
-
-def test_stages_add_up_and_come_in_their_order(monkeypatch):
-    monkeypatch.setattr(stage_times.time, "perf_counter", iter([10.0, 11.5, 20.0, 20.25, 30.0, 34.0]).__next__)
-    times = stage_times.StageTimes()
-    for stage in ("checkpoint", "data", "checkpoint"):
-        with times.measure(stage):
-            pass
-    times.add({"time/rollout": 2.0, "time/eval": 0.5, "time/wait": 9.0, "objective/kl": 1.0})
-    assert list(times.in_order().items()) == [
-        ("data", 0.25),
-        ("rollout", 2.0),
-        ("evaluation", 0.5),
-        ("checkpoint", 5.5),
-    ]
 
 
 class Thing:

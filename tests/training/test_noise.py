@@ -1,6 +1,7 @@
 """The noise of 16-bit arithmetic: healthy deep models pass the checks of the run, and faults put into them do not."""
 
 import logging
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +21,18 @@ from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import saving, tiny
 from tests.parts.deep import deep_lm
-from tests.parts.faulty import DrawsItself, Drops, Leaks, stopped, trainer_on
+from tests.parts.faulty import (
+    Biased,
+    CountsFromOne,
+    CountsInTrunk,
+    DrawsItself,
+    Drops,
+    Leaks,
+    Narrows,
+    SeesPadding,
+    stopped,
+    trainer_on,
+)
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.trainers import Places, make_trainer, settings
 
@@ -292,6 +304,33 @@ def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
     message = stopped(trainer_on(kind, packing=False))
     assert "the reference draws random numbers in eval mode" in message
     assert "act only where self.training is true" in message
+
+
+@pytest.mark.parametrize(
+    ("keys", "check"), [({}, "starts as its own reference"), ({"ref_model": "another"}, "the ratio")]
+)
+@pytest.mark.parametrize(
+    ("kind", "packing"),
+    [
+        (Narrows, False),
+        (Leaks, True),
+        (SeesPadding, False),
+        (CountsInTrunk, True),
+        (CountsFromOne, False),
+        (Biased, False),
+    ],
+)
+def test_a_fault_of_the_users_model_stops_the_run_with_two_numbers_and_three_things_to_try(kind, packing, keys, check):
+    message = stopped(trainer_on(kind, packing, healthy_reference=kind is Leaks, **keys))
+    assert check in message
+    assert re.search(r"by \S+ nats in the mean and \S+ at most", message)
+    assert all(word in message for word in ("precision: fp32", "packing: false", "position_ids"))
+
+
+def test_a_policy_in_training_mode_stops_the_run():
+    trainer = trainer_on(GPT2LMHeadModel)
+    trainer.models.policy.train()
+    assert "starts as its own reference" in stopped(trainer)
 
 
 @pytest.mark.parametrize("keys", [{}, {"ref_model": "another"}])

@@ -11,15 +11,10 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import Responses, StopRule, respond
-from rlhf_dialog.rewards import Meteor, processes
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.processes import RewardProcesses
-from rlhf_dialog.rewards.scoring import ScoringRules
-from rlhf_dialog.training import trainer as trainer_module
 from rlhf_dialog.training.checks import watch_kl
-from tests.parts.divided import MANY
 from tests.parts.tiny import byte_tokenizer
-from tests.parts.trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, parameters
+from tests.parts.trainers import PROMPTS, Holes, Places, Share, make_trainer, parameters
 
 # -- prompts
 
@@ -414,19 +409,3 @@ def test_what_a_metric_of_the_user_takes_is_in_no_other_time(monkeypatch):
     assert metrics["time/vec_info"] == 1000
     assert metrics["time/update"] == 10
     assert metrics["FPS"] == pytest.approx(trainer.rollout.num_tokens / 10)
-
-
-def test_a_slow_meteor_moves_to_other_processes_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(trainer_module, "free_cores", lambda busy, ranks: 2 if (busy, ranks) == (1, 1) else 0)
-    monkeypatch.setattr(processes, "SHARE", 0.0)
-    divided, original = [], RewardProcesses._divide
-    monkeypatch.setattr(RewardProcesses, "_divide", lambda *args: divided.append(args[1]) or original(*args))
-    alone = make_trainer(Meteor("off"), prompts=MANY, rollout_batch_size=8)
-    alone.scorer.rules = ScoringRules()
-    expected = [numbers_of(alone.step()) for _ in range(2)]
-    trainer = make_trainer(Meteor("off"), prompts=MANY, rollout_batch_size=8)
-    for number in range(2):
-        assert numbers_of(trainer.step()) == expected[number]
-        assert divided == [2] * number
-        trainer.scorer.rules.processes._greeting.result()
-    trainer.scorer.rules.processes.close()

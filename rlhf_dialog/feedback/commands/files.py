@@ -26,13 +26,15 @@ class FeedbackExportOptions(BotOptions):
         choices=exports.FORMATS,
     )
     messages: bool = option("kto and dpo: messages with roles instead of text")
+    without_heldout: bool = option("kto and dpo: leave out the dialogues on which `learn` judges a new version")
 
 
 def run_export(options: FeedbackExportOptions) -> None:
     """Write the file or folder."""
     path = options.file
-    if options.messages and options.format == "jsonl":
-        raise UserError("--messages: is for --format kto and dpo; leave it out")
+    for name in ("messages", "without_heldout"):
+        if getattr(options, name) and options.format == "jsonl":
+            raise UserError(f"--{name}: is for --format kto and dpo; leave it out")
     is_file = path.suffix.lower() == ".jsonl"
     if options.format == "jsonl" and not is_file:
         raise UserError(
@@ -41,7 +43,7 @@ def run_export(options: FeedbackExportOptions) -> None:
     if is_file:
         check_output("FILE", path, str(path))
     with closing(Bot(options.run).store()) as store:
-        rows = exports.export_rows(store, options.format, options.messages)
+        rows = exports.export_rows(store, options.format, options.messages, options.without_heldout)
     if is_file:
         exports.write_jsonl(path, rows)
     else:

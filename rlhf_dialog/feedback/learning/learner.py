@@ -38,6 +38,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
+METHOD = "kto_dpo"  # of a night, in the lineage
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
@@ -128,6 +129,19 @@ class Learner:
             self.num_steps, self.num_nights = int(state["num_steps"]), int(state["num_nights"])
             self.consumed = frozenset(state["consumed"])
         return state
+
+    def load_agent(self, folder: Path) -> None:
+        """Take the weights of an agent. Raises UserError when its network or vocabulary is not that of the champion."""
+        agent = ChatAgent.load(folder, device=self.settings.device)
+        own, other = self.policy.lm.state_dict(), agent.policy.lm.state_dict()
+        shapes = ({name: x.shape for name, x in weights.items()} for weights in (own, other))
+        words = (one.encoder.tokenizer.get_vocab() for one in (self.agent, agent))
+        if any(ours != theirs for ours, theirs in (shapes, words)):
+            raise UserError(
+                f"--agent: '{folder}' has another network or vocabulary than version {self.version}; train it from the agent in "
+                f"versions/{self.version}"
+            )
+        self.policy.lm.load_state_dict(other)
 
     def export(self, folder: Path) -> None:
         """Write the agent, with the adapters merged into it. Raises UserError when the folder cannot be written."""
@@ -356,7 +370,7 @@ class Snapshot:
 class Night:
     """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's.
 
-    `ended_by`: the guard that ended it before its last step.
+    `ended_by`: the guard that ended it before its last step. `method`: METHOD, or "candidate" of an agent trained elsewhere.
     """
 
     bot: Bot
@@ -366,6 +380,7 @@ class Night:
     sft: tokenized.SFTExamples
     state: dict[str, Any]
     ended_by: str = ""
+    method: str = METHOD
 
     def save(self, progress: dict[str, Any]) -> None:
         """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""

@@ -20,12 +20,21 @@ from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardMeasurement
-from rlhf_dialog.feedback.learning.learner import Learner, Night, Snapshot, Watch, load_version, night_sizes, read_state
+from rlhf_dialog.feedback.learning.learner import (
+    METHOD,
+    Learner,
+    Night,
+    Snapshot,
+    Watch,
+    load_version,
+    night_sizes,
+    read_state,
+)
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
 from rlhf_dialog.feedback.learning.step_back import step_back, without_room
 from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder, SFTExamples
 from rlhf_dialog.feedback.store import examples as stored
-from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
+from rlhf_dialog.feedback.store.bot import NIGHT, Bot, agent_source
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
@@ -47,15 +56,20 @@ def learn(
     process learns in this folder, when settings, store, data or versions cannot be used, or when the disk is full, and
     RunStopped when a loss is not finite; the champion stays then.
     """
-    settings = read_settings(bot.settings_path)
-    if not trust_config:
-        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+    settings = _read_settings(bot, trust_config)
     if dry_run:
         snapshot = take_snapshot(bot, settings)
         why = _obstacle(bot, settings, snapshot) or "dry run: nothing was changed"
         return _report(bot, settings, snapshot, why, True)
     with _lock_bot(bot), random_states_kept():
         return _learn(bot, settings, watch)
+
+
+def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
+    settings = read_settings(bot.settings_path)
+    if not trust_config:
+        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+    return settings
 
 
 def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
@@ -70,18 +84,48 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
         return _report(bot, settings, snapshot, obstacle)
     night = _begin(bot, settings, snapshot, state)
     try:
-        metrics = _train(night, watch)
+        metrics = _train_within_guards(night, watch)
     except RunStopped:
         bot.drop_night()
         raise
-    trained_in = time.perf_counter() - start
-    night.learner.consumed = snapshot.training.seen
-    night.learner.num_nights += 1
-    comparison, guards, changed = _measure(night)
     report = _report(bot, settings, snapshot, "")
-    report.comparison, report.guards, report.metrics, report.seconds = comparison, guards, metrics, trained_in
-    report.changed, report.ended_by = changed, night.ended_by
-    report.promoted, report.why = _decision(comparison, guards, changed)
+    report.metrics, report.seconds, report.ended_by = metrics, time.perf_counter() - start, night.ended_by
+    return _judge(night, report)
+
+
+def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -> NightReport:
+    """Make a version of an agent that was trained elsewhere, and promote it if it passes the gate; returns the report.
+
+    It counts as trained on all feedback until now; the optimizer state of the champion stays. An interrupted night begins again.
+    Raises UserError as `learn` does, with `use_lora`, and for an agent whose network or vocabulary is not the champion's.
+    """
+    settings = _read_settings(bot, trust_config)
+    if settings.use_lora:
+        raise UserError("use_lora: true, but --candidate replaces all weights; set it to false in config.yaml")
+    with _lock_bot(bot), random_states_kept():
+        repair_swaps(bot.folder, (NIGHT, "reference.json"))
+        _promote_passed(bot)
+        snapshot = take_snapshot(bot, settings)
+        learner = Learner(bot, settings)
+        state = {"start": learner.state_hash(), "fingerprint": None}  # a night may follow on the same feedback
+        try:
+            learner.load_agent(agent_source(candidate))
+        except UserError as error:
+            raise error.with_location("--candidate", "--agent") from error
+        report = _candidate_report(bot, settings, snapshot)
+        if (obstacle := _too_little_heldout(settings, snapshot)) is not None:
+            report.why = obstacle
+            return report
+        night = Night(bot, settings, snapshot, learner, SFTExamples(learner.encoder, []), state, method="candidate")
+        return _judge(night, report)
+
+
+def _judge(night: Night, report: NightReport) -> NightReport:
+    """Guards, gate, new version and promotion; returns the report with them."""
+    night.learner.consumed = night.snapshot.training.seen
+    night.learner.num_nights += 1
+    report.comparison, report.guards, report.changed = _measure(night)
+    report.promoted, report.why = _decision(report.comparison, report.guards, report.changed)
     _publish(night, report)
     return report
 
@@ -134,8 +178,6 @@ def _promote_passed(bot: Bot) -> None:
 def _read_unfinished(bot: Bot) -> dict[str, Any] | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
-        if (bot.folder / WORK).is_dir():  # a kill came before the night was written
-            bot.drop_night()
         return None
     try:
         state = read_state(bot.folder / NIGHT)["night"]
@@ -170,16 +212,22 @@ def _find_version(bot: Bot, fingerprint: str) -> str | None:
 
 def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
     """Why nothing would change; None when a night can be made."""
-    num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
-    if num_heldout < settings.min_heldout:
-        return f"nothing changed: {stored.describe_progress(num_ratings, num_heldout, settings)}"
+    if (obstacle := _too_little_heldout(settings, snapshot)) is not None:
+        return obstacle
     if not snapshot.training.num_new:
         return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
-    if not gate.is_comparable(snapshot.heldout):
-        return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
     if (made := _find_version(bot, snapshot.fingerprint)) is not None:
         status = bot.lineage()["versions"][made]["status"]
         return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
+    return None
+
+
+def _too_little_heldout(settings: BotSettings, snapshot: Snapshot) -> str | None:
+    num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
+    if num_heldout < settings.min_heldout:
+        return f"nothing changed: {stored.describe_progress(num_ratings, num_heldout, settings)}"
+    if not gate.is_comparable(snapshot.heldout):
+        return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
     return None
 
 
@@ -220,17 +268,11 @@ def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
     return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
 
 
-def _train(night: Night, watch: Watch) -> dict[str, float]:
-    """The steps of the method; returns its metrics, and leaves the trained policy in the learner."""
-    if night.settings.method == "kto_dpo":
-        return _train_within_guards(night, watch)
-    from rlhf_dialog.feedback.learning import preference_night  # loads the trainer, which other nights do not need
-
-    return preference_night.train(night, watch)
-
-
 def _train_within_guards(night: Night, watch: Watch) -> dict[str, float]:
-    """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have."""
+    """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have.
+
+    Returns the metrics, and leaves the trained policy in the learner.
+    """
     learner, training = night.learner, night.snapshot.training
     guards = GuardMeasurement(learner, night.snapshot.heldout)
 
@@ -327,23 +369,22 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
     """The entry of the lineage. "start" and "end": hashes of the learner's state; a night starts with its parent's end."""
     return {
         "parent": night.snapshot.champion,
-        "method": night.settings.method,
+        "method": night.method,
         "status": "candidate" if report.promoted else "refused",
         "last_event": night.snapshot.last_event,
         "num_events": report.used,
         "left_out": report.left_out,
-        "people": night.snapshot.training.concerned,
+        "people": (night.snapshot.training if night.method == METHOD else night.snapshot.examples).concerned,
         "gate": report.gate_record(),
         "metrics": report.metrics,
-        "night": night.snapshot.fingerprint,
+        "night": night.state["fingerprint"],
         "start": night.state["start"],
         "end": night.learner.state_hash(),
     }
 
 
 def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
-    training = snapshot.training
-    power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
+    training, power = snapshot.training, _describe_power(bot, settings, snapshot)
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {
@@ -368,3 +409,14 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         dry_run,
         people=stored.describe_small_group(settings.person_cap, training),
     )
+
+
+def _candidate_report(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> NightReport:
+    power = _describe_power(bot, settings, snapshot)
+    return NightReport(
+        str(bot.folder), snapshot.champion, snapshot.last_event, {}, {}, len(snapshot.heldout), power, ""
+    )
+
+
+def _describe_power(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str:
+    return gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))

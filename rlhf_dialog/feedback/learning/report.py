@@ -101,7 +101,9 @@ class NightReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used_line()]
+        texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}"]
+        if self.used:
+            texts.append(self._used_line())
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
         texts += self.people

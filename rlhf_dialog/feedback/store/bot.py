@@ -44,8 +44,8 @@ AGENT_FILE = "rlhf_dialog.json"
 FORMAT = 1
 FIRST = "0001"
 WEIGHTS = (".safetensors", ".bin")
-NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
-PARTS = ("versions", NIGHT, WORK, "feedback.sqlite")  # what is changed in place
+NIGHT = "night"  # what a night keeps while it is at work
+PARTS = ("versions", NIGHT, "feedback.sqlite")  # what is changed in place
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
 
 
@@ -255,9 +255,8 @@ class Bot:
 
     def drop_night(self) -> None:
         """Remove what a night keeps while it is at work."""
-        for name in (NIGHT, WORK):
-            if (self.folder / name).is_dir():
-                remove_whole(self.folder / name)
+        if (self.folder / NIGHT).is_dir():
+            remove_whole(self.folder / NIGHT)
 
     def prune(self, keep_last: int) -> list[str]:
         """Remove the folders of all but the last `keep_last` versions, the best, the champion and the first; returns their names.

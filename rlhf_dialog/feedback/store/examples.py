@@ -102,6 +102,11 @@ class Examples:
         """Answers and pairs, by event."""
         return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
 
+    @property
+    def concerned(self) -> list[str]:
+        """The hashes of those whose feedback or dialogue is in it, and samples."""
+        return sorted({one.person for one in self.all} | {one.owner for one in self.all if one.owner})
+
     def __len__(self) -> int:
         return len(self.answers) + len(self.pairs)
 
@@ -120,11 +125,6 @@ class TrainingSet(Examples):
     def people(self) -> list[str]:
         """The hashes of those whose feedback is in it; samples are nobody's."""
         return sorted({one.person for one in self.all} - {SAMPLES})
-
-    @property
-    def concerned(self) -> list[str]:
-        """The hashes of those whose feedback or dialogue is in it, and samples."""
-        return sorted({one.person for one in self.all} | {one.owner for one in self.all if one.owner})
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,27 @@ from pathlib import Path
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.examples import read_examples
+from rlhf_dialog.feedback.store.examples import Examples, read_examples
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.store import Store
 
 FORMATS = ("jsonl", *trl.NEEDED)
 
 
-def export_rows(store: Store, form: str, messages: bool = False) -> list[Row]:
+def export_rows(store: Store, form: str, messages: bool = False, without_heldout: bool = False) -> list[Row]:
     """The rows of an export.
 
     `jsonl`: a dialogue a row, with everything that is stored of it. `kto` and `dpo`: what counts now, in TRL's columns, as text
-    or as messages. Raises UserError when there is none.
+    or as messages, `without_heldout` dialogues or with them. Raises UserError when there is none.
     """
-    rows = native.export_rows(store) if form == "jsonl" else trl.export_rows(read_examples(store), form, messages)
+    if form == "jsonl":
+        rows = native.export_rows(store)
+    else:
+        examples = read_examples(store)
+        if without_heldout:
+            kinds = ([one for one in kind if not one.heldout] for kind in (examples.answers, examples.pairs))
+            examples = Examples(*kinds)
+        rows = trl.export_rows(examples, form, messages)
     if not rows:
         what = {"jsonl": "dialogues", "kto": "liked or disliked answers", "dpo": "edits or choices"}[form]
         raise UserError(f"{store.path}: there are no {what} to export yet")

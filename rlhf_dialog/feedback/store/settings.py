@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -20,6 +20,13 @@ NO_EFFECT = {
     "max_kl": "the limit follows the first version's entropy now; see max_relative_kl",
     "max_perplexity_rise": "guards on the replies to lines of sft_data_path are in its place; see docs/FEEDBACK.md",
 }
+NO_EFFECT |= dict.fromkeys(
+    (
+        *("method", "reward_members", "reward_learning_rate", "reward_epochs", "uncertainty_coef", "length_weight"),
+        *("ppo_iterations", "ppo_responses", "ppo_minibatches", "ppo_learning_rate", "ppo_kl_coef"),
+    ),
+    "nights train with KTO and DPO; docs/FEEDBACK.md shows training with a reward model and PPO",
+)
 LIMITS = PageLimits()
 BYTES_A_CHAR = 8  # of a message in a request
 
@@ -27,11 +34,6 @@ BYTES_A_CHAR = 8  # of a message in a request
 class LossKeys(Settings):
     """Losses of a night"""
 
-    method: Literal["kto_dpo", "reward_model_ppo"] = Field(
-        "kto_dpo",
-        description="kto_dpo: KTO on thumbs and scores, DPO on edits and choices; reward_model_ppo: a preference model on the "
-        "feedback, then PPO with it",
-    )
     beta: float = Field(
         1.0, gt=0, le=10**3, description="beta of KTO and DPO; larger values keep closer to the first version"
     )
@@ -60,9 +62,7 @@ class OptimizerKeys(ComputeKeys):
         None, gt=0, le=1, description="learning rate of AdamW after the warm-up; null: by the size of the model"
     )
     warmup_steps: int = Field(20, ge=0, le=10**6, description="steps of linear warm-up, over the life of the bot")
-    batch_size: int = Field(
-        16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
-    )
+    batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
     epochs: float = Field(4.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
     weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
@@ -83,31 +83,6 @@ class OptimizerKeys(ComputeKeys):
         None, min_length=1, description="linear layers to adapt, by the ends of their names; null: all of the trunk"
     )
     seed: int = Field(0, ge=0, lt=2**32, description="order of the examples, replay, adapters, resampling")
-
-
-class RewardModelKeys(Settings):
-    """Nights of method: reward_model_ppo"""
-
-    reward_members: int = Field(
-        3, ge=1, le=100, description="preference models, of different seeds, that score an answer"
-    )
-    reward_learning_rate: float = Field(
-        1e-5, gt=0, le=1, description="learning rate of the preference models; small models need more"
-    )
-    reward_epochs: float = Field(2.0, gt=0, le=10**3, description="passes of the preference models over all feedback")
-    uncertainty_coef: float = Field(
-        1.0, ge=0, le=10**3, description="weight of the variance of the preference models, which lowers a score"
-    )
-    length_weight: float = Field(0.1, ge=0, le=10**3, description="weight of holding the mean length of the answers")
-    ppo_iterations: int = Field(10, ge=1, le=10**6, description="rollouts a night")
-    ppo_responses: int = Field(128, ge=4, le=10**6, description="answers in each rollout, four to a prompt")
-    ppo_minibatches: int = Field(4, ge=1, le=10**5, description="optimizer steps on each rollout")
-    ppo_learning_rate: float = Field(
-        1e-6, gt=0, le=1, description="learning rate of the policy; small models need more"
-    )
-    ppo_kl_coef: float = Field(
-        0.1, ge=0, le=10**6, description="coefficient of the KL penalty to the first version, per token"
-    )
 
 
 class FilterKeys(Settings):
@@ -198,7 +173,7 @@ class PageKeys(Settings):
         )
 
 
-class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
+class BotSettings(PageKeys, GateKeys, FilterKeys, OptimizerKeys, LossKeys):
     """How a bot learns from feedback"""
 
     @field_validator("lora_target_modules", mode="before", json_schema_input_type=list[str] | str | None)

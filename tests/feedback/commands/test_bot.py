@@ -171,6 +171,7 @@ def test_in_and_out(files_run, capsys):
     [
         (["export", "out.txt"], "does not end in .jsonl"),
         (["export", "out.jsonl", "--messages"], "--messages: is for --format kto and dpo"),
+        (["export", "out.jsonl", "--without_heldout"], "--without_heldout: is for --format kto and dpo"),
         (["export", "out.jsonl"], "there are no dialogues to export yet"),
         (["export", "nowhere/../model/x/out.jsonl", "--format", "dpo"], "there are no edits or choices"),
         (["export", "model/config.json/out.jsonl"], "cannot be written"),

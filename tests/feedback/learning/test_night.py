@@ -420,14 +420,6 @@ def test_a_candidate_that_a_rollback_left_behind_is_not_promoted_by_an_earlier_g
     assert report.why.startswith("nothing changed: version 0003, which is refused, was made of just this feedback")
 
 
-def test_texts_of_a_killed_night_do_not_outlast_the_next_one(day):
-    """Also where the next one has nothing to do."""
-    set_keys(day, min_heldout=999)
-    (day.folder / "preference").mkdir()
-    assert learn(day).why.startswith("nothing changed")
-    assert not (day.folder / "preference").exists()
-
-
 def test_a_state_that_does_not_load(later):
     (later.version_folder("0002") / "learner" / "optimizer.safetensors").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"optimizer.safetensors has changed since it was written"):

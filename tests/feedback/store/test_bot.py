@@ -286,7 +286,7 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
 
 
 def test_what_a_night_at_work_keeps_is_said(bot, caplog):
-    work = bot.folder / "preference"
+    work = bot.folder / "night"
     work.mkdir()
     with lock_folder(bot.folder):
         bot.forget("0" * 16)
@@ -317,7 +317,7 @@ def ann(bot):
 @pytest.mark.parametrize(
     "name",
     [
-        *("preference/pairs.jsonl", ".preference.tmp/pairs.jsonl", ".night.tmp/state.json", ".night.old/x", "night/x"),
+        *(".night.tmp/state.json", ".night.old/x", "night/x"),
         *("versions/.0002.tmp/agent/notes", "versions/0007/learner/x.json", ".lineage.json.0a1b2c3d.tmp"),
     ],
 )

@@ -32,7 +32,6 @@ def test_the_file_of_a_new_bot_holds_every_key_with_its_default(tmp_path):
     [
         ("persn_cap: 0.1", "persn_cap: unknown key; did you mean 'person_cap'"),
         ("person_cap: 0", "person_cap: found 0"),
-        ("method: ppo", "method: found 'ppo', wanted 'kto_dpo' or 'reward_model_ppo'"),
         ("min_heldout: many", "min_heldout: found 'many'"),
         ("min_words: 9\nmax_words: 3", "min_words: found 9, wanted at most max_words, which is 3"),
         ("- a", "must be a mapping"),
@@ -72,11 +71,12 @@ def test_a_night_is_not_compared_by_the_limits_of_the_page():
 
 def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     caplog.set_level("INFO")
-    path = write(tmp_path, "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nbeta: 0.2\n")
+    path = write(tmp_path, "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\nbeta: 0.2\n")
     assert read_settings(path) == BotSettings(beta=0.2)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "contradiction_confidence: has no effect here",
         "page_wrong_passwords: has no effect here",
+        "ppo_kl_coef: has no effect here",
     ]
 
 
