@@ -25,8 +25,16 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources.record import SPLITS
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.frontier import best_of_n_kl
-from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic, difference, interval, ratio
-from rlhf_dialog.evaluation.intervals import mean_statistic as mean_of
+from rlhf_dialog.evaluation.intervals import (
+    Array,
+    Interval,
+    Numbers,
+    Statistic,
+    difference,
+    interval,
+    mean_statistic,
+    ratio,
+)
 
 if TYPE_CHECKING:
     from rlhf_dialog.config.schema import Config
@@ -147,17 +155,18 @@ def summary(
     """What is written, from scores and predictions (N, M), and scores (N, m) at other temperatures; `reads`: the reference."""
     from rlhf_dialog.rewards.base import READS_REFERENCE
 
-    own = mean_of(scores.mean(axis=1), dialogues)
+    own = mean_statistic(scores.mean(axis=1), dialogues)
     explained = interval(explained_share(scores, predictions, dialogues))
     choosers = {f"the reward{READS_REFERENCE if reads else ''}": scores, "the prediction": predictions}
     gains = {
-        f"best of {n} by {name}": difference(own, mean_of(best_of(scores, by, n), dialogues))
+        f"best of {n} by {name}": difference(own, mean_statistic(best_of(scores, by, n), dialogues))
         for name, by in choosers.items()
         for n in COUNTS
         if n <= scores.shape[1]
     }
     gains |= {
-        f"temperature {t:g}": difference(own, mean_of(some.mean(axis=1), dialogues)) for t, some in others.items()
+        f"temperature {t:g}": difference(own, mean_statistic(some.mean(axis=1), dialogues))
+        for t, some in others.items()
     }
     found = {"score": interval(own), **variances(scores), "explained_within": explained, "gains": gains}
     measured = max(gain["mean"] for name, gain in gains.items() if READS_REFERENCE not in name)
