@@ -31,9 +31,9 @@ def run(options: BestOptions) -> None:
 
     if options.register:
         register(options.register)
-    places = {"work": options.output.parent, "output": options.output, "encoder": ""}
+    places = {"config": options.config, "work": options.output.parent, "output": options.output, "encoder": ""}
     rows = {"split": "train", "max_prompts": options.prompts, "seed": options.seed}
-    table = Table(TableOptions(config=options.config, **places, **rows), load_config(find_config(options.config), {}))  # type: ignore[arg-type]
+    table = Table(TableOptions(**places, **rows), load_config(find_config(options.config), {}))
     best = table.best(options.draws).dialogues
     lines = [json.dumps({"prompt": one.prompt_turns, "reference": one.response}, ensure_ascii=False) for one in best]
     replace_text(options.output, "\n".join(lines) + "\n")

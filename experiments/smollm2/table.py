@@ -296,15 +296,15 @@ class Table:
             self.of_reward.user_judges = {judge.name: judge for judge in self.judges}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
         wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.user_judges)
-        own = {
+        more: dict[str, Array] = {
             "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(dialogues),
             "asks": np.asarray([float("?" in one.response) for one in dialogues]),
             "distinct_2": np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2)),
         }
         if self.options.rule:
             scores = build_reward(self.options.rule, {})(dialogues)
-            own["follows_rule"] = np.asarray([float(score == 1) for score in scores])
-        return {**{key: found[key] for key in wanted if key in found}, **own}
+            more["follows_rule"] = np.asarray([float(score == 1) for score in scores])
+        return {**{key: found[key] for key in wanted if key in found}, **more}
 
     def similarity_to_another(self, dialogues: list[Dialogue]) -> Array:
         """N cosines of each reply and the last turn of another prompt, drawn by the seed."""

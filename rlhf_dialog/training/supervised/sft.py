@@ -53,7 +53,7 @@ class SFTTrainer(Trainer):
     def __init__(self, **arguments: Any):
         super().__init__(**arguments, data_collator=pad_right)
         self.model_accepts_loss_kwargs = True  # so that `compute_loss` hears how many labels all microbatches have
-        self.policy = Policy(self.model.eval(), use_amp=self.args.bf16)
+        self.policy = Policy(arguments["model"].eval(), use_amp=self.args.bf16)
         _ = self.policy.has_plain_head  # is tried without dropout
 
     def compute_loss(
