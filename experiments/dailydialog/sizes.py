@@ -267,7 +267,7 @@ PRETRAINED = Size(
         B: 13,
         "test": 25,
     },
-    settings=({"lr": 1e-5}, {"lr": 3e-5}),
+    settings=({"lr": 1e-5, "critic_lr": 1e-5}, {"lr": 3e-5, "critic_lr": 3e-5}),
 )
 PRETRAINED_FULL = replace(
     PRETRAINED,

@@ -81,12 +81,18 @@ def check_together(config: Any) -> None:
         key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
         raise ValueError(f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward")
     has_separate_critic = config.estimator.needs_critic and not (config.use_share_model or config.use_lora)
-    for key, why in (("critic_warmup", "learns alone"), ("critic_path", "has a start of its own")):
-        if getattr(config, key) and not has_separate_critic:
-            raise ValueError(
-                f"{key}: only a separate critic {why}: use_share_model: false, use_lora: false and an "
-                f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave {key} out"
-            )
+    if config.critic_path and not has_separate_critic:
+        raise ValueError(
+            "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
+            f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave critic_path out"
+        )
+    has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
+    if config.critic_warmup and not (has_separate_critic or has_head):
+        raise ValueError(
+            "critic_warmup: alone learn the head of a shared model (use_share_model: true, without use_deepspeed) and a "
+            "separate critic (without use_lora), with an advantage_estimator that has a critic "
+            f"({', '.join(names('needs_critic'))}); change them, or leave critic_warmup out"
+        )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
         raise ValueError(f"{key}: is not supported with use_deepspeed; use DDP or, for LoRA, FSDP2 (use_fsdp: true)")

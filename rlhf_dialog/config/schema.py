@@ -106,7 +106,7 @@ class ModelKeys(Settings):
     )
     use_share_model: bool = Field(
         False,
-        description="true: policy and critic share one model with a value head; false: a separate critic with critic_lr",
+        description="true: policy and critic share one model with a value head; false: a separate critic",
     )
     critic_path: str | None = Field(
         None,
@@ -165,9 +165,15 @@ class PPOKeys(Settings):
     per_device_rollout_size: PartSize = Field(
         "auto", description="responses generated at the same time, likewise; auto on a CPU: 128"
     )
-    lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
-    critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
-    critic_warmup: int = Field(0, ge=0, description="first iterations in which only a separate critic is trained")
+    lr: float = Field(1e-6, gt=0, description="learning rate of the policy")
+    critic_lr: float = Field(
+        1e-6, gt=0, description="learning rate of a separate critic, or of the value head of a shared model"
+    )
+    critic_warmup: int = Field(
+        0,
+        ge=0,
+        description="first iterations in which only a separate critic, or the value head of a shared model, is trained",
+    )
     opti_eps: Positive = Field(1e-5, description="epsilon of Adam")
     weight_decay: Amount = Field(0.0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")

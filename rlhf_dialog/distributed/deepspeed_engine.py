@@ -208,7 +208,10 @@ class DeepSpeedEngine(Engine):
         for i, flat in enumerate(self._flats()):
             weights = tensors.pop(f"{i}.weights")
             if weights.shape != flat.shape:
-                raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
+                raise ValueError(
+                    f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()} (in earlier checkpoints the "
+                    "value head of a shared model is no group of its own; --resume_weights_only takes their weights)"
+                )
             flat.data.copy_(weights)
             names = [name for name in tensors if name.startswith(f"{i}.")]
             slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}

@@ -102,9 +102,15 @@ class Engine:
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
+    def set_lr(self, *rates: float) -> None:
+        """Set the learning rate of each parameter group; a policy without a value head has only the first."""
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=False):
             group["lr"] = lr
+
+    def keep_head_gradient(self) -> None:
+        """Discard all gradients but the value head's: AdamW leaves a weight without one, and its moments, as they are."""
+        for p in self.optimizer.param_groups[0]["params"]:
+            p.grad = None
 
     @contextmanager
     def whole(self) -> Iterator[None]:

@@ -51,9 +51,16 @@ def check_placement(config: Config, device: torch.device) -> None:
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
-    """The AdamW optimizer of one engine, for the trained parameters of `module`."""
-    values, decay = trainable_parameters(module).values(), config.weight_decay
-    return torch.optim.AdamW(values, lr=lr, eps=config.opti_eps, weight_decay=decay, fused=True)
+    """The AdamW optimizer of one engine, for the trained parameters of `module`.
+
+    The value head of a policy is a second group, with `critic_lr`; its parameters are the last, as without groups.
+    """
+    trained = trainable_parameters(module)
+    head = [name for name in trained if isinstance(module, Policy) and name.startswith("value_head.")]
+    groups: list[dict[str, Any]] = [{"params": [p for name, p in trained.items() if name not in head]}]
+    if head:
+        groups.append({"params": [trained[name] for name in head], "lr": config.critic_lr})
+    return torch.optim.AdamW(groups, lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True)
 
 
 class Placement:

@@ -47,6 +47,7 @@ def notes(
     if not have_acts(prompts):
         return lines
     reward_halves = [*(x.learned_half for x in reward_classifiers(judges)), *map(learned_half, reward_paths)]
+    reward_halves += [x.next_act.learned_half for x in reward_classifiers(judges) if x.next_act]
     if judges.judge and judge_path and is_the_rewards(judges, judge_path, reward_paths):
         lines.append(
             f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "

@@ -1,5 +1,6 @@
-"""Intent: does a frozen classifier find the same act in the response as in the reference?"""
+"""Intent: does a frozen classifier find in the response the act of the reference, or one that the prompt lets expect?"""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_dialog.config.registry import RewardFactory
@@ -15,12 +16,21 @@ if TYPE_CHECKING:
 
 INPUTS = ("pair", "concat")
 KEY = "reward_class.args.intent_model"
-CLASSIFIER = "act classifier"  # its name among the frozen models of a reward
+SCORES = ("match", "probability", "expected")
+ACT, NEXT_ACT = "act", "next_act"  # `rlhf_dialog_target` in the config.json of a classifier; without it, ACT
+CLASSIFIER, NEXT_ACT_CLASSIFIER = (
+    "act classifier",
+    "next-act classifier",
+)  # their names among the frozen models of a reward
 
 
 @RewardFactory.register("Intent")
 class Intent(BaseReward):
-    """1.0 when the classifier's class is the reference's act - 1, else 0.0.
+    """How well the act that the classifier finds in the response fits, from 0 to 1.
+
+    `intent_score`: `match` is 1.0 when the classifier's class is the reference's act - 1, else 0.0; `probability` is the
+    classifier's probability of that class; `expected` needs no reference: the sum over the acts a of
+    q(a | prompt) p(a | response), where p is the classifier and q is `act_model`, one that was trained with `target: next_act`.
 
     `intent_model`: the folder or Hub name of a sequence classifier with 4 classes; only safetensors are read unless
     `allow_pickle_weights`, and code from the model's folder is never run. `intent_input`: how the last turn of the
@@ -33,15 +43,17 @@ class Intent(BaseReward):
     needs = ("act",)
     name = "intent"
     uses_device = True
+    key, target = KEY, ACT
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """`intent_model` if it is not on this machine, and `allow_pickle_weights`."""
+        """`intent_model` and `act_model` if they are not on this machine, and `allow_pickle_weights`."""
         from rlhf_dialog.data.hub import is_local
 
-        reasons, path = {}, str(args.get("intent_model"))
-        if not is_local(path):
-            reasons["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+        reasons = {}
+        for key in ("intent_model", *(["act_model"] if args.get("act_model") else [])):
+            if not is_local(path := str(args.get(key))):
+                reasons[f"args.{key}"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
         if args.get("allow_pickle_weights"):
             reasons["args.allow_pickle_weights"] = "reads pickled weights"
         return reasons
@@ -53,23 +65,56 @@ class Intent(BaseReward):
         batch_size: int | None = None,
         allow_pickle_weights: bool = False,
         precision: str = "auto",
+        intent_score: str = "match",
+        act_model: str | None = None,
     ):
+        if intent_score not in SCORES:
+            raise UserError(f"reward_class.args.intent_score: {intent_score!r} is not one of {', '.join(SCORES)}")
+        if intent_score == "expected" and not act_model:
+            raise UserError(
+                "reward_class.args.act_model is missing: intent_score: expected needs the folder of a classifier that was "
+                "trained with target: next_act"
+            )
+        if act_model and intent_score != "expected":
+            raise UserError(
+                f"reward_class.args.act_model: intent_score: {intent_score} does not use it; leave it out, or set "
+                "intent_score: expected"
+            )
         if intent_input not in (None, *INPUTS):
             raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
         path = str(intent_model)
-        self.tokenizer, self.model = load_classifier(path, allow_pickle_weights)
+        self.tokenizer, self.model = load_classifier(path, allow_pickle_weights, self.key)
+        self._check_target(path)
         self.learned_half = learned_half(path)
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
         if self.input not in INPUTS:
             raise UserError(
-                f"{KEY}: config.json of {intent_model} has rlhf_dialog_input {self.input!r}, which is not one of "
+                f"{self.key}: config.json of {intent_model} has rlhf_dialog_input {self.input!r}, which is not one of "
                 f"{', '.join(INPUTS)}; set reward_class.args.intent_input to one of them"
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
         self.batch_size, self.precision = batch_size, check_precision(precision)
         self._try(path)
+        self.score, self.next_act = intent_score, None
+        if act_model:
+            self.next_act = NextAct(str(act_model), None, batch_size, allow_pickle_weights, precision)
+            ours, theirs = labels(self.model), labels(self.next_act.model)
+            if ours and theirs and ours != theirs:
+                raise UserError(
+                    f"reward_class.args.act_model: the labels of '{act_model}' are {', '.join(theirs)}, but those of "
+                    f"intent_model '{path}' are {', '.join(ours)}; use classifiers of the same acts"
+                )
+            self.needs = ()
+
+    def _check_target(self, path: str) -> None:
+        """Raises UserError for a classifier that has learned to predict something else."""
+        found = getattr(self.model.config, "rlhf_dialog_target", ACT)
+        if found != self.target:
+            raise UserError(
+                f"{self.key}: '{path}' was trained with target: {found}, but a classifier of target: {self.target} is needed"
+            )
 
     def _try(self, path: str) -> None:
         """Classify a short and a long text. Raises UserError when the files of the folder do not fit together."""
@@ -77,16 +122,23 @@ class Intent(BaseReward):
 
         if self.max_length <= (num_special := self.tokenizer.num_special_tokens_to_add(pair=self.input == "pair")):
             raise UserError(
-                f"{KEY}: '{path}' reads at most {self.max_length} tokens, of which {num_special} are special; correct "
+                f"{self.key}: '{path}' reads at most {self.max_length} tokens, of which {num_special} are special; correct "
                 "model_max_length in its tokenizer_config.json"
             )
-        with readable(path, KEY, "a classifier"):
+        with readable(path, self.key, "a classifier"):
             self.predict([Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello ."], "Hi ! " * self.max_length)])
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
-        pairs = zip(acts(dialogues, self.name), self.predict(dialogues), strict=True)
-        return [float(predicted == act - 1) for act, predicted in pairs]
+        """The score of each dialogue. Raises UserError when one has no act, except for `expected`."""
+        if self.next_act is not None:
+            with self.at_work():
+                expected = self.next_act.logits(dialogues).softmax(-1) * self.logits(dialogues).softmax(-1)
+            return expected.sum(-1).tolist()
+        wanted = acts(dialogues, self.name)
+        if self.score == "probability":
+            rows = zip(wanted, self.logits(dialogues).softmax(-1).tolist(), strict=True)
+            return [row[act - 1] for act, row in rows]
+        return [float(predicted == act - 1) for act, predicted in zip(wanted, self.predict(dialogues), strict=True)]
 
     def predict(self, dialogues: list[Dialogue]) -> list[int]:
         """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
@@ -138,15 +190,38 @@ class Intent(BaseReward):
         from rlhf_dialog.models.precision import narrow
 
         if device.startswith("cuda") and uses_bf16(self.precision, "cuda"):
-            narrow(self.model)
+            for model in self.frozen_models().values():
+                narrow(model)
         return super().move_to(device)
 
     def frozen_models(self) -> dict[str, Any]:
-        return {CLASSIFIER: self.model}
+        return {CLASSIFIER: self.model} | ({NEXT_ACT_CLASSIFIER: self.next_act.model} if self.next_act else {})
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        return {CLASSIFIER: args["intent_model"]} if args.get("intent_model") else {}
+        keys = {CLASSIFIER: "intent_model", NEXT_ACT_CLASSIFIER: "act_model"}
+        return {name: args[key] for name, key in keys.items() if args.get(key)}
+
+
+class NextAct(Intent):
+    """A classifier of the act of the next turn, from the last two turns of the prompt alone; the response is not read."""
+
+    key, target = "reward_class.args.act_model", NEXT_ACT
+
+    def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
+        """As `Intent.encode`, of the turn before the last and the last turn; the first is empty in a prompt of one turn."""
+        return super().encode(
+            [
+                replace(dialogue, prompt_turns=dialogue.prompt_turns[:-1], response="".join(dialogue.prompt_turns[-1:]))
+                for dialogue in dialogues
+            ]
+        )
+
+
+def labels(model: Any) -> list[str]:
+    """The names of a classifier's classes, in lower case; empty where it has only transformers' `LABEL_0` and so on."""
+    names = [str(name).lower() for _, name in sorted(model.config.id2label.items())]
+    return [] if names[0].startswith("label_") else names
 
 
 def act_classifier(reward: BaseReward | None) -> Intent | None:
@@ -163,43 +238,43 @@ def max_input_length(tokenizer: Any, model: Any) -> int:
     return min(int(limit) for limit in limits if limit is not None and limit > 0)
 
 
-def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any, "PreTrainedModel"]:
+def load_classifier(path: str, allow_pickle_weights: bool, key: str) -> tuple[Any, "PreTrainedModel"]:
     """Tokenizer and frozen classifier in fp32, from a folder or the Hub. Raises UserError, see Intent."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from rlhf_dialog.models.cpu_linear import use_onednn
     from rlhf_dialog.models.pretrained import load_pretrained, readable
 
-    tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
+    tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=False)
     model, report = load_pretrained(
         AutoModelForSequenceClassification,
         path,
-        KEY,
+        key,
         trust_remote_code=False,
         use_safetensors=None if allow_pickle_weights else True,
         dtype="float32",
         output_loading_info=True,
     )
-    with readable(path, KEY, "a classifier"):
-        check_classifier(path, tokenizer, model, report["missing_keys"])
+    with readable(path, key, "a classifier"):
+        check_classifier(path, tokenizer, model, report["missing_keys"], key)
         use_onednn(model)
     return tokenizer, model.eval().requires_grad_(False)
 
 
-def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> None:
+def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any, key: str) -> None:
     """Raises UserError when the model is not a classifier of four acts, or the tokenizer belongs to another model."""
     if (found := model.config.num_labels) != len(ACTS):
-        raise UserError(f"{KEY}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})")
+        raise UserError(f"{key}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})")
     if missing:
         names = ", ".join(sorted(missing)[:4])
-        raise UserError(f"{KEY}: '{path}' has no weights for {names}: it was not trained as a classifier")
+        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as a classifier")
     from rlhf_dialog.models.pretrained import num_ids
 
     if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(
-            f"{KEY}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the classifier's embedding only {rows} "
+            f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the classifier's embedding only {rows} "
             "rows: the tokenizer belongs to another model"
         )
     if tokenizer.pad_token is None:
         what = "has no pad token, which is needed to batch responses; set one in its folder"
-        raise UserError(f"{KEY}: the tokenizer of '{path}' {what}")
+        raise UserError(f"{key}: the tokenizer of '{path}' {what}")

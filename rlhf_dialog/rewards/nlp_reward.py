@@ -41,6 +41,8 @@ class NLPReward(CompositeReward):
         use_deepspeed: bool = False,
         ref_ds_config: str = "default",
         intent_ds_config: str = "default",
+        intent_score: str = "match",
+        act_model: str | None = None,
     ):
         for key, value in {"intent_coef": intent_coef, "meteor_coef": meteor_coef}.items():
             if not is_finite(value):
@@ -58,7 +60,8 @@ class NLPReward(CompositeReward):
             raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
-            intent = Intent(str(intent_model), intent_input, None, allow_pickle_weights, precision)
+            options = {"intent_score": intent_score, "act_model": act_model}
+            intent = Intent(str(intent_model), intent_input, None, allow_pickle_weights, precision, **options)
             parts.append(Part(intent_coef, intent))
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))

@@ -123,8 +123,14 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> list[dict[st
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`)."""
-    pairs = zip(groups, optimizer.param_groups, strict=True)
+    """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`).
+
+    In earlier checkpoints the value head of a shared model has no group of its own; the numbers of the parameters are the same.
+    """
+    own_groups = optimizer.state_dict()["param_groups"]
+    if len(groups) == 1 and [*groups[0]["params"]] == [i for own in own_groups for i in own["params"]]:
+        groups = [{**groups[0], "params": own["params"]} for own in own_groups]
+    pairs = zip(groups, own_groups, strict=True)
     adopted = [{**group, **{name: own[name] for name in OWN_KEYS}} for group, own in pairs]
     state = joined_state(load_file(path), adopted)
     check_moments(optimizer, state["state"])

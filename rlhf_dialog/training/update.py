@@ -50,6 +50,7 @@ class PPOUpdate:
         self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
         self.learners = set(self.engines)  # whose steps are made
+        self.head_alone = False  # of a shared model, only the value head learns
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
         """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
@@ -61,9 +62,12 @@ class PPOUpdate:
         """
         self.iteration, self.noise, self.overflows = iteration, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
-        self.learners = {"critic"} if iteration <= self.config.critic_warmup else set(self.engines)
+        warms_up, separate = iteration <= self.config.critic_warmup, "critic" in self.engines
+        self.learners = {"critic"} if warms_up and separate else set(self.engines)
+        self.head_alone = warms_up and not separate
+        critic_lr = self.config.critic_lr * lr_scale
         for name, engine in self.engines.items():
-            engine.set_lr((self.config.lr if name == "policy" else self.config.critic_lr) * lr_scale)
+            engine.set_lr(*((self.config.lr * lr_scale, critic_lr) if name == "policy" else (critic_lr,)))
         self.warm_up_ddp(rollout)
         counts = self.world.gather(len(rollout))
         num_minibatches = min(self.num_minibatches, sum(counts))
@@ -112,6 +116,8 @@ class PPOUpdate:
         with self.placement.models.policy.keep_head():
             microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
         with rollout.clock.measure("optimizer"):
+            if self.head_alone:
+                self.engines["policy"].keep_head_gradient()
             norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
             *numbers, norms = read(*statistics, norms_before_clipping)
             if is_first:

@@ -90,12 +90,23 @@ def test_a_saved_configuration_with_another_end_loads_again(write):
     assert load_config(write(saved)).total_episodes == 9
 
 
-@pytest.mark.parametrize("keys", [{"use_share_model": True}, {"advantage_estimator": "rloo"}, {"use_lora": True}])
-def test_only_a_separate_critic_learns_alone(keys):
+@pytest.mark.parametrize(
+    "keys",
+    [{"advantage_estimator": "rloo"}, {"use_lora": True}, {"use_share_model": True, "use_deepspeed": True}],
+)
+def test_a_separate_critic_and_the_head_of_a_shared_model_learn_alone(keys):
     given = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
-    assert Config(**given, critic_warmup=3).critic_warmup == 3
-    with pytest.raises(UserError, match="critic_warmup: only a separate critic learns alone"):
+    shared = {"use_share_model": True}
+    for allowed in ({}, shared, {**shared, "use_lora": True}, {**shared, "use_fsdp": True}):
+        assert Config(**given, **allowed, critic_warmup=3).critic_warmup == 3
+    with pytest.raises(UserError, match="critic_warmup: alone learn the head"):
         Config(**given, **keys, critic_warmup=3)
+
+
+def test_only_a_separate_critic_has_a_start_of_its_own():
+    given = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
+    with pytest.raises(UserError, match="critic_path: only a separate critic"):
+        Config(**given, use_share_model=True, critic_path="m")
 
 
 @pytest.mark.parametrize(

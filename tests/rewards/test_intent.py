@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import huggingface_hub
 import pytest
@@ -31,6 +32,72 @@ def some_dialogues():
 @pytest.fixture(scope="module")
 def foreign_folder(tmp_path_factory):
     return save_classifier(tmp_path_factory.mktemp("classifier") / "foreign")
+
+
+@pytest.fixture(scope="module")
+def next_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier") / "next"
+    return save_classifier(folder, hidden_size=12, rlhf_dialog_input="pair", rlhf_dialog_target="next_act")
+
+
+def probabilities(folder, first, second):
+    """By the saved model alone, of one pair of texts."""
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    ids = [[LETTERS.index(letter) + 4 for letter in text.split()] for text in (first, second)]
+    row = [CLS, *ids[0], SEP, *ids[1], SEP]
+    types = torch.tensor([[0] * (len(ids[0]) + 2) + [1] * (len(ids[1]) + 1)])
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([row]), token_type_ids=types).logits[0].double()
+    return (logits.exp() / logits.exp().sum()).tolist()
+
+
+def test_the_probability_of_the_act_of_the_reference(pair_folder):
+    dialogues = [replace(dialogue, act=1 + i % 4) for i, dialogue in enumerate(some_dialogues())]
+    expected = [probabilities(pair_folder, d.prompt_turns[-1], d.response)[d.act - 1] for d in dialogues]
+    reward = Intent(pair_folder, precision="fp32", intent_score="probability")
+    assert reward(dialogues) == pytest.approx(expected, rel=1e-4)
+    assert reward.needs == ("act",)
+
+
+def test_the_expected_act(pair_folder, next_folder):
+    """The sum over acts of q(act | the last two turns) p(act | last turn, response); no reference is read."""
+    dialogues = [replace(dialogue, act=None) for dialogue in some_dialogues()]
+    dialogues.append(Dialogue(["a b"], "c"))  # a prompt of one turn
+    dialogues.append(Dialogue(["f f", "a b", "d e"], "c"))
+    reward, expected = Intent(pair_folder, precision="fp32", intent_score="expected", act_model=next_folder), []
+    for dialogue in dialogues:
+        before, last = ["", *dialogue.prompt_turns][-2:]
+        q, p = probabilities(next_folder, before, last), probabilities(pair_folder, last, dialogue.response)
+        expected.append(sum(a * b for a, b in zip(q, p, strict=True)))
+    assert reward(dialogues) == pytest.approx(expected, rel=1e-4)
+    assert max(expected) - min(expected) > 0.1
+    assert reward.needs == ()
+    assert len(reward.frozen_models()) == 2
+
+
+def test_mistakes_of_the_score(pair_folder, next_folder, tmp_path):
+    names = {i: name for i, name in enumerate(["question", "inform", "directive", "commissive"])}
+    right = {i: name for i, name in enumerate(["Inform", "Question", "Directive", "Commissive"])}
+    named = save_classifier(tmp_path / "named", id2label=right)
+    turned = save_classifier(tmp_path / "turned", id2label=names, rlhf_dialog_target="next_act")
+    expected = {"intent_score": "expected"}
+    for path, keys, told in (
+        (pair_folder, {"intent_score": "exact"}, "intent_score: 'exact' is not one of match, probability, expected"),
+        (pair_folder, expected, "act_model is missing: intent_score: expected needs"),
+        (pair_folder, {"act_model": next_folder}, "act_model: intent_score: match does not use it"),
+        (pair_folder, {**expected, "act_model": pair_folder}, "act_model: .* was trained with target: act, but"),
+        (next_folder, {}, "intent_model: .* was trained with target: next_act, but"),
+        (named, {**expected, "act_model": turned}, "the labels of .* are question, inform.* are inform, question"),
+        (pair_folder, {**expected, "act_model": "./nothing"}, "act_model: no such folder"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Intent(path, **keys)
+
+
+def test_the_paths_of_the_models(pair_folder):
+    args = {"intent_model": pair_folder, "act_model": "someone/next"}
+    assert Intent.model_paths(args) == {"act classifier": pair_folder, "next-act classifier": "someone/next"}
+    assert set(Intent.reaches_out(args)) == {"args.act_model"}
 
 
 @pytest.mark.parametrize("intent_input", ["pair", "concat"])

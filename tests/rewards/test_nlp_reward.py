@@ -42,6 +42,16 @@ def test_nlp_reward_mistakes(args, message):
         NLPReward(**args)
 
 
+def test_nlp_reward_passes_the_score_of_intent_on(pair_folder):
+    dialogues = [Dialogue([letters(5, i)], letters(4, 100 + i), act=1 + i % 4) for i in range(4)]
+    reward = NLPReward(pair_folder, meteor_coef=0, intent_score="probability")
+    assert reward(dialogues) == pytest.approx(
+        [0.5 * x for x in Intent(pair_folder, intent_score="probability")(dialogues)]
+    )
+    with pytest.raises(UserError, match="act_model is missing"):
+        NLPReward(pair_folder, intent_score="expected")
+
+
 def test_nlp_reward_is_the_weighted_sum(pair_folder):
     dialogues = [Dialogue([letters(5, i)], letters(4, 100 + i), letters(4, 100 + i), act=1 + i % 4) for i in range(8)]
     intents = Intent(pair_folder)(dialogues)

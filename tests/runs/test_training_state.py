@@ -72,6 +72,29 @@ def test_optimizer_state_comes_back(tmp_path):
         assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
 
 
+def test_an_earlier_checkpoint_without_a_group_of_the_value_head_resumes(tmp_path):
+    """Its optimizer is one group over the same parameters: torch's own, with moments that are made here."""
+    trainer = build("shared trunk")
+    state = trainer.optimizers["policy"].state_dict()
+    for number, slots in state["state"].items():
+        slots["step"] += 7
+        slots["exp_avg"] += number + 1
+    save(trainer, tmp_path)
+    path = next(tmp_path.glob("iter_*/trainer.json"))
+    saved = json.loads(path.read_text())
+    groups = saved["optimizers"]["policy"]
+    saved["optimizers"]["policy"] = [{**groups[0], "params": [i for group in groups for i in group["params"]]}]
+    path.write_text(json.dumps(saved))
+    other = make_trainer(Moody(), lr=1e-3, critic_lr=2e-3)
+    load_training(tmp_path, modules(other), other.optimizers, World())
+    named = list(other.models.policy.named_parameters())
+    for number, (_, p) in enumerate(named):
+        slots = other.optimizers["policy"].state[p]
+        assert int(slots["step"]) == 7
+        assert torch.equal(slots["exp_avg"], torch.full_like(p, number + 1))
+    assert [len(group["params"]) for group in other.optimizers["policy"].param_groups] == [len(named) - 2, 2]
+
+
 def test_resume_with_the_other_value_normalisation():
     trainer = build("shared trunk")
     state = trainer.state_dict()

@@ -207,6 +207,7 @@ def test_one_step_follows_the_gradient_of_the_written_loss(share):
     pairs += [(models.critic, trainer.models.critic, 0.05)] if models.critic else []
     for old, new, lr in pairs:
         for (name, start), end in zip(old.named_parameters(), new.parameters(), strict=True):
+            lr = 0.05 if name.startswith("value_head.") else lr
             expected = start - lr * start.grad / (start.grad.abs() + 1)
             torch.testing.assert_close(end, expected, rtol=0, atol=3e-6, msg=lambda text, name=name: f"{name}: {text}")
             assert start.grad.any() or name.endswith("value_head.weight") is False
@@ -343,12 +344,88 @@ def test_in_the_warmup_the_critic_learns_alone(precision):
     assert made == [{per_iteration}, {3 * per_iteration}]  # the policy's moments begin after the warmup
 
 
+def test_the_value_head_of_a_shared_model_learns_with_critic_lr():
+    """The steps of torch's AdamW with two groups on the same gradients, with a linear decay of both rates."""
+    keys = {
+        "lr": 1e-3,
+        "critic_lr": 3e-2,
+        "weight_decay": 0.1,
+        "max_iterations": 4,
+        "num_mini_batch": 1,
+        "ppo_epoch": 1,
+    }
+    trainer = make_trainer(use_linear_lr_decay=True, use_max_grad_norm=False, opti_eps=1e-10, **keys)
+    policy = trainer.models.policy
+    ours = dict(policy.named_parameters())
+    copies = {name: torch.nn.Parameter(p.detach().clone()) for name, p in ours.items()}
+    trunk = [p for name, p in copies.items() if not name.startswith("value_head")]
+    head = [copies["value_head.weight"], copies["value_head.bias"]]
+    groups = [{"params": trunk, "lr": 1e-3}, {"params": head, "lr": 3e-2}]
+    plain = torch.optim.AdamW(groups, eps=1e-10, weight_decay=0.1)
+    engine = trainer.engines["policy"]
+    step = engine.step
+
+    def both():
+        for name, p in ours.items():
+            copies[name].grad = p.grad.clone()
+        step()
+
+    engine.step = both
+    start = parameters(policy)
+    for number, _ in enumerate(trainer.train()):
+        for group, lr in zip(plain.param_groups, (1e-3, 3e-2), strict=True):
+            group["lr"] = lr * (1 - number / 4)
+        plain.step()
+        for name, p in ours.items():
+            torch.testing.assert_close(p, copies[name], rtol=1e-5, atol=1e-6)
+        if number == 0:  # Adam's first step is about the rate
+            assert (ours["value_head.bias"] - start["value_head.bias"]).abs().item() == pytest.approx(3e-2, rel=1e-2)
+
+
+@pytest.mark.parametrize("precision", [{}, {"use_amp": True, "amp_dtype": "fp16"}], ids=["fp32", "fp16"])
+def test_in_the_warmup_the_head_of_a_shared_model_learns_alone(precision):
+    trainer = make_trainer(critic_warmup=2, max_iterations=3, weight_decay=0.1, max_grad_norm=1e-3, **precision)
+    policy, optimizer = trainer.models.policy, trainer.optimizers["policy"]
+    (trunk, head), seen = [group["params"] for group in optimizer.param_groups], [parameters(policy)]
+    per_iteration = trainer.config.ppo_epoch * trainer.config.num_mini_batch
+    for number, metrics in enumerate(trainer.train(), 1):
+        seen.append(parameters(policy))
+        moved = {name for name in seen[0] if not torch.equal(seen[-1][name], seen[-2][name])}
+        assert {"value_head.weight", "value_head.bias"} <= moved
+        assert (len(moved) == 2) == (number <= 2)
+        assert {int(optimizer.state[p]["step"]) for p in head} == {number * per_iteration}
+        assert {int(optimizer.state[p]["step"]) for p in trunk} == {0 if number <= 2 else per_iteration}
+        if number <= 2:
+            assert not any(moment.any() for p in trunk for moment in optimizer.state[p].values())
+            assert metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-3 if precision else 1e-6)
+
+
+def test_in_the_warmup_the_norm_is_that_of_the_head_and_the_clipping_too():
+    """With epsilon 1 a step is lr * g / (|g| + 1), and |g| is the limit."""
+    keys = {"critic_warmup": 1, "opti_eps": 1.0, "critic_lr": 1.0, "num_mini_batch": 1, "ppo_epoch": 1}
+    trainer = make_trainer(**keys, max_grad_norm=1e-3)
+    head = trainer.models.policy.value_head
+    found, keep = [], trainer.engines["policy"].keep_head_gradient
+    trainer.engines["policy"].keep_head_gradient = lambda: (
+        keep(),
+        found.append(math.sqrt(sum((p.grad**2).sum().item() for p in head.parameters()))),
+    )
+    metrics = trainer.step()
+    assert metrics["ppo/grad_norm"] == pytest.approx(found[0], rel=1e-5)
+    moved = math.sqrt(sum((p**2).sum().item() for p in head.parameters()))  # from 0
+    assert moved == pytest.approx(1e-3, rel=1e-2)
+
+
 def test_optimizer_settings():
     trainer = make_trainer(weight_decay=0.1)
     group = trainer.optimizers["policy"].param_groups[0]
     assert (group["eps"], group["weight_decay"], group["lr"]) == (1e-5, 0.1, 1e-3)
     assert set(trainer.optimizers) == {"policy"}
-    assert len(group["params"]) == len(list(trainer.models.policy.parameters()))
+    head = trainer.models.policy.value_head
+    groups = [group["params"] for group in trainer.optimizers["policy"].param_groups]
+    assert [len(group) for group in groups] == [len(list(trainer.models.policy.lm.parameters())), 2]
+    assert groups[1][0] is head.weight
+    assert groups[1][1] is head.bias
 
 
 def test_gradients_are_clipped():

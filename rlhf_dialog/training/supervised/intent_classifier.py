@@ -1,4 +1,4 @@
-"""Intent classifier: train an encoder to recognize the act of a turn (inform, question, directive, commissive)."""
+"""Intent classifier: train an encoder to recognize the act of a turn (inform, question, directive, commissive), or the next."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
-from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.intent import NEXT_ACT, Intent, NextAct
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
 from rlhf_dialog.training.supervised.settings import IntentConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves, drawn
@@ -75,15 +75,21 @@ def markdown(split: str, result: dict[str, Any]) -> str:
 
 
 class IntentClassifier(StageOfHalves):
-    """Pairs of neighbouring turns become a classifier of the second one."""
+    """Pairs of neighbouring turns become a classifier of the second one, or of the turn that follows them (`next_act`)."""
 
     schema = IntentConfig
     packages = ("rlhf-dialog", "torch", "transformers", "tokenizers", "datasets")
     page_of_split = staticmethod(markdown)
 
+    @property
+    def reads(self) -> type[Intent]:
+        """What encodes a dialogue for the classifier, in this training and later in the reward."""
+        return NextAct if self.config.target == NEXT_ACT else Intent
+
     def pairs(self, split: str) -> list[Dialogue]:
         data_path = self.config.data_path
-        prompts = replace(PromptRules.from_keys(self.config), context_size=1).load(data_path, split)
+        size = 2 if self.reads is NextAct else 1
+        prompts = replace(PromptRules.from_keys(self.config), context_size=size).load(data_path, split)
         pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in prompts]
         without = sum(pair.act is None for pair in pairs)
         if without or not pairs:
@@ -99,7 +105,7 @@ class IntentClassifier(StageOfHalves):
         config = self.config
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
         if config.model_path is None:
-            texts = [pair.response for pair in self.training]
+            texts = [pair.prompt_turns[-1] if self.reads is NextAct else pair.response for pair in self.training]
             tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
             sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
             model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
@@ -125,20 +131,22 @@ class IntentClassifier(StageOfHalves):
                 trust_remote_code=config.trust_remote_code,
             )
         model.config.rlhf_dialog_input = "pair"
+        if self.reads is NextAct:
+            model.config.rlhf_dialog_target = NEXT_ACT
         return model, tokenizer
 
     def learn(self) -> None:
         self.save()  # the pairs are encoded as the reward does that loads the folder
         rows = [
             {**encoded, "labels": act_class(pair), "length": len(encoded["input_ids"])}
-            for encoded, pair in zip(Intent(str(self.folder)).encode(self.training), self.training, strict=True)
+            for encoded, pair in zip(self.reads(str(self.folder)).encode(self.training), self.training, strict=True)
         ]
         trainer = partial(transformers.Trainer, data_collator=transformers.DataCollatorWithPadding(self.tokenizer))
         self.run_trainer(rows, trainer, transformers.TrainingArguments)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
         """The model is loaded and used exactly as the reward does, on at most `max_report_pairs` of the pairs."""
-        reward = Intent(str(self.folder), precision="fp32").move_to(str(self.model.device))
+        reward = self.reads(str(self.folder), precision="fp32").move_to(str(self.model.device))
         matrix = [[0] * len(LABELS) for _ in LABELS]
         shown = drawn(pairs, self.config.max_report_pairs, self.config.seed)
         for pair, predicted in zip(shown, reward.predict(shown), strict=True):

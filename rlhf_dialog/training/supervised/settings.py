@@ -109,13 +109,18 @@ class IntentConfig(SupervisedKeys, ReplyKeys):
         False, description="leave out training dialogues that nearly repeat one of validation or test"
     )
     half: HalfKey = "all"
+    target: Literal["act", "next_act"] = Field(
+        "act",
+        description="what to predict: act, that of a reply, from the turn before and the reply; next_act, that of the reply to "
+        "come, from the two turns before it alone (act_model of the reward)",
+    )
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
     allow_pickle_weights: bool = Field(
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
     )
-    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of the last turn is cut off")
+    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of its first turn is cut off")
     vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
     num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
     num_heads: int = Field(2, ge=1, description="from scratch: attention heads")

@@ -6,7 +6,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.intent import Intent, NextAct
 from rlhf_dialog.training.supervised.settings import IntentConfig
 from tests.parts import tiny
 
@@ -106,6 +106,25 @@ def test_starts_from_an_encoder_with_another_head(data, trained, tmp_path):
     assert result.config.num_labels == 4
     assert torch.allclose(result.state_dict()[body], model.state_dict()[body], atol=0.01)
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 32
+
+
+def test_the_next_act_is_learned_from_the_prompt_alone(data, tmp_path):
+    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--target", "next_act", "--max_steps", "2"]
+    assert run(*argv, *SMALL) == 0
+    assert json.loads((tmp_path / "out/config.json").read_text())["rlhf_dialog_target"] == "next_act"
+    classifier = NextAct(str(tmp_path / "out"))
+    prompt = ["x", "Hello .", "Thanks !"]
+    (encoded,) = classifier.encode([Dialogue(prompt, response="a reply that is not read")])
+    assert encoded == Intent.encode(classifier, [Dialogue(["Hello ."], response="Thanks !")])[0]
+    pairs = [
+        Dialogue(turns[max(0, i - 2) : i], act=acts[i])
+        for turns, acts in tiny.dialogues(60, start=60)
+        for i in range(1, len(turns))
+    ]
+    found = NextAct(str(tmp_path / "out"), precision="fp32").predict(pairs)
+    hits = sum(act == pair.act - 1 for act, pair in zip(found, pairs, strict=True))
+    report = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert report["validation"]["accuracy"] == pytest.approx(hits / len(pairs))
 
 
 def test_data_without_acts_is_an_error(tmp_path, capsys):
