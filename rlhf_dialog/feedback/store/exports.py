@@ -25,8 +25,8 @@ def export_rows(store: Store, form: str, messages: bool = False, without_heldout
     else:
         examples = read_examples(store)
         if without_heldout:
-            kinds = ([one for one in kind if not one.heldout] for kind in (examples.answers, examples.pairs))
-            examples = Examples(*kinds)
+            answers = [one for one in examples.answers if not one.heldout]
+            examples = Examples(answers, [one for one in examples.pairs if not one.heldout])
         rows = trl.export_rows(examples, form, messages)
     if not rows:
         what = {"jsonl": "dialogues", "kto": "liked or disliked answers", "dpo": "edits or choices"}[form]
