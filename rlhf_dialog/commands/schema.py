@@ -37,4 +37,8 @@ class SchemaOptions(Options):
     kind: str = option("which YAML: of train (ppo), a supervised stage, train-policy", "ppo", choices=KINDS)
 
 
-main = partial(run_command, SchemaOptions, lambda options: print(build_schema(options.kind), end=""))
+def run(options: SchemaOptions) -> None:
+    print(build_schema(options.kind), end="")
+
+
+main = partial(run_command, SchemaOptions, run)  # the command line; returns the exit code

@@ -99,7 +99,8 @@ WORDS = ("automatic", "--resume", "launcher", "unsupported")  # what becomes of 
 
 def _read_table(text: str) -> dict[str, str]:
     """Each of their names with what stands before it."""
-    found, here = {}, ""
+    found: dict[str, str] = {}
+    here = ""
     for name in text.split():
         if name.endswith(":"):
             here = name[:-1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TurnEncoder, fix_date, keep_with_room, prompt_encoder
@@ -39,10 +39,10 @@ def first_prompts(config: Config, count: int, encoder: TurnEncoder) -> list[Dial
 
 
 def _describe(number: int, prompt: Dialogue, encoder: TurnEncoder) -> Iterator[str]:
-    whole, tokenizer = copy(encoder), encoder.tokenizer
+    whole, tokenizer = copy(encoder), cast(Any, encoder.tokenizer)
     whole.max_prompt_length = 2**31
     ids, uncut = (one.encode_prompt(prompt.prompt_turns, prompt.system) for one in (encoder, whole))
-    text: Any = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     yield f"prompt {number}: {len(ids)} tokens, {len(uncut) - len(ids)} cut off"
     yield from _quote(text)
     for reference in prompt.references or ([prompt.reference] if prompt.reference else []):

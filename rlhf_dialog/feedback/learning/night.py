@@ -107,7 +107,10 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
         _promote_passed(bot)
         snapshot = take_snapshot(bot, settings)
         learner = Learner(bot, settings)
-        state = {"start": learner.state_hash(), "fingerprint": None}  # a night may follow on the same feedback
+        state: dict[str, Any] = {
+            "start": learner.state_hash(),
+            "fingerprint": None,
+        }  # a night may use the same feedback
         try:
             learner.load_agent(agent_source(candidate))
         except UserError as error:
