@@ -168,7 +168,7 @@ def summary(
         f"temperature {t:g}": difference(own, mean_statistic(some.mean(axis=1), dialogues))
         for t, some in others.items()
     }
-    found = {"score": interval(own), **variances(scores), "explained_within": explained, "gains": gains}
+    found: dict[str, Any] = {"score": interval(own), **variances(scores), "explained_within": explained, "gains": gains}
     measured = max(gain["mean"] for name, gain in gains.items() if READS_REFERENCE not in name)
     return found | {"limit": limit(found["within_sd"], explained["high"], scores.shape[1], reads, measured)}
 

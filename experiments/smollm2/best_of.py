@@ -31,9 +31,16 @@ def run(options: BestOptions) -> None:
 
     if options.register:
         register(options.register)
-    places = {"config": options.config, "work": options.output.parent, "output": options.output, "encoder": ""}
-    rows = {"split": "train", "max_prompts": options.prompts, "seed": options.seed}
-    table = Table(TableOptions(**places, **rows), load_config(find_config(options.config), {}))
+    options_of_table = TableOptions(
+        config=options.config,
+        encoder="",
+        work=options.output.parent,
+        output=options.output,
+        split="train",
+        max_prompts=options.prompts,
+        seed=options.seed,
+    )  # type: ignore[call-arg]
+    table = Table(options_of_table, load_config(find_config(options.config), {}))
     best = table.best(options.draws).dialogues
     lines = [json.dumps({"prompt": one.prompt_turns, "reference": one.response}, ensure_ascii=False) for one in best]
     replace_text(options.output, "\n".join(lines) + "\n")

@@ -40,7 +40,7 @@ class Intent(BaseReward):
     Raises UserError for a classifier that cannot be found, loaded or used.
     """
 
-    needs = ("act",)
+    needs: tuple[str, ...] = ("act",)
     name = "intent"
     uses_device = True
     key, target = KEY, ACT

@@ -60,8 +60,8 @@ class NLPReward(CompositeReward):
             raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
-            options = {"intent_score": intent_score, "act_model": act_model}
-            intent = Intent(str(intent_model), intent_input, None, allow_pickle_weights, precision, **options)
+            model = str(intent_model)
+            intent = Intent(model, intent_input, None, allow_pickle_weights, precision, intent_score, act_model)
             parts.append(Part(intent_coef, intent))
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
