@@ -89,8 +89,8 @@ def check_together(config: Any) -> None:
     has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
     if config.critic_warmup and not (has_separate_critic or has_head):
         raise ValueError(
-            "critic_warmup: alone learn the head of a shared model (use_share_model: true, without use_deepspeed) and a "
-            "separate critic (without use_lora), with an advantage_estimator that has a critic "
+            "critic_warmup: only the head of a shared model (use_share_model: true, without use_deepspeed) or a "
+            "separate critic (without use_lora) can learn alone, with an advantage_estimator that has a critic "
             f"({', '.join(names('needs_critic'))}); change them, or leave critic_warmup out"
         )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
