@@ -1,6 +1,6 @@
 """The start's own best replies by a run's reward, as data of supervised fine-tuning: a baseline that needs no PPO.
 
-python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py --output runs/ask_back_best.jsonl
+python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py --output runs/ask_back_best
 """
 
 import json
@@ -17,9 +17,9 @@ from rlhf_dialog.config.loading import find_config, load_config
 class BestOptions(Options):
     description = __doc__
     config: str = option("YAML of the run: its start, training prompts and reward")
-    output: Path = option("JSONL file to write: each prompt with its best reply")
+    output: Path = option("folder to write: each prompt with its best reply, a tenth of them in validation.jsonl")
     prompts: int = option("number of training prompts, drawn with --seed (default: 320)", 320)
-    draws: int = option("replies to each of them, at temperature 1 (default: 8)", 8)
+    draws: int = option("replies to each of them, at the run's temperature (default: 8)", 8)
     register: str | None = option(REGISTER)
     seed: int = option("seed of prompts and replies (default: 0)", 0)
 
@@ -31,19 +31,23 @@ def run(options: BestOptions) -> None:
 
     if options.register:
         register(options.register)
+    config = load_config(find_config(options.config), {})
     options_of_table = TableOptions(
         config=options.config,
         encoder="",
-        work=options.output.parent,
+        work=options.output,
         output=options.output,
         split="train",
+        temperature=config.temperature,
         max_prompts=options.prompts,
         seed=options.seed,
     )  # type: ignore[call-arg]
-    table = Table(options_of_table, load_config(find_config(options.config), {}))
+    table = Table(options_of_table, config)
     best = table.best(options.draws).dialogues
     lines = [json.dumps({"prompt": one.prompt_turns, "reference": one.response}, ensure_ascii=False) for one in best]
-    replace_text(options.output, "\n".join(lines) + "\n")
+    held_out = len(lines) // 10
+    for split, part in {"train": lines[held_out:], "validation": lines[:held_out]}.items():
+        replace_text(options.output / f"{split}.jsonl", "\n".join(part) + "\n")
 
 
 main = partial(run_command, BestOptions, run)

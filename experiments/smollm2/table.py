@@ -253,12 +253,12 @@ class Table:
     def with_learned_bias(self) -> "Replies":
         """The start with a logit bias that RLOO learned from the run's reward."""
         from experiments.learned_bias import BiasTraining, learn_bias
-        from rlhf_dialog.models.generation import Sampling
+        from rlhf_dialog.models.chat_agent import configured_sampling
 
         start = self.speaker(str(self.config.model_path), self.config.system_prompt)
         training = BiasTraining(tokens=self.options.learned_bias or 0, seed=self.options.seed)
         prompts = self.some_prompts("train", BIAS_TRAINING_PROMPTS)
-        bias = learn_bias(start, prompts, self.scorer, Sampling(self.config.max_new_tokens), training)
+        bias = learn_bias(start, prompts, self.scorer, configured_sampling(self.config), training)
         return self.generate(start, at=bias.apply_to(self.sampling()))
 
     def biased(self) -> "Replies":
