@@ -61,6 +61,20 @@ def test_a_template_that_wants_the_user_first_does_not_get_an_oldest_assistant_t
     assert encoder_of(CHATML_USER_FIRST).encode_prompt(turns) == expected
 
 
+@pytest.mark.parametrize("system", ["S", None])
+@pytest.mark.parametrize(
+    ("may_begin", "refused"),
+    [
+        ("S", "messages[0].role == 'assistant'"),
+        (None, "messages[0].role == 'system' and messages[1:] and messages[1].role == 'assistant'"),
+    ],
+)
+def test_an_assistant_turn_may_be_the_oldest_one_behind_a_system_message_or_without_one(may_begin, refused, system):
+    encoder = encoder_of(f"{{% if {refused} %}}{{{{ raise_exception('a user begins') }}}}{{% endif %}}" + CHATML)
+    expected = (said("system", "S") if system else []) + (said("assistant", "a") if may_begin == system else [])
+    assert encoder.encode_prompt(["a", "b"], system) == expected + said("user", "b") + OPEN
+
+
 def test_bos_comes_from_the_template_alone():
     encoder = encoder_of(LLAMA2)
     assert encoder.tokenizer("a")["input_ids"] == [BOS, *spell("a")]  # the tokenizer would add one itself

@@ -89,6 +89,14 @@ def test_system_messages_are_no_turns(tmp_path):
     assert (prompt.prompt_turns, prompt.reference, prompt.meta["system"]) == (["a"], "b", "S")
 
 
+def test_a_prompt_has_the_system_messages_up_to_its_reply(tmp_path):
+    roles = {"S": "system", "a": "user", "T": "system", "b": "assistant", "U": "system", "c": "user", "d": "assistant"}
+    said = [{"role": role, "content": text} for text, role in roles.items()]
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": said}))
+    prompts = load_prompts(str(tmp_path / "mine.jsonl"), "train", turn_separator="chat_template")
+    assert [(prompt.system, prompt.reference) for prompt in prompts] == [("S\n\nT", "b"), ("S\n\nT\n\nU", "d")]
+
+
 @pytest.mark.parametrize("separator_token", [True, False])
 def test_prompt_reply_and_what_was_heard_are_the_longer_prompt(separator_token):
     encoder = PromptEncoder(byte_tokenizer(separator_token), "<EOU>", 64)

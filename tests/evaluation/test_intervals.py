@@ -113,6 +113,14 @@ def test_quantiles_of_student(degrees, expected):
     assert intervals.t_quantile(degrees) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("num_units", "expected"), [(9, 2.3060), (10, 2.2622 * (10 / 9) ** 0.5), (16, 2.1314 * (16 / 15) ** 0.5)]
+)
+def test_the_half_width_is_that_of_students_t_and_wider_where_units_are_resampled(num_units, expected):
+    """Quantiles of 8, 9 and 15 degrees of freedom from a printed table; the bootstrap's variance divides by n, not n - 1."""
+    assert intervals.half_width(num_units) == pytest.approx(expected, abs=2e-4)
+
+
 def test_few_people_have_the_t_interval_of_their_means():
     """Five people with two dialogues each: the means are 0, 1, 2, 3, 4, so 2 +- 2.7764 sqrt(2.5 / 5)."""
     values, people = np.repeat(np.arange(5.0), 2) + np.tile([-0.5, 0.5], 5), np.repeat(np.arange(5), 2)
@@ -167,6 +175,12 @@ def test_a_two_way_table_by_hand():
     found = intervals.interval(mean_statistic(np.array([[1.0, 2.0, 6.0], [3.0, 6.0, 6.0]])))
     half = intervals.t_quantile(144 / 70) * math.sqrt(2)
     assert found == {"mean": 4.0, "low": pytest.approx(4 - half), "high": pytest.approx(4 + half)}
+
+
+def test_a_two_way_table_of_three_seeds_by_hand():
+    """The mean 10, seeds add -3 0 3, prompts -2 2, and the rest is 1 -1, -2 2, 1 -1: mean squares 36 / 2, 24 / 1 and 12 / 2, the
+    variance (18 + 24 - 6) / 6, and 36^2 / (18^2 / 2 + 24^2 / 1 + 6^2 / 2) = 12 / 7 degrees of freedom."""
+    assert intervals.two_way(np.array([[6.0, 8.0], [6.0, 14.0], [12.0, 14.0]])) == pytest.approx((6.0, 12 / 7))
 
 
 def test_a_two_way_table_with_a_hole_by_hand():

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, repeats
+from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, repeats, scores_of
 from rlhf_dialog.models.policy import Critic, Policy, compare_unfiltered, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.masks import masks_of
@@ -278,6 +278,13 @@ def test_what_the_model_is_given_at_each_step():
     assert positions[0].tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
     assert [x.tolist() for x in positions[1:]] == [[[2], [4]], [[3], [5]]]
     assert caches == (None, ("cache", 1), ("cache", 2))
+
+
+def test_a_bias_is_added_to_the_first_token_and_another_one_to_all_others():
+    bias = torch.tensor([1.0, 0.0, 4.0]), torch.tensor([0.0, 2.0, -2.0])
+    sampling, logits = Sampling(bias=bias, temperature=2.0), torch.tensor([[1.0, 2.0, 4.0]])
+    scores = [scores_of(logits, torch.zeros(1, 3), t, sampling, None, sampling.filters()).tolist() for t in range(3)]
+    assert scores == [[[1.0, 1.0, 4.0]], [[0.5, 2.0, 1.0]], [[0.5, 2.0, 1.0]]]  # (logits + bias) / 2
 
 
 def test_min_new_tokens_forbids_the_end_for_so_many_tokens():

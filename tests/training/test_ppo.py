@@ -65,6 +65,15 @@ def test_masked_and_masked_mean():
     assert ppo.masked_mean(x, torch.zeros_like(mask)).item() == 0
 
 
+def test_explained_variance_by_hand():
+    """Returns 1 3 5 have the variance 8/3; the errors -1 0 -2 of the values 2 3 7 have 2/3, and those of a constant 8/3."""
+    mask = tensor([[True, False, True], [True, False, False]])
+    returns = tensor([[1.0, NAN, 3.0], [5.0, INF, NAN]])
+    values = tensor([[2.0, 7.0, 3.0], [7.0, NAN, INF]])
+    assert ppo.explained_variance(values, returns, mask).item() == pytest.approx(1 - 1 / 4)
+    assert ppo.explained_variance(torch.full((2, 3), 9.0), returns, mask).item() == pytest.approx(0)
+
+
 def test_gae_of_the_design_example():
     """Values [.5 .4 | 9 9 9 | .3 .2], reward 1 at the end, gamma 1, lambda .95."""
     values = tensor([[0.5, 0.4, 9, 9, 9, 0.3, 0.2]], dtype=torch.float64)
