@@ -48,10 +48,12 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
 
 
 class SFTTrainer(Trainer):
-    """Minimises the mean of `summed_loss` over the labelled tokens of a step."""
+    """Minimises the mean of `summed_loss` over the labelled tokens of a step. Raises UserError in several processes."""
 
     def __init__(self, **arguments: Any):
         super().__init__(**arguments, data_collator=pad_right)
+        if self.args.world_size > 1:
+            raise UserError(f"supervised fine-tuning runs in one process, found {self.args.world_size}; start it with python")
         self.model_accepts_loss_kwargs = True  # so that `compute_loss` hears how many labels all microbatches have
         self.policy = Policy(arguments["model"].eval(), use_amp=self.args.bf16)
         _ = self.policy.has_plain_head  # is tried without dropout
