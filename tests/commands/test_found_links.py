@@ -111,7 +111,7 @@ def test_the_log_of_an_error_does_not_follow_a_link(tmp_path, outside, monkeypat
     assert "ZeroDivisionError" in (tmp_path / "rlhf_dialog_error.log").read_text()
 
 
-@pytest.mark.parametrize("place", ["versions", "versions/0001", "night", "preference", "feedback.sqlite"])
+@pytest.mark.parametrize("place", ["versions", "versions/0001", "night", "feedback.sqlite"])
 def test_a_bots_folder_that_is_a_link_is_refused_by_its_name(bot, outside, tmp_path, capsys, place):
     path = bot.folder / place
     if path.exists():

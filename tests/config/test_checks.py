@@ -99,7 +99,7 @@ def test_a_separate_critic_and_the_head_of_a_shared_model_learn_alone(keys):
     shared = {"use_share_model": True}
     for allowed in ({}, shared, {**shared, "use_lora": True}, {**shared, "use_fsdp": True}):
         assert Config(**given, **allowed, critic_warmup=3).critic_warmup == 3
-    with pytest.raises(UserError, match="critic_warmup: alone learn the head"):
+    with pytest.raises(UserError, match="critic_warmup: only the head of a shared model"):
         Config(**given, **keys, critic_warmup=3)
 
 

@@ -208,7 +208,7 @@ def ppo_config(folder: Path, **values) -> Config:
 def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplog, trust):
     caplog.set_level(logging.WARNING, logger="rlhf_dialog")
     data = {"data_path": str(tiny.write_data(tmp_path / "data")), "tokenizer_path": str(folder)}
-    PPOAgent(ppo_config(folder, env={"args": data}, ref_model=str(folder), trust_remote_code=trust)).build().close()
+    PPOAgent(ppo_config(folder, env={"args": data}, ref_model=str(folder), trust_remote_code=trust)).build()
     found = [record.getMessage() for record in caplog.records if "trust_remote_code: true" in record.getMessage()]
     if not trust:
         assert found == []

@@ -112,7 +112,8 @@ class Learner:
         """Gradients, clipped by their norm for each learner, and one step of AdamW; returns the policy's norm."""
         self.num_steps += 1
         norms = {}
-        for name, (module, lr) in self.learned.items():
+        head = list(self.policy.value_head.parameters()) if self.policy.value_head else []
+        for name, (module, rate) in self.learned.items():
             learned = list(module.parameters())
             gradients = torch.autograd.grad(losses[name], learned, retain_graph=True, allow_unused=True)
             norms[name] = math.sqrt(sum((g**2).sum().item() for g in gradients if g is not None))
@@ -124,6 +125,7 @@ class Learner:
                 second.copy_(0.999 * second + 0.001 * (scale * g) ** 2)
                 mean = first / (1 - 0.9**self.num_steps)
                 deviation = (second / (1 - 0.999**self.num_steps)).sqrt()
+                lr = CRITIC_LR if any(p is own for own in head) else rate
                 p.data = p.data - lr * DECAY * p.data - lr * mean / (deviation + EPSILON)
         return norms["policy"]
 
