@@ -31,7 +31,8 @@ MADE_BY = {  # the commands that make what the shipped YAML files read, by the b
     "runs/quickstart/": "make quickstart",
     "runs/month": "make month",
     "runs/chitchat": "make smollm2",
-    "runs/ask_back_best": "python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py --output runs/ask_back_best",
+    "runs/ask_back_best": "python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py "
+    "--output runs/ask_back_best",
     "fetched/": "make smollm2",
     "runs/restaurant_data": "python scripts/write_restaurant.py",
     "runs/restaurant_sft": "rlhf-dialog train-sft --config sft_restaurant.yaml",

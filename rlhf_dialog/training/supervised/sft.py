@@ -53,7 +53,9 @@ class SFTTrainer(Trainer):
     def __init__(self, **arguments: Any):
         super().__init__(**arguments, data_collator=pad_right)
         if self.args.world_size > 1:
-            raise UserError(f"supervised fine-tuning runs in one process, found {self.args.world_size}; start it with python")
+            raise UserError(
+                f"supervised fine-tuning runs in one process, found {self.args.world_size}; start it with python"
+            )
         self.model_accepts_loss_kwargs = True  # so that `compute_loss` hears how many labels all microbatches have
         self.policy = Policy(arguments["model"].eval(), use_amp=self.args.bf16)
         _ = self.policy.has_plain_head  # is tried without dropout
