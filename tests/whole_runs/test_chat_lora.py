@@ -56,11 +56,11 @@ def test_one_key_names_the_model(shape, chats, tmp_path):
     tokenizer.add_tokens(
         [AddedToken(text, special=True) for text in ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")]
     )
-    torch.manual_seed(0)  # with other weights all replies to a prompt may have the same length, and nothing is learned
+    torch.manual_seed(0)  # 40 tokens: shorter replies to a prompt may all have the same number of words, and nothing is learned
     make().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     words = ["--config", "chat_lora.yaml", "--model_path", str(tmp_path / "model"), "--env.args.data_path", str(chats)]
-    small = ["--max_iterations", "2", "--rollout_batch_size", "8", "--max_new_tokens", "6", "--num_mini_batch", "2"]
+    small = ["--max_iterations", "2", "--rollout_batch_size", "8", "--max_new_tokens", "40", "--num_mini_batch", "2"]
     small += ["--eval_interval", "1", "--eval_episodes", "4", "--run_dir", str(tmp_path), "--device", "cpu"]
     assert main([*words, *small]) == 0
     run = tmp_path / "chat_lora"

@@ -21,7 +21,7 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_other_hosts(tmp_path)
     assert {f"{name}.html" for name in (*names, "index", "CONTRIBUTING", "REWARD_MODELS")} <= set(pages)
     assert {name: found for name, text in pages.items() if (found := LOADS.findall(text))} == {}
     assert 'href="RUNS.html"' in pages["index.html"]  # docs/RUNS.md in the README
-    assert 'href="index.html#extend"' in pages["EXTENDING.html"]  # ../README.md#extend
+    assert 'href="index.html#your-own-model"' in pages["EXTENDING.html"]  # ../README.md#your-own-model
     index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
     places = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert {"RUNS.html", "CONFIG.html", "DATA.html"} <= places
