@@ -364,8 +364,13 @@ def pairs(before: list[Dialogue], after: list[Dialogue], count: int, seed: int) 
     lines = ["| last turn of the dialogue | before | after |", "|---|---|---|"]
     for i in sorted(drawn):
         texts = (before[i].turns_before[-1], before[i].response, after[i].response)
-        lines.append("| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in texts) + " |")
+        lines.append("| " + " | ".join(ending(" ".join(text.split())).replace("|", "\\|") for text in texts) + " |")
     return "\n".join(lines)
+
+
+def ending(text: str, size: int = 160) -> str:
+    """A text, or the words at its end that have about `size` letters."""
+    return text if len(text) <= size else "... " + text[-size:].partition(" ")[2]
 
 
 main = partial(run_command, TableOptions, run)
