@@ -56,7 +56,9 @@ def test_one_key_names_the_model(shape, chats, tmp_path):
     tokenizer.add_tokens(
         [AddedToken(text, special=True) for text in ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")]
     )
-    torch.manual_seed(0)  # 40 tokens: shorter replies to a prompt may all have the same number of words, and nothing is learned
+    torch.manual_seed(
+        0
+    )  # 40 tokens: shorter replies to a prompt may all have the same number of words, and nothing is learned
     make().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     words = ["--config", "chat_lora.yaml", "--model_path", str(tmp_path / "model"), "--env.args.data_path", str(chats)]
