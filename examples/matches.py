@@ -1,6 +1,6 @@
-"""A reward of your own: the whole reply matches a regular expression.
+r"""A reward of your own: the whole reply matches a regular expression.
 
-python train_ppo.py --config ask_back.yaml --register examples/matches.py --experiment_name ten_words \\
+python train_ppo.py --config ask_back.yaml --register examples/matches.py --experiment_name ten_words \
     --reward_class '{id: Matches, args: {pattern: "(\\S+\\s+){0,9}\\S+[.!?]"}}' --max_iterations 16
 """
 
