@@ -104,9 +104,8 @@ class Size:
     supervised: dict[str, Training] = field(default_factory=lambda: SUPERVISED)
     pretrained: bool = False
     budgets: dict[str, float] = field(default_factory=dict)  # minutes of stages; a stage without: all of it
-    fewest_tokens: int = 0  # of a run of PPO, where they fit into LONGEST minutes
-    settings: tuple[Keys, ...] = ()  # of PPO A, of which validation chooses one
-    setting_tokens: int = 8_000  # of a run of each, at most
+    settings: dict[str, tuple[Keys, ...]] = field(default_factory=dict)  # of each way of PPO; validation chooses one
+    setting_tokens: int = 12_000  # of a run of each
     leak_dialogues: int = 200
     chat_lines: int = 10
     benchmark: str = "base"  # the size of our benchmark, which runs with the settings of OpenRL's documentation
@@ -193,28 +192,34 @@ TINY = Size(
     },
 )
 
-A, B = "ppo_a", "ppo_b"  # the reward of OpenRL's documentation, and the learned one
-LONGEST = 50.0  # minutes of a stage
-_POLICY: Keys = {
+GAE = "gae"  # the reward and the estimator of OpenRL's documentation
+POLICY: Keys = {
     "turn_separator": "chat_template",
     "context_size": 5,
     "min_context_size": 5,  # the prompts of the published rows
     "max_prompt_length": 192,
     "max_new_tokens": 20,
-    "rollout_batch_size": 128,
+    "rollout_batch_size": 256,
     "eval_interval": 0,
 }
-_SEED_KEYS: Keys = {
-    **_POLICY,
-    "num_mini_batch": 8,
-    "kl_rate": 0.5,  # with 0.1 the coefficient would hardly move in so short a run
+_RLOO_KEYS: Keys = {
+    "advantage_estimator": "rloo",
+    "num_responses_per_prompt": 8,  # half of the reward's variance is between prompts, and the other replies to one know it
+    "num_mini_batch": 4,
+    "ppo_epoch": 1,
+    "use_lora": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "use_linear_lr_decay": True,
+    "kl_coef": 0.02,  # with 0.2 the noise of the KL is larger than that of the score
 }
+_GAE_KEYS: Keys = {"advantage_estimator": "gae", "critic_warmup": 2}
 
 
-def pretrained_agents(seeds: int, learned_seeds: int) -> tuple[Agent, ...]:
-    """PPO with the reward of OpenRL's documentation, and with the learned one."""
-    first = tuple(Agent(A, seed, SEED_PPO, _SEED_KEYS) for seed in range(seeds))
-    return first + tuple(Agent(B, seed, PPO, _POLICY) for seed in range(learned_seeds))
+def pretrained_agents(seeds: int) -> tuple[Agent, ...]:
+    """PPO by rloo, and by gae as in OpenRL's documentation; first seed 0 of each."""
+    ways = ((RLOO, _RLOO_KEYS), (GAE, _GAE_KEYS))
+    return tuple(Agent(name, seed, SEED_PPO, POLICY | keys) for seed in range(seeds) for name, keys in ways)
 
 
 _ENCODER: Keys = {"learning_rate": 5e-5}
@@ -235,19 +240,17 @@ _PRETRAINED_SUPERVISED = {
         "whole",
     ),
     "intent": Training("train-intent-classifier", INTENT, _ENCODER, MINILM),
+    "next_act": Training("train-intent-classifier", INTENT, {**_ENCODER, "target": "next_act"}, MINILM),
     "act_judge": SUPERVISED["act_judge"],
     "act_judge_minilm": Training("train-intent-classifier", ACTS, {**_ENCODER, "seed": 2}, MINILM),
-    **{name: SUPERVISED[name] for name in ("relevance", "relevance_order", "judge_convolution", "judge_bag")},
-    "other_half": Training("train-sft", SFT, {"patience": None, "evals": 1}, data="judge_half"),
 }
 PRETRAINED = Size(
-    agents=pretrained_agents(3, 1),
+    agents=pretrained_agents(3),
     minutes=None,
-    tokens=25_000,
-    fewest_tokens=15_000,
+    tokens=50_000,
     test_prompts=500,
     validation_prompts=200,
-    pretrained_prompts=200,
+    pretrained_prompts=0,
     draws=2,
     bias_prompts=64,
     bias_tokens=12_000,
@@ -257,35 +260,19 @@ PRETRAINED = Size(
     measured_prompts=16,
     supervised=_PRETRAINED_SUPERVISED,
     pretrained=True,
-    budgets={
-        "sft": 26,
-        "intent": 2.5,
-        "act_judge_minilm": 2.5,
-        "other_half": 6,
-        "settings": 9,
-        A: 36,
-        B: 13,
-        "test": 25,
+    budgets={"sft": 20, "intent": 4, "next_act": 4, "act_judge_minilm": 4},
+    settings={
+        RLOO: ({"lr": 1e-4}, {"lr": 3e-4}),
+        GAE: ({"lr": 1e-5, "critic_lr": 1e-3}, {"lr": 3e-5, "critic_lr": 1e-3}),
     },
-    settings=({"lr": 1e-5, "critic_lr": 1e-5}, {"lr": 3e-5, "critic_lr": 3e-5}),
 )
-PRETRAINED_FULL = replace(
-    PRETRAINED,
-    agents=pretrained_agents(3, 3),
-    tokens=100_000,
-    fewest_tokens=100_000,
-    test_prompts=1500,
-    budgets={},
-    bias_tokens=100_000,
-)
+PRETRAINED_FULL = replace(PRETRAINED, tokens=100_000, test_prompts=1500, budgets={}, bias_tokens=100_000)
 PRETRAINED_TINY = replace(
     PRETRAINED,
-    agents=pretrained_agents(2, 1),
+    agents=pretrained_agents(2),
     tokens=100,
-    fewest_tokens=100,
     test_prompts=24,
     validation_prompts=12,
-    pretrained_prompts=12,
     bias_prompts=8,
     bias_tokens=40,
     measured_steps=2,
@@ -298,12 +285,12 @@ PRETRAINED_TINY = replace(
     always_whole=True,
     small={
         "sft": {"use_amp": False, "max_prompt_length": 128, "epochs": 0.2},
-        "intent": {"use_amp": False, "epochs": 0.2, "max_length": 32},
-        "act_judge_minilm": {"use_amp": False, "epochs": 0.2, "max_length": 32},
-        "other_half": {**TINY.small["sft"], "epochs": 0.5},
+        **{
+            name: {"use_amp": False, "epochs": 0.2, "max_length": 32}
+            for name in ("intent", "next_act", "act_judge_minilm")
+        },
         "ppo": {"rollout_batch_size": 16, "num_mini_batch": 2, "max_new_tokens": 6, "max_prompt_length": 96},
-        **{name: TINY.small[name] for name in ("relevance", "relevance_order", "act_judge")},
-        **{name: TINY.small[name] for name in ("judge_convolution", "judge_bag")},
+        "act_judge": TINY.small["act_judge"],
     },
 )
 SIZES = {

@@ -1,4 +1,4 @@
-"""DailyDialog as whole dialogues: chat messages for the pretrained model, and the judges' half for a small one."""
+"""DailyDialog as whole dialogues: chat messages for the pretrained model."""
 
 import json
 from pathlib import Path
@@ -7,19 +7,14 @@ from typing import Any
 from experiments.dailydialog.scene import Scene
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.data.sources import SPLITS, load_records
-from rlhf_dialog.data.split_halves import JUDGE, divide
 
 
 def write(scene: Scene) -> None:
-    """`whole`, every dialogue as messages, and `judge_half`, of which the judges learn; both with all three splits."""
-    folder = scene.dialogues
+    """`whole`, every dialogue as messages, with all three splits."""
     for split in SPLITS:
         records = load_records(str(scene.data), split)
-        messages = [{"messages": as_messages(one.turns, number)} for number, one in enumerate(records)]
-        parts = divide(records).parts if split == "train" else [JUDGE] * len(records)
-        half = [{"dialog": one.turns} for one, part in zip(records, parts, strict=True) if part == JUDGE]
-        write_rows(folder / "whole" / f"{split}.jsonl", messages)
-        write_rows(folder / "judge_half" / f"{split}.jsonl", half)
+        rows = [{"messages": as_messages(one.turns, number)} for number, one in enumerate(records)]
+        write_rows(scene.dialogues / "whole" / f"{split}.jsonl", rows)
 
 
 def as_messages(turns: list[str], number: int) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Which rows the tables have, on validation and then on test. A and B: the runs of PPO."""
+"""Which rows the tables have, on validation and then on test."""
 
 from typing import Any
 
@@ -7,31 +7,17 @@ from experiments.dailydialog.jobs import Job
 from experiments.dailydialog.measuring import Rows, check_chosen, configuration, model_row
 from experiments.dailydialog.pretrained import training
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import (
-    BEST,
-    CHITCHAT,
-    CHOSEN,
-    LEARNED,
-    MATCHED,
-    MINILM,
-    MODEL,
-    PREDICTED,
-    START,
-    A,
-    Agent,
-    B,
-)
+from experiments.dailydialog.sizes import BEST, CHITCHAT, CHOSEN, LEARNED, MATCHED, MODEL, PREDICTED, RLOO, START, Agent
 from experiments.dailydialog.systems import System
 from rlhf_dialog.atomic_files import replace_json
 
 GREEDY = "greedy"
 BEST_COUNTS = (2, 4)
-SAID_ONE = ("nearest_train_reply", "constant_reply", "long_constant_reply", "true_replies")  # of table 1
-SAID_TWO = ("nearest_train_reply", "random_reference", "true_replies")  # of table 2
-AT_ONE, AT_LOW, SEED_SAMPLING, TWO = "at_1", "at_0.7", "seed_sampling", "table_2"  # folders of the test stage
+SAID = ("nearest_train_reply", "constant_reply", "long_constant_reply", "true_replies")
+AT_ONE, AT_LOW, SEED_SAMPLING = "at_1", "at_0.7", "seed_sampling"  # folders of the test stage
 SAMPLING = {"top_k": 20, "min_new_tokens": 2}  # of the published rows, at temperature 1
 MATCH_PROMPTS, MATCH_STEPS = 100, 5
-MEASURED = ("sft", "settings", A, B)  # the stages that decide what is measured
+MEASURED = ("sft", "settings", "ppo")  # the stages that decide what is measured
 VALIDATED = (
     *("meteor", "meteor_margin", "rouge1", "rouge1_margin", "rougeLsum", "sacrebleu"),
     *("judge_accuracy", "judge_2_accuracy", "intent_accuracy", "score", "kl", "distinct_2", "mean_words", "copied_two"),
@@ -71,8 +57,9 @@ def predicted_rows() -> Rows:
     return [{**row, "name": f"{PREDICTED}_{row['name']}", "learn_from": most} for row in best_rows()]
 
 
-def matched_row(scene: Scene, name: str) -> Rows:
-    like = [f"{agent.folder}_0" for agent in training.agents(scene, name)]
+def matched_row(scene: Scene) -> Rows:
+    """SFT at the temperature with the distinct-2 of PPO by rloo."""
+    like = [f"{agent.folder}_0" for agent in training.agents(scene, RLOO)]
     return [{"name": MATCHED, "kind": "matched", "like": like}]
 
 
@@ -82,18 +69,15 @@ def said_rows(names: tuple[str, ...]) -> Rows:
 
 def test_rows(scene: Scene) -> dict[str, Rows]:
     """The rows of each folder of the test stage."""
-    draws, ours, learned = scene.size.draws, training.agents(scene, A), training.agents(scene, B)
+    draws, ours = scene.size.draws, training.agents(scene)
     first = start_rows(scene, draws) + agent_rows(scene, ours, draws)
     first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), *predicted_rows(), {"name": LEARNED, "kind": "learned"}]
-    found = {
-        AT_LOW: start_rows(scene, 1) + agent_rows(scene, ours + learned, 1),  # first, since people read these
-        AT_ONE: first + matched_row(scene, A) + said_rows(SAID_ONE),
-        SEED_SAMPLING: start_rows(scene, 1) + agent_rows(scene, ours, 1) + said_rows(("long_constant_reply",)),
+    sampled = start_rows(scene, 1) + agent_rows(scene, ours, 1)
+    return {
+        AT_LOW: sampled,  # first, since people read these
+        AT_ONE: first + matched_row(scene) + said_rows(SAID),
+        SEED_SAMPLING: sampled + said_rows(("long_constant_reply",)),
     }
-    if learned:
-        second = start_rows(scene, draws) + agent_rows(scene, learned, draws) + best_rows()
-        found[TWO] = second + matched_row(scene, B) + said_rows(SAID_TWO)
-    return found
 
 
 def table_job(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str, Any]) -> Job:
@@ -117,7 +101,7 @@ def table_job(scene: Scene, stage: str, name: str, rows: Rows, changes: dict[str
         "rows": rows,
     }
     if "config" not in changes:
-        plan["config"] = str(training.reward_config(scene, folder, scene.size.agents[0]))
+        plan["config"] = str(training.reward_config(scene, folder))
     replace_json(folder / f"{name}.json", plan | changes)
     return calls.program("rows", folder / f"{name}.json", folder / f"{name}.log", folder / name / "rows.json")
 
@@ -133,38 +117,23 @@ def validate(scene: Scene) -> None:
     folder = scene.folder("validation") / AT_ONE
     systems = {row["name"]: System.read(row["name"], folder, [[row["name"]]]) for row in rows}
     numbers = {name: {metric: one.point(metric) for metric in VALIDATED} for name, one in systems.items()}
-    chosen: dict[str, Any] = {
-        "configuration": configuration(scene, MEASURED),
-        "setting": training.chosen_setting(scene),
-    }
-    replace_json(scene.work / CHOSEN, chosen | {"floor": training.price_floor(scene), "validation": numbers})
+    chosen = {"configuration": configuration(scene, MEASURED), "settings": training.chosen_settings(scene)}
+    replace_json(scene.work / CHOSEN, chosen | {"validation": numbers})
 
 
 def test(scene: Scene) -> None:
     """The rows of test. Raises UserError as `check_chosen`."""
     check_chosen(scene, MEASURED)
-    split: dict[str, Any] = {"split": "test", "prompts": scene.plan["test_prompts"]}
+    split: dict[str, Any] = {"split": "test", "prompts": scene.size.test_prompts}
     changes: dict[str, dict[str, Any]] = {AT_ONE: {}, AT_LOW: {"temperature": 0.7}, SEED_SAMPLING: dict(SAMPLING)}
-    changes[TWO] = {"prompts": scene.size.pretrained_prompts, "seed_columns": False, **judges_of_two(scene)}
-    if learned := training.agents(scene, B):
-        changes[TWO]["config"] = str(training.reward_config(scene, scene.folder("test"), learned[0]))
     jobs = [table_job(scene, "test", name, rows, split | changes[name]) for name, rows in test_rows(scene).items()]
-    scene.run(jobs)
-
-
-def judges_of_two(scene: Scene) -> dict[str, Any]:
-    """The judges of the learned reward: none of them has seen its half of the dialogues."""
-    return {
-        "relevance": [str(scene.model("judge_convolution")), str(scene.model("judge_bag"))],
-        "encoder": str(scene.start(MINILM)),
-        "language_model": str(scene.model("other_half")),
-    }
+    scene.run(jobs, side_by_side=True)
 
 
 def test_settings(scene: Scene) -> dict[str, Any]:
     """What decides the test stage."""
     size = scene.size
-    found = {"prompts": scene.plan["test_prompts"], "draws": size.draws, "few": size.pretrained_prompts}
+    found = {"prompts": size.test_prompts, "draws": size.draws}
     found |= {"bias_tokens": size.bias_tokens, "bias_rates": list(size.bias_rates), "bias_step": size.bias_step}
     return found | {"match_prompts": MATCH_PROMPTS, "match_steps": MATCH_STEPS}
 
@@ -178,12 +147,12 @@ def find_leaks(scene: Scene) -> None:
 
 
 def chat(scene: Scene) -> None:
-    """Lines of other people, answered by SFT, A and B."""
+    """Lines of other people, answered by SFT and by the first run of each way."""
     models = {"SFT": str(scene.model("sft"))}
-    for name in (A, B):
-        for agent in training.agents(scene, name)[:1]:
-            models[name] = str(training.agent_folder(scene, agent) / agent.folder / "agent")
-    config = training.reward_config(scene, scene.folder("chat"), scene.size.agents[0])
+    for name in training.WAYS:
+        first = training.agents(scene, name)[0]
+        models[name] = str(training.agent_folder(scene, first) / first.folder / "agent")
+    config = training.reward_config(scene, scene.folder("chat"))
     plan: dict[str, Any] = {"chitchat": str(scene.start(CHITCHAT)), "models": models, "config": str(config)}
     plan |= {"lines": scene.size.chat_lines, "seed": 0}
     scene.run([training.read_model(scene, "chat", "pretrained.chat", plan)])

@@ -12,11 +12,10 @@ from experiments.dailydialog.numbers import RowFile
 from experiments.dailydialog.pretrained import measuring, targets, training
 from experiments.dailydialog.pretrained.columns import ratio_of
 from experiments.dailydialog.pretrained.estimate import speed_of
-from experiments.dailydialog.reading import POINTS, WITH_INTERVAL
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import BEST, CHOSEN, LEARNED, MATCHED, PREDICTED, START, A, Agent, B
+from experiments.dailydialog.sizes import BEST, CHOSEN, GAE, LEARNED, MATCHED, PREDICTED, RLOO, START, Agent, Keys
 from experiments.dailydialog.systems import System
-from experiments.dailydialog.targets import Target, percent, relative
+from experiments.dailydialog.targets import percent, relative
 from experiments.dailydialog.training import supervised_keys
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.data.dialogue import Dialogue
@@ -57,17 +56,13 @@ IN_PERCENT = (
     "judge_accuracy",
     "mean_words",
 )  # OpenRL's documentation has these
-OF_TWO = WITH_INTERVAL | {
-    "mutual_information": "small LM, mutual information",
-    "likelihood": "small LM, log-probability",
-}
 TITLES = {
     START: "SFT",
-    MATCHED: "SFT, distinct-2 of PPO",
+    MATCHED: "SFT, distinct-2 of PPO by rloo",
     measuring.GREEDY: "SFT, greedy",
     LEARNED: "SFT, bias learned from the score",
-    A: "PPO A",
-    B: "PPO B",
+    RLOO: "PPO by rloo",
+    GAE: "PPO by gae",
 }
 TITLES |= {f"{BEST}_{count}": f"SFT, best of {count}" for count in measuring.BEST_COUNTS}
 TITLES |= {f"{PREDICTED}_{BEST}_{count}": f"SFT, best of {count} by a prediction" for count in measuring.BEST_COUNTS}
@@ -81,36 +76,20 @@ def write(scene: Scene) -> None:
     first, low, sampled = (
         systems(scene, name) for name in (measuring.AT_ONE, measuring.AT_LOW, measuring.SEED_SAMPLING)
     )
-    second, low_table = systems(scene, measuring.TWO), published.table_of(scene, 0.7)
-    lines = ["# DailyDialog: a pretrained model", "", *cut(scene), *verdict(first, second), ""]
-    lines += ["## Table 1: the columns of OpenRL's documentation, temperature 1", "", *table_one(scene, first), ""]
+    low_table = published.table_of(scene, 0.7)
+    lines = ["# DailyDialog: a pretrained model", "", *cut(scene), *verdict(first), ""]
+    lines += ["## Temperature 1", "", *table_one(scene, first), ""]
     lines += [*percentages(first), "", *beside_published(scene, sampled), ""]
-    lines += ["## Temperature 0.7", "", *markdown(low, SEED_COLUMNS, MORE), ""]
-    if second:
-        lines += [
-            "## Table 2: the columns of the learned reward, temperature 1",
-            "",
-            *markdown(second, OF_TWO, POINTS),
-            "",
-        ]
-    lines += [
-        *acts(first, low_table.prompts),
-        "",
-        *leak(scene),
-        "",
-        *chat(scene),
-        "",
-        *trained(scene),
-        "",
-        *notes(scene),
-    ]
+    lines += ["## Temperature 0.7", "", *markdown(low), ""]
+    lines += [*acts(first, low_table.prompts), "", *leak(scene), "", *chat(scene), "", *trained(scene), ""]
+    lines += [*notes(scene)]
     replace_file(scene.work / table.RESULTS, "\n".join(lines) + "\n")
     write_replies(scene, low_table)
 
 
 def rows_of(scene: Scene, name: str) -> dict[str, list[list[str]]]:
     """System: for each seed the rows of its draws, in the order of the test stage's rows in this folder."""
-    draws = scene.size.draws if name in (measuring.AT_ONE, measuring.TWO) else 1
+    draws = scene.size.draws if name == measuring.AT_ONE else 1
     found: dict[str, list[list[str]]] = {START: [measuring.drawn(START, draws)]}
     for agent in training.agents(scene):
         found.setdefault(agent.name, []).append(measuring.drawn(agent.folder, draws))
@@ -126,7 +105,7 @@ def systems(scene: Scene, name: str) -> Systems:
     for key, rows in rows_of(scene, name).items():
         if all(RowFile(folder, row).is_there() for some in rows for row in some):
             title = TITLES.get(key, key.replace("_", " "))
-            reads = name == measuring.AT_ONE and key.startswith(BEST)  # A's reward is all of reference and act
+            reads = key.startswith(BEST)  # the reward is all of reference and act
             found[key] = System.read(title + READS_REFERENCE if reads else title, folder, rows)
     return found
 
@@ -134,42 +113,44 @@ def systems(scene: Scene, name: str) -> Systems:
 def cut(scene: Scene) -> Iterator[str]:
     """What a machine without instructions for bfloat16 leaves out."""
     if scene.plan["reduced"]:
-        yield "**This processor has no instructions for bfloat16: one seed of A was trained, and B was not.**"
+        yield "**This processor has no instructions for bfloat16: half of the tokens, and one seed of each way.**"
         yield ""
 
 
-def all_targets(first: Systems, second: Systems) -> dict[str, list[Target]]:
-    """The targets of A, and of B where it was trained."""
-    beside = {TITLES[name]: first.get(name) for name in (LEARNED, MATCHED)}
-    found = {A: list(targets.of_a(first[START], first[A], beside, first["true_replies"]))}
-    if B in second:
-        best = (second[f"{BEST}_{count}"] for count in measuring.BEST_COUNTS)
-        found[B] = list(targets.of_b(second[START], second[B], *best))
-    return found
-
-
-def verdict(first: Systems, second: Systems) -> Iterator[str]:
+def verdict(found: Systems) -> Iterator[str]:
     """How many targets are met, then each of them."""
-    reached = all_targets(first, second)
+    start, matched = found[START], found.get(MATCHED)
+    reached = {
+        RLOO: list(targets.of_ppo(start, found[RLOO], matched)),
+        GAE: list(targets.of_ppo(start, found[GAE])),
+    }
     for name, some in reached.items():
         yield f"**{TITLES[name]}: {sum(target.met is True for target in some)} of {len(some)} targets are met.**"
-    yield from ("", "| system | target | |", "|---|---|---|")
+        yield ""
+    yield from ("| system | target | |", "|---|---|---|")
     for name, some in reached.items():
         for target in some:
             yield f"| {TITLES[name]} | {target.name} | {target.word}: {target.numbers} |"
 
 
+def speeds_of(scene: Scene) -> dict[str, float]:
+    """Generated tokens a second of the whole loop, the mean of the runs of each way."""
+    return {
+        name: float(np.mean([speed_of(scene.folder("ppo") / agent.folder) for agent in training.agents(scene, name)]))
+        for name in training.WAYS
+    }
+
+
 def table_one(scene: Scene, found: Systems) -> Iterator[str]:
     """The rows with the speed of the runs, and that of our benchmark."""
-    runs = [scene.folder(A) / agent.folder for agent in training.agents(scene, A)]
-    speed = float(np.mean([speed_of(run) for run in runs]))
-    yield from markdown(found, SEED_COLUMNS, MORE)
+    speeds = " and ".join(f"{speed:.1f} by {name}" for name, speed in speeds_of(scene).items())
+    yield from markdown(found)
     measured = read_json(scene.folder("speed") / "benchmark.json")["tokens_per_s"]
     yield ""
     yield (
-        f"FPS: {speed:.1f} generated tokens a second of the whole loop of PPO A ({machine(scene)}). Our benchmark with the "
-        "settings of OpenRL's documentation (a GPT-2 of 124 million parameters, 20 tokens, 5 epochs): "
-        f"{measured:.1f} on the same machine."
+        f"FPS: {speeds} generated tokens a second of the whole loop, two runs side by side with a core each "
+        f"({machine(scene)}). Our benchmark with the settings of OpenRL's documentation (a GPT-2 of 124 million parameters, "
+        f"20 tokens, 5 epochs): {measured:.1f} with both cores."
     )
 
 
@@ -178,19 +159,20 @@ def machine(scene: Scene) -> str:
     return f"{plan['processor']}, {plan['cores']} cores, {'bfloat16' if plan['use_amp'] else 'float32'}"
 
 
-def markdown(found: Systems, with_interval: dict[str, str], points: dict[str, str]) -> Iterator[str]:
+def markdown(found: Systems) -> Iterator[str]:
     """The rows of a folder, by the titles of their systems."""
-    yield from table.markdown({one.title: one for one in found.values()}, with_interval, points, {})
+    yield from table.markdown({one.title: one for one in found.values()}, SEED_COLUMNS, MORE, {})
 
 
 def percentages(found: Systems) -> Iterator[str]:
-    """What A has more than SFT in percent, beside what a long constant reply has: printed, no target."""
+    """What PPO has more than SFT in percent, beside what a long constant reply has: printed, no target."""
     yield from ("## In percent of SFT, as OpenRL's documentation has it", "")
     yield "A long constant reply, the same to every prompt, has these percentages too: by themselves they prove little."
-    yield from ("", "| | PPO A | long constant reply |", "|---|---|---|")
+    names = (*training.WAYS, "long_constant_reply")
+    yield from ("", f"| | {' | '.join(found[name].title for name in names)} |", "|---" * (len(names) + 1) + "|")
     for metric in IN_PERCENT:
-        ours, constant = (relative(found[START], found[name], metric) for name in (A, "long_constant_reply"))
-        yield f"| {SEED_COLUMNS[metric]} | {percent(ours)} | {percent(constant)} |"
+        cells = (percent(relative(found[START], found[name], metric)) for name in names)
+        yield f"| {SEED_COLUMNS[metric]} | {' | '.join(cells)} |"
 
 
 def beside_published(scene: Scene, found: Systems) -> Iterator[str]:
@@ -206,8 +188,7 @@ def beside_published(scene: Scene, found: Systems) -> Iterator[str]:
         f"| replies | FPS | {' | '.join(published.COLUMNS.values())} |",
         "|---" * (len(PUBLISHED) + 2) + "|",
     )
-    runs = [scene.folder(A) / agent.folder for agent in training.agents(scene, A)]
-    speeds = {A: float(np.mean([speed_of(run) for run in runs]))}
+    speeds = speeds_of(scene)
     for name, one in found.items():
         points = [one.point(metric) for metric in PUBLISHED]
         yield published.line(one.title, speeds.get(name), *(np.nan if point is None else point for point in points))
@@ -275,9 +256,8 @@ def trained(scene: Scene) -> Iterator[str]:
     """What was trained, with what it was worth, and how long each stage took."""
     plan, words = scene.plan, read_json(scene.folder("sft") / "words.json")
     epochs = supervised_keys(scene, "sft")["epochs"]
-    before, setting = words["pretrained"], read_json(scene.folder("settings") / training.CHOSEN_SETTING)
+    before, chosen = words["pretrained"], read_json(scene.work / CHOSEN)
     weights = " (its weights of 4 bits, dequantised)" if training.is_smollm2(scene) else ""
-    chosen = read_json(scene.work / CHOSEN)
     yield from ("## What was trained", "")
     yield f"- The start: {'SmolLM2-135M-Instruct' if weights else 'a model of --model'}{weights}, hash {scene.model_hash}."
     yield (
@@ -285,33 +265,43 @@ def trained(scene: Scene) -> Iterator[str]:
         f"{words['nats_a_word']:.3f} nats a word with its end ({words['prompts']} validation prompts); before "
         f"{before['nats_a_word']:.3f} ({before['prompts']} prompts); the small model of SIZE=short {SMALL_MODEL}."
     )
-    keys = ", ".join(f"{name} {value:g}" for name, value in setting["keys"].items())
-    others = "; ".join(", ".join(f"{name} {value:g}" for name, value in keys.items()) for keys in scene.size.settings)
-    how = f"{plan['setting_tokens']:,} tokens each, seed {training.SETTING_SEED}, on validation"
-    yield f"- Settings: {keys}, of {others} ({how})."
-    for name, tokens in ((A, plan["tokens"]), (B, plan["tokens_b"])):
-        if runs := training.agents(scene, name):
-            yield f"- {TITLES[name]}: {tokens:,} generated tokens in each run; runs: {', '.join(one.folder for one in runs)}."
-    if training.agents(scene, B):
-        yield f"- The likelihood price of B reads under the SFT model, with a floor of {chosen['floor']:g} nats a token."
+    held_out = read_json(scene.model("next_act") / "report.json")["validation"]
+    yield (
+        f"- The act that comes next, from the prompt alone: accuracy {held_out['accuracy']:.3f} on {held_out['num_pairs']} "
+        f"validation prompts, macro F1 {held_out['macro_f1']:.3f}; always {held_out['majority']['class']}: "
+        f"{held_out['majority']['accuracy']:.3f}."
+    )
+    for name, keys in chosen["settings"].items():
+        runs = ", ".join(agent.folder for agent in training.agents(scene, name))
+        others = "; ".join(_words(some) for some in scene.size.settings[name])
+        yield (
+            f"- {TITLES[name]}: {plan['tokens']:,} generated tokens in each of {runs}, with {_words(keys)}, of {others} "
+            f"({plan['setting_tokens']:,} tokens each, seed {training.SETTING_SEED}, by the score with the expected intent on "
+            f"{plan['validation_prompts']} validation prompts)."
+        )
     yield f"- Chosen before test was read: configuration {chosen['configuration']}."
     yield f"- Machine: {machine(scene)}."
     yield from table.stage_times(scene)
 
 
+def _words(keys: Keys) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in keys.items())
+
+
 def notes(scene: Scene) -> Iterator[str]:
     """What a reader of the tables has to know."""
-    few = f"; table 2: {scene.size.pretrained_prompts}" if training.agents(scene, B) else ""
     yield (
-        f"{scene.plan['test_prompts']} test prompts of five turns, of whole dialogues{few}. "
+        f"{scene.size.test_prompts} test prompts of five turns, of whole dialogues. "
         "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). At "
         f"temperature 1 SFT and PPO have {scene.size.draws} draws of each reply, whose mean counts; other rows have one."
     )
     yield ""
     yield (
-        "Margin: the metric with the prompt's own reference less that with another prompt's (a fixed derangement). In table 1 "
-        "the best of several replies are chosen by the reward as it is, which reads the reference, or by a cross-validated "
-        "prediction of it from prompt and reply (`experiments.prediction`); in table 2 without what reads the reference. "
+        "Reward: half the match of the intent and half METEOR, for both ways; PPO by rloo was paid the expectation of the match "
+        "under the classifier of the next act. "
+        "Margin: the metric with the prompt's own reference less that with another prompt's (a fixed derangement). "
+        "The best of several replies are chosen by the reward, which reads the reference, or by a cross-validated "
+        "prediction of it from prompt and reply (`experiments.prediction`). "
         f"The bias is learned from {scene.size.bias_tokens:,} tokens, 8 responses to each of {scene.size.bias_step} prompts "
         "in a step; the row with the distinct-2 of PPO has its "
         f"temperature from {measuring.MATCH_PROMPTS} of the prompts. Intent: whether the judge finds the "
@@ -324,7 +314,7 @@ def shown(found: Interval | None) -> str:
 
 
 def write_replies(scene: Scene, measured: "Table") -> None:
-    """The replies of SFT, and of the first run of A and of B, to the test prompts at the lower temperature, for readers."""
+    """The replies of SFT, and of the first run of each way, to the test prompts at the lower temperature, for readers."""
     from rlhf_dialog.evaluation import report
 
     for agent in first_agents(scene):
@@ -334,8 +324,8 @@ def write_replies(scene: Scene, measured: "Table") -> None:
 
 
 def first_agents(scene: Scene) -> list[Agent]:
-    """The first run of A, and of B if there is one."""
-    return [agent for name in (A, B) for agent in training.agents(scene, name)[:1]]
+    """The first run of each way."""
+    return [training.agents(scene, name)[0] for name in training.WAYS]
 
 
 def replies_path(scene: Scene, agent: Agent) -> Path:

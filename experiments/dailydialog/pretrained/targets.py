@@ -1,39 +1,25 @@
-"""What A and B should reach, each with its numbers: met or missed. The percentages of OpenRL's documentation are no targets."""
+"""What PPO should reach, each with its numbers: met or missed. The percentages of OpenRL's documentation are no targets."""
 
 from collections.abc import Iterator
 
 from experiments.dailydialog.pretrained.choosing import DISTINCT, LENGTH
 from experiments.dailydialog.systems import System, change
-from experiments.dailydialog.targets import ENCODER, JUDGES, MUTUAL, Target, above_zero, percent, relative
-
-MARGINS = {
-    "meteor_margin": "METEOR margin",
-    "rouge1_margin": "ROUGE-1 margin",
-    "judge_accuracy": "intent by the judge",
-    "judge_2_accuracy": "intent by the second judge",
-}
-GAIN = 0.25  # of R@10
-OF_TWO = {
-    **{f"{metric}_r10": f"R@10 by the {judge}" for metric, judge in JUDGES.items()},
-    ENCODER: "MiniLM's similarity",
-}
-OF_TWO |= {MUTUAL: "mutual information"}
+from experiments.dailydialog.targets import Target, above_zero
 
 
-def of_a(start: System, ours: System, beside: dict[str, System | None], people: System) -> Iterator[Target]:
-    """The reward of OpenRL's documentation. beside: what it has to pass too, by title; None: not measured."""
-    for title, other in {start.title: start, **beside}.items():
-        for metric, name in MARGINS.items():
-            yield above_zero(f"{name} above that of {title}", change(other, ours, metric) if other else None)
-    distinct = _points("distinct_2", start, ours)
-    share = distinct and distinct[1] / distinct[0] if distinct and distinct[0] else None
-    yield Target(f"distinct-2 at least {DISTINCT:g} of SFT's", _met(share and share >= DISTINCT), _number(share))
-    copies = _points("copied_two", people, ours)
+def of_ppo(start: System, ours: System, matched: System | None = None) -> Iterator[Target]:
+    """Beside the SFT model, and where it was measured beside the SFT model at the temperature with the distinct-2 of PPO."""
+    gains = [change(start, System(ours.title, [draws]), "score") for draws in ours.seeds]
+    points = [gain["mean"] for gain in gains if gain]
     yield Target(
-        "copies not above people's",
-        _met(copies and copies[1] <= copies[0]),
-        f"{copies[1]:.3f}, people {copies[0]:.3f}" if copies else "-",
+        "own reward above SFT's in each seed",
+        all(point > 0 for point in points) if len(points) == len(gains) else None,
+        ", ".join(f"{point:+.3f}" for point in points) or "-",
     )
+    yield above_zero("own reward above SFT's", change(start, ours, "score"))
+    yield above_zero("METEOR margin above SFT's", change(start, ours, "meteor_margin"))
+    if matched:
+        yield above_zero(f"own reward above that of {matched.title}", change(matched, ours, "score"))
     words = _points("mean_words", start, ours)
     longer = words[1] / words[0] - 1 if words and words[0] else None
     yield Target(
@@ -41,28 +27,15 @@ def of_a(start: System, ours: System, beside: dict[str, System | None], people: 
         None if longer is None else abs(longer) <= LENGTH,
         "-" if longer is None else f"{longer:+.0%}",
     )
-
-
-def of_b(start: System, learned: System, two: System, four: System) -> Iterator[Target]:
-    """The learned reward, beside the best of two and of four replies of its start."""
-    for metric, judge in JUDGES.items():
-        gain = relative(start, learned, f"{metric}_r10")
-        met = None if gain is None else gain["mean"] >= GAIN and gain["low"] > 0
-        yield Target(f"R@10 +{GAIN:.0%} by the {judge}, low end above 0", met, percent(gain))
-    for metric, name in OF_TWO.items():
-        yield above_zero(f"{name} above that of {two.title}", change(two, learned, metric))
-    passed = [name for metric, name in OF_TWO.items() if (moved := change(four, learned, metric)) and moved["low"] > 0]
-    yield Target(f"moonshot: above {four.title} by one judge", bool(passed), ", ".join(passed) or "by none")
+    distinct = _points("distinct_2", start, ours)
+    share = distinct[1] / distinct[0] if distinct and distinct[0] else None
+    yield Target(
+        f"distinct-2 at least {DISTINCT:g} of SFT's",
+        None if share is None else share >= DISTINCT,
+        "-" if share is None else f"{share:.2f}",
+    )
 
 
 def _points(metric: str, first: System, second: System) -> tuple[float, float] | None:
     one, other = first.point(metric), second.point(metric)
     return None if one is None or other is None else (one, other)
-
-
-def _met(reached: object) -> bool | None:
-    return None if reached is None else bool(reached)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""The stages that train on a pretrained model: two rewards, settings to choose from, and PPO."""
+"""The stages that train on a pretrained model: SFT, settings to choose from, and PPO in two ways."""
 
 import shutil
 from pathlib import Path
@@ -7,35 +7,45 @@ from typing import Any
 from experiments.dailydialog import calls, sizes, training
 from experiments.dailydialog.jobs import Job
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import SMOLLM2, A, Agent, B, Keys
+from experiments.dailydialog.sizes import GAE, RLOO, SEED_PPO, SMOLLM2, Agent, Keys
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import read_yaml, shipped_folder
 from rlhf_dialog.json_files import read_json
 
+WAYS = (RLOO, GAE)
 SETTING, SETTING_SEED = "setting", 3  # a seed that is in no table
 WORD_PROMPTS = 400  # of validation, for the loss in nats a word
-FLOOR_PROMPTS = 200
 CHOSEN_SETTING = "setting.json"
 
 
 def agents(scene: Scene, name: str | None = None) -> list[Agent]:
-    """The runs of PPO, or those of one name; without instructions for bfloat16 a single one of A."""
-    some = scene.size.agents[:1] if scene.plan["reduced"] else scene.size.agents
+    """The runs of PPO, or those of one way; without instructions for bfloat16 one seed of each."""
+    some = scene.size.agents[: len(WAYS)] if scene.plan["reduced"] else scene.size.agents
     return [agent for agent in some if name in (None, agent.name)]
 
 
-def setting_agents(scene: Scene) -> list[Agent]:
-    """A run of A with each of the settings."""
-    first = scene.size.agents[0]
+def setting_agents(scene: Scene, name: str | None = None) -> list[Agent]:
+    """A run with each of the settings, of both ways or of one."""
     return [
-        Agent(f"{SETTING}_{number}", SETTING_SEED, first.yaml, {**first.keys, **keys})
-        for number, keys in enumerate(scene.size.settings, start=1)
+        Agent(f"{SETTING}_{agent.name}_{number}", SETTING_SEED, SEED_PPO, agent.keys | keys)
+        for agent in scene.size.agents[: len(WAYS)]
+        if name in (None, agent.name)
+        for number, keys in enumerate(scene.size.settings[agent.name], start=1)
     ]
+
+
+def way_of(agent: Agent) -> str:
+    return str(agent.keys["advantage_estimator"])
+
+
+def is_expected(agent: Agent) -> bool:
+    """Whether the run is paid the expectation of the intent match, which has less noise than the match itself."""
+    return way_of(agent) == RLOO
 
 
 def agent_folder(scene: Scene, agent: Agent) -> Path:
     """The stage's folder in which the run is."""
-    return scene.folder("settings" if agent.name.startswith(SETTING) else agent.name)
+    return scene.folder("settings" if agent.name.startswith(SETTING) else "ppo")
 
 
 def read_model(scene: Scene, stage: str, program: str, changes: dict[str, Any]) -> Job:
@@ -51,7 +61,7 @@ def read_model(scene: Scene, stage: str, program: str, changes: dict[str, Any]) 
 
 
 def train_sft(scene: Scene) -> None:
-    """The fine-tuned model, its loss in nats a word beside the one before, and the floor of the likelihood price under it."""
+    """The fine-tuned model, and its loss in nats a word beside the one before."""
     folder = scene.folder("sft")
     calls.clear_partial(folder)
     scene.run([training.supervised_job(scene, "sft", folder, training.supervised_keys(scene, "sft"))])
@@ -62,49 +72,41 @@ def train_sft(scene: Scene) -> None:
         "model": str(scene.model("sft")),
         "keys": reading,
         "pretrained": str(scene.start(sizes.MODEL)),
+        "prompts": WORD_PROMPTS,
     }
-    words |= {"prompts": WORD_PROMPTS}
-    floor: dict[str, Any] = {"model": str(scene.model("sft")), "prompts": FLOOR_PROMPTS, "tokens": price_tokens()}
-    jobs = [read_model(scene, "sft", "words", words), read_model(scene, "sft", "pretrained.floor", floor)]
-    scene.run(jobs)
+    scene.run([read_model(scene, "sft", "words", words)])
 
 
 def policy_keys(scene: Scene) -> Keys:
     """How the models are asked and answer."""
-    return scene.size.agents[0].keys | scene.small("ppo")
+    return sizes.POLICY | scene.small("ppo")
 
 
-def price_tokens() -> int:
-    """The tokens of a reply that the likelihood price of B reads."""
-    parts = read_yaml(shipped_folder("configs") / sizes.PPO)["reward_class"]["args"]["parts"]
-    return next(int(part["args"]["tokens"]) for part in parts if part["id"] == "LikelihoodPrice")
+def chosen_settings(scene: Scene) -> dict[str, Keys]:
+    """What validation has chosen for each way."""
+    path = scene.folder("settings") / CHOSEN_SETTING
+    chosen: dict[str, Keys] = read_json(path, end="; begin again with --again settings")["keys"]
+    return chosen
 
 
-def chosen_setting(scene: Scene) -> Keys:
-    """What validation has chosen."""
-    keys: Keys = read_json(scene.folder("settings") / CHOSEN_SETTING, end="; begin again with --again settings")["keys"]
-    return keys
-
-
-def ppo_keys(scene: Scene, agent: Agent, setting: Keys) -> Keys:
+def ppo_keys(scene: Scene, agent: Agent) -> Keys:
     """What is changed in the YAML of a run, without paths."""
-    tokens = {A: "tokens", B: "tokens_b"}.get(agent.name, "setting_tokens")
+    is_setting = agent.name.startswith(SETTING)
     keys: Keys = {
         "seed": agent.seed,
-        "total_time_steps": scene.plan[tokens],
+        "total_time_steps": scene.plan["setting_tokens" if is_setting else "tokens"],
         "sample_interval": 0,
         "save_interval": 2,
         "keep_checkpoints": 1,
         "precision": "bf16" if scene.plan["use_amp"] else "fp32",
     }
-    return keys | agent.keys | setting | scene.small("ppo")
+    return keys | agent.keys | scene.small("ppo")
 
 
-def ppo_settings(scene: Scene, name: str) -> dict[str, Any]:
-    """What decides the runs of A or B."""
-    setting = chosen_setting(scene)
-    found = {agent.folder: _decides(scene, agent, setting) for agent in agents(scene, name)}
-    return found | ({"floor": price_floor(scene)} if name == B else {})
+def ppo_settings(scene: Scene) -> dict[str, Any]:
+    """What decides the runs of PPO."""
+    chosen = chosen_settings(scene)
+    return {agent.folder: _decides(scene, agent, chosen[agent.name]) for agent in agents(scene)}
 
 
 def settings_settings(scene: Scene) -> dict[str, Any]:
@@ -114,50 +116,43 @@ def settings_settings(scene: Scene) -> dict[str, Any]:
 
 
 def _decides(scene: Scene, agent: Agent, setting: Keys) -> dict[str, Any]:
-    return {"yaml": read_yaml(shipped_folder("configs") / agent.yaml), "keys": ppo_keys(scene, agent, setting)}
+    keys = ppo_keys(scene, agent) | setting
+    return {"yaml": read_yaml(shipped_folder("configs") / agent.yaml), "keys": keys, "expected": is_expected(agent)}
 
 
-def price_floor(scene: Scene) -> float:
-    """The floor of the likelihood price under the SFT model."""
-    return float(read_json(scene.folder("sft") / "floor.json")["floor"])
-
-
-def paths(scene: Scene, agent: Agent, models: Path, floor: float | None) -> Keys:
+def paths(scene: Scene, models: Path, expected: bool) -> Keys:
     """Where the data, the start and the reward of a run are. models: the folder with those of the stages."""
-    if agent.yaml == sizes.SEED_PPO:
-        start = {"model_path": str(models / "sft/model"), "env.args.data_path": str(scene.data)}
-        return start | {"reward_class.args.intent_model": str(models / "intent/model")}
-    found = training.ppo_paths(scene, agent, models)
-    for part in found["reward_class"]["args"]["parts"]:
-        if part["id"] == "LikelihoodPrice" and floor is not None:
-            part["args"]["floor"] = floor
-    return found
+    args = {"intent_model": str(models / "intent/model")}
+    if expected:
+        args |= {"intent_score": "expected", "act_model": str(models / "next_act/model")}
+    found: Keys = {"model_path": str(models / "sft/model"), "env.args.data_path": str(scene.data)}
+    return found | {f"reward_class.args.{name}": value for name, value in args.items()}
 
 
 def job_of(scene: Scene, agent: Agent, setting: Keys) -> Job:
-    floor = price_floor(scene) if agent.name == B else None
-    keys = ppo_keys(scene, agent, setting) | paths(scene, agent, scene.work, floor)
+    keys = ppo_keys(scene, agent) | setting | paths(scene, scene.work, is_expected(agent))
     return calls.ppo(agent.folder, agent.yaml, keys, agent_folder(scene, agent))
 
 
-def train(scene: Scene, some: list[Agent], setting: Keys) -> None:
-    """The runs one after another, with all cores; of a run that has ended no checkpoint is kept."""
-    scene.run([job_of(scene, agent, setting) for agent in some])
+def train(scene: Scene, some: list[Agent], chosen: dict[str, Keys]) -> None:
+    """The runs, two side by side; of a run that has ended no checkpoint is kept. chosen: the settings of each way."""
+    scene.run([job_of(scene, agent, chosen.get(agent.name, {})) for agent in some], side_by_side=True)
     for agent in some:
         shutil.rmtree(agent_folder(scene, agent) / agent.folder / "checkpoints", ignore_errors=True)
 
 
-def train_ppo(scene: Scene, name: str) -> None:
-    """The runs of A or B, if there are any."""
-    train(scene, agents(scene, name), chosen_setting(scene))
+def train_ppo(scene: Scene) -> None:
+    """All runs of PPO."""
+    train(scene, agents(scene), chosen_settings(scene))
 
 
-def reward_config(scene: Scene, folder: Path, agent: Agent, models: Path | None = None) -> Path:
-    """Write the YAML of a run with everything in its place, for the rows of a table."""
-    path, floor = folder / f"{agent.name}.yaml", None if models or agent.name != B else price_floor(scene)
-    calls.write_yaml(
-        path, agent.yaml, agent.keys | scene.small("ppo") | paths(scene, agent, models or scene.work, floor)
-    )
+def reward_config(scene: Scene, folder: Path, expected: bool = False, models: Path | None = None) -> Path:
+    """Write a YAML of PPO with everything in its place, for the rows of a table.
+
+    expected: whether its reward has the expectation of the intent match, which reads no reference.
+    """
+    path = folder / "reward.yaml"
+    calls.write_yaml(path, SEED_PPO, policy_keys(scene) | paths(scene, models or scene.work, expected))
     return path
 
 

@@ -1,7 +1,5 @@
 """Whole dialogues as messages: a sequence each, of which one person's turns are learned."""
 
-from pathlib import Path
-
 from experiments.dailydialog.pretrained import dialogues
 from experiments.dailydialog.scene import Scene
 from rlhf_dialog.data.chat_template import prompt_encoder
@@ -22,15 +20,3 @@ def test_each_dialogue_is_one_sequence_and_half_of_its_turns_are_learned(tmp_pat
         assert learned[number] == said[first::2]
     encoder = prompt_encoder(tiny.chat_tokenizer(), "chat_template", 5000)
     assert len(merge_prefixes([example(encoder, one) for one in prompts])) == 10
-
-
-def test_the_small_model_learns_of_the_judges_half_alone(tmp_path):
-    scene = Scene(tiny.write_data(tmp_path / "data", 10), tmp_path / "work", "pretrained", None, print)
-    dialogues.write(scene)
-    every, half = (
-        [one.turns for one in load_records(str(folder), "train")]
-        for folder in (scene.data, Path(scene.dialogues / "judge_half"))
-    )
-    assert 0 < len(half) < len(every)
-    assert all(turns in every for turns in half)
-    assert len(load_records(str(scene.dialogues / "judge_half"), "test")) == 10

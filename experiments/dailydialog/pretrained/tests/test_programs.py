@@ -1,20 +1,16 @@
-"""The programs of a pretrained size: the floor, the leak test and what a chat repeats, each by hand."""
+"""The programs of a pretrained size: the leak test and what a chat repeats, each by hand."""
 
-import json
 import random
 
 import numpy as np
 import pytest
 
-from experiments.dailydialog.pretrained import chat, columns, floor, leak
+from experiments.dailydialog.pretrained import chat, columns, leak
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.measure import Judges, measure
-from rlhf_dialog.evaluation.replies import Replies, pick_prompts
+from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.metrics.overlap import rouge
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.rewards import LikelihoodPrice
-from tests.parts import tiny
 
 UTTERANCES = [
     "Yes , I am .",
@@ -54,22 +50,6 @@ def test_the_last_replies_of_dialogues_and_their_turns_in_another_order():
     assert {one.meta["dialogue"] for one in leak.last_replies([*prompts, short], 7, 0)} == set(range(6))
     same = Dialogue(["a", "a"])
     assert leak.shuffled(same, random.Random(0)) == same
-
-
-def test_a_tenth_of_the_true_replies_is_below_the_floor(tmp_path):
-    tiny.gpt2().save_pretrained(tmp_path / "model")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
-    data = str(tiny.write_data(tmp_path / "data", 8))
-    given = {"model": str(tmp_path / "model"), "data": data, "context_size": 5, "prompts": 20, "tokens": 6}
-    (tmp_path / "plan.json").write_text(json.dumps(given | {"output": str(tmp_path / "floor.json")}))
-    floor.main(tmp_path / "plan.json")
-    found = json.loads((tmp_path / "floor.json").read_text())
-    prompts = pick_prompts(load_prompts(data, "validation"), 20, 0)
-    means = LikelihoodPrice(str(tmp_path / "model"), None, 6).means(
-        [one.with_reply(one.reference, False) for one in prompts]
-    )
-    assert sum(mean < found["floor"] for mean in means) == 2
-    assert found["prompts"] == 20
 
 
 def test_the_columns_of_openrls_documentation():
