@@ -217,9 +217,9 @@ _GAE_KEYS: Keys = {"advantage_estimator": "gae", "critic_warmup": 2}
 
 
 def pretrained_agents(seeds: int) -> tuple[Agent, ...]:
-    """PPO by rloo, and by gae as in OpenRL's documentation; first seed 0 of each."""
+    """PPO by rloo, and by gae as in OpenRL's documentation."""
     ways = ((RLOO, _RLOO_KEYS), (GAE, _GAE_KEYS))
-    return tuple(Agent(name, seed, SEED_PPO, POLICY | keys) for seed in range(seeds) for name, keys in ways)
+    return tuple(Agent(name, seed, SEED_PPO, POLICY | keys) for name, keys in ways for seed in range(seeds))
 
 
 _ENCODER: Keys = {"learning_rate": 5e-5}
@@ -251,7 +251,7 @@ PRETRAINED = Size(
     test_prompts=500,
     validation_prompts=200,
     pretrained_prompts=0,
-    draws=2,
+    draws=1,
     bias_prompts=64,
     bias_tokens=12_000,
     bias_rates=(0.15,),

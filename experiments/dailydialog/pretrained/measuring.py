@@ -72,7 +72,7 @@ def test_rows(scene: Scene) -> dict[str, Rows]:
     draws, ours = scene.size.draws, training.agents(scene)
     first = start_rows(scene, draws) + agent_rows(scene, ours, draws)
     first += [{"name": GREEDY, "kind": "greedy"}, *best_rows(), *predicted_rows(), {"name": LEARNED, "kind": "learned"}]
-    sampled = start_rows(scene, 1) + agent_rows(scene, ours, 1)
+    sampled = start_rows(scene, 1) + agent_rows(scene, training.first_agents(scene), 1)
     return {
         AT_LOW: sampled,  # first, since people read these
         AT_ONE: first + matched_row(scene) + said_rows(SAID),
@@ -149,9 +149,8 @@ def find_leaks(scene: Scene) -> None:
 def chat(scene: Scene) -> None:
     """Lines of other people, answered by SFT and by the first run of each way."""
     models = {"SFT": str(scene.model("sft"))}
-    for name in training.WAYS:
-        first = training.agents(scene, name)[0]
-        models[name] = str(training.agent_folder(scene, first) / first.folder / "agent")
+    for first in training.first_agents(scene):
+        models[first.name] = str(training.agent_folder(scene, first) / first.folder / "agent")
     config = training.reward_config(scene, scene.folder("chat"))
     plan: dict[str, Any] = {"chitchat": str(scene.start(CHITCHAT)), "models": models, "config": str(config)}
     plan |= {"lines": scene.size.chat_lines, "seed": 0}

@@ -91,7 +91,7 @@ def rows_of(scene: Scene, name: str) -> dict[str, list[list[str]]]:
     """System: for each seed the rows of its draws, in the order of the test stage's rows in this folder."""
     draws = scene.size.draws if name == measuring.AT_ONE else 1
     found: dict[str, list[list[str]]] = {START: [measuring.drawn(START, draws)]}
-    for agent in training.agents(scene):
+    for agent in training.agents(scene) if name == measuring.AT_ONE else training.first_agents(scene):
         found.setdefault(agent.name, []).append(measuring.drawn(agent.folder, draws))
     for row in measuring.test_rows(scene).get(name, []):
         if row["kind"] != "model":
@@ -293,7 +293,7 @@ def notes(scene: Scene) -> Iterator[str]:
     yield (
         f"{scene.size.test_prompts} test prompts of five turns, of whole dialogues. "
         "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). At "
-        f"temperature 1 SFT and PPO have {scene.size.draws} draws of each reply, whose mean counts; other rows have one."
+        "temperature 1 each training seed is in the rows, elsewhere the first of each way."
     )
     yield ""
     yield (
@@ -317,15 +317,10 @@ def write_replies(scene: Scene, measured: "Table") -> None:
     """The replies of SFT, and of the first run of each way, to the test prompts at the lower temperature, for readers."""
     from rlhf_dialog.evaluation import report
 
-    for agent in first_agents(scene):
+    for agent in training.first_agents(scene):
         names = {"before": f"{START}_0", "after": f"{agent.folder}_0"}
         answers = {key: published.stored(measured, row) for key, row in names.items()}
         replace_file(replies_path(scene, agent), report.replies_text(measured.prompts, answers))
-
-
-def first_agents(scene: Scene) -> list[Agent]:
-    """The first run of each way."""
-    return [training.agents(scene, name)[0] for name in training.WAYS]
 
 
 def replies_path(scene: Scene, agent: Agent) -> Path:
@@ -337,5 +332,5 @@ def blind_commands(scene: Scene) -> list[str]:
     return [
         f"python -m experiments.blind --replies {replies_path(scene, agent)} --pairs 60 --systems after before "
         f"--output {scene.work / f'reading_{agent.name}'}"
-        for agent in first_agents(scene)
+        for agent in training.first_agents(scene)
     ]

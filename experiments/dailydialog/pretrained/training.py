@@ -20,15 +20,20 @@ CHOSEN_SETTING = "setting.json"
 
 def agents(scene: Scene, name: str | None = None) -> list[Agent]:
     """The runs of PPO, or those of one way; without instructions for bfloat16 one seed of each."""
-    some = scene.size.agents[: len(WAYS)] if scene.plan["reduced"] else scene.size.agents
+    some = [agent for agent in scene.size.agents if not (scene.plan["reduced"] and agent.seed)]
     return [agent for agent in some if name in (None, agent.name)]
+
+
+def first_agents(scene: Scene) -> list[Agent]:
+    """The first run of each way."""
+    return [agents(scene, name)[0] for name in WAYS]
 
 
 def setting_agents(scene: Scene, name: str | None = None) -> list[Agent]:
     """A run with each of the settings, of both ways or of one."""
     return [
         Agent(f"{SETTING}_{agent.name}_{number}", SETTING_SEED, SEED_PPO, agent.keys | keys)
-        for agent in scene.size.agents[: len(WAYS)]
+        for agent in first_agents(scene)
         if name in (None, agent.name)
         for number, keys in enumerate(scene.size.settings[agent.name], start=1)
     ]
