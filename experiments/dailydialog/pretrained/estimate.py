@@ -19,7 +19,7 @@ from rlhf_dialog.json_files import read_json
 
 EPOCHS = {"sft": 1.0, "intent": 2.0, "next_act": 2.0, "act_judge_minilm": 2.0}  # at most
 LIKE = {"next_act": "intent", "act_judge_minilm": "intent"}  # is measured as that
-RESPONSES = 16  # of an iteration of PPO that is measured
+RESPONSES = 64  # of an iteration of PPO that is measured
 TOKENS_A_REPLY = 15.0
 READING = 0.25  # of a prompt's drawing: the seconds in which a model reads it
 SFT_EVALUATED = 128  # prompts that the SFT itself reads for its validation loss
