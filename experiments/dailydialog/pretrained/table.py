@@ -276,8 +276,8 @@ def trained(scene: Scene) -> Iterator[str]:
         others = "; ".join(_words(some) for some in scene.size.settings[name])
         yield (
             f"- {TITLES[name]}: {plan['tokens']:,} generated tokens in each of {runs}, with {_words(keys)}, of {others} "
-            f"({plan['setting_tokens']:,} tokens each, seed {training.SETTING_SEED}, by the score with the expected intent on "
-            f"{plan['validation_prompts']} validation prompts)."
+            f"({plan['setting_tokens']:,} tokens each, seed {training.SETTING_SEED}, by the gain over the reference; diversity "
+            f"and length on {plan['validation_prompts']} validation prompts)."
         )
     yield f"- Chosen before test was read: configuration {chosen['configuration']}."
     yield f"- Machine: {machine(scene)}."

@@ -151,13 +151,10 @@ def train_ppo(scene: Scene) -> None:
     train(scene, agents(scene), chosen_settings(scene))
 
 
-def reward_config(scene: Scene, folder: Path, expected: bool = False, models: Path | None = None) -> Path:
-    """Write a YAML of PPO with everything in its place, for the rows of a table.
-
-    expected: whether its reward has the expectation of the intent match, which reads no reference.
-    """
+def reward_config(scene: Scene, folder: Path, models: Path | None = None) -> Path:
+    """Write a YAML of PPO with everything in its place, for the rows of a table; its reward has the intent match."""
     path = folder / "reward.yaml"
-    calls.write_yaml(path, SEED_PPO, policy_keys(scene) | paths(scene, models or scene.work, expected))
+    calls.write_yaml(path, SEED_PPO, policy_keys(scene) | paths(scene, models or scene.work, expected=False))
     return path
 
 
