@@ -109,7 +109,7 @@ def test_the_setting_with_the_larger_gain_wins_among_those_that_keep_near():
 def test_the_gain_of_the_newest_half_counts(tmp_path):
     gains = [0.5, None, 0.01, 0.03, None]
     (tmp_path / "metrics.jsonl").write_text(
-        "".join(json.dumps({"iteration": i, "objective/gain": gain}) + "\n" for i, gain in enumerate(gains))
+        "".join(json.dumps({"iteration": i, "objective/gain": gain}) + "\n" for i, gain in enumerate(gains, start=1))
     )
     assert choosing.last_gain(tmp_path) == pytest.approx(0.02)
 
