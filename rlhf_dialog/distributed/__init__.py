@@ -8,8 +8,7 @@
   process that broke shows its own traceback.
 - **Ranks wait for one another through gloo**, for up to an hour; nccl exchanges what all ranks have already, and waits ten
   minutes. A first exchange at the start ends a run whose hosts do not reach each other (`process_group`).
-- **What launchers do is looked up, not assumed**: how long torchrun waits after SIGTERM is on its command line
-  (`launcher_warnings`), and what Accelerate was asked for is in its variables (`strategy`), each of which is in a table.
+- **What Accelerate was asked for** is in its environment variables (`strategy`).
 - **A process stores its own device's generator only**, under the name of the first device.
 - **One voice** (`rank_errors.with_one_voice`): launchers end all processes when one has ended, so the others wait until
   rank 0 has reported the error.

@@ -13,7 +13,7 @@ from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launcher_warnings, process_group
+from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import settle_separator
@@ -128,7 +128,6 @@ class PPOAgent:
     def meet(self, writes: bool = True) -> None:
         """Meet the other processes, and check packages and, if the run `writes` to it, its folder; loads nothing."""
         self.world = process_group.start(self.config)
-        launcher_warnings.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
         self.world.on_main(self._check_packages)
         if writes:
             self.start.settle(self.run_folder, self.world)

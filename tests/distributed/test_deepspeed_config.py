@@ -15,7 +15,6 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_settings,
     frozen_settings,
     read_engine_file,
-    unused_reference_keys,
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
@@ -132,8 +131,6 @@ def test_the_default_is_stage_2():
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
         ({"bf16": {"enabled": True}}, {}, "bf16 with ZeRO stage 0"),
-        ({"amp": {"enabled": True}}, {}, "apex is not supported"),
-        ({"elasticity": {}}, {}, "elasticity"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, document, keys, words):
@@ -178,7 +175,7 @@ def test_the_identity_of_the_document_is_checked_in_tokens(settings):
     document = {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
     for keys in ({}, {"num_mini_batch": 7, "rollout_batch_size": 14}):  # 128 * 5 / 20
         assert settings(document, **keys).sizes == {"train_batch_size": 32}
-    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; 64 fits, or"
+    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; use"
     with pytest.raises(UserError, match=words):
         settings(document, num_mini_batch=10)
     with pytest.raises(UserError, match=r'num_mini_batch 7 = 91\.4286 tokens; use "auto"'):
@@ -196,11 +193,9 @@ def test_frozen_models(tmp_path, key):
     assert (frozen().stage, frozen().offload) == (0, True)  # "default"
     assert (frozen({"train_batch_size": 32}).stage, frozen({"fp16": {}}).offload) == (0, False)
     assert frozen({"zero_optimization": {"stage": 3}}).stage == 3
-    for stage in (1, 2):
-        with pytest.raises(UserError, match=f"{key}: .*ZeRO stage {stage}, which partitions the state of an optimizer"):
+    for stage in (1, 2, "two"):
+        with pytest.raises(UserError, match=f"{key}: .*stage is {stage!r}, but a frozen model has no optimizer state"):
             frozen({"zero_optimization": {"stage": stage}})
-    with pytest.raises(UserError, match="it must be 0 or 3"):
-        frozen({"zero_optimization": {"stage": "two"}})
 
 
 def nested(depth: int, args: dict) -> dict:
@@ -247,12 +242,11 @@ def test_use_deepspeed_of_a_reward_is_true_or_false():
 def test_the_reference_is_partitioned_as_the_policy_is(tmp_path):
     """zero3.json alone: with a whole reference, 8 billion parameters on 8 GPUs need 87 GiB in place of 61."""
     (tmp_path / "zero3.json").write_text(
-        json.dumps({"zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}}})
+        json.dumps({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})
     )
     keys = {"deepspeed_config": "zero3.json", "reward_class": {"id": "LengthMatch"}}
     found = frozen_settings(config(tmp_path, **keys), "ref_ds_config")
     assert (found.stage, found.offload) == (3, False)
-    assert found.document == {"zero_optimization": {"stage": 3, "overlap_comm": True}}
     assert frozen_settings(config(tmp_path, **keys, use_offload=True), "ref_ds_config").offload
     assert frozen_settings(config(tmp_path, **keys), "intent_ds_config") is None
     assert frozen_settings(config(tmp_path, **keys | {"deepspeed_config": None}), "ref_ds_config") is None  # stage 2
@@ -271,11 +265,8 @@ def test_a_reference_that_is_the_policy_is_not_placed_apart(tmp_path):
             made = config(tmp_path, **keys, **more, ref_ds_config=name)
             assert frozen_settings(made, "ref_ds_config") is None
             assert not asks_deepspeed(made)
-            assert unused_reference_keys(made) == ["ref_ds_config"]
         other = config(tmp_path, **keys, ref_model="another", ref_ds_config=name)
         assert frozen_settings(other, "ref_ds_config") is not None
         assert asks_deepspeed(other)
-        assert unused_reference_keys(other) == []
     inside = config(tmp_path, {"use_deepspeed": True}, use_deepspeed=False, use_lora=True)
-    assert unused_reference_keys(inside) == ["reward_class.args.ref_ds_config"]
     assert frozen_settings(inside, "intent_ds_config").offload  # the models of the reward are others
