@@ -25,7 +25,6 @@ from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
-from rlhf_dialog.runs.folder import check_shared
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
@@ -132,7 +131,6 @@ class PPOAgent:
         if writes:
             self.start.settle(self.run_folder, self.world)
             self.world.on_main(self._check_folder)
-            check_shared(self.run_folder, self.world)
 
     def _check_packages(self) -> None:
         check_packages(self.config)

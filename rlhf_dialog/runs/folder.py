@@ -2,22 +2,16 @@
 
 import logging
 import os
-import socket
 import sys
 import tempfile
-import time
-from contextlib import ExitStack
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import remove_whole, repair_swaps
-from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
-from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metrics
 
 logger = logging.getLogger(__name__)
-PATIENCE = 10.0  # seconds; a network disk shows another host's new file late
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
     *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
     *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
@@ -144,21 +138,3 @@ def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
     except OSError as error:
         raise UserError(f"run_dir: {folder} cannot be written: {error}") from error
-
-
-def check_shared(folder: Path, world: World) -> None:
-    """Raises UserError on all ranks unless each of them sees what rank 0 writes into the run folder; nothing is left."""
-    if world.size == 1:
-        return
-    with ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(lock_folder(folder)))
-        probe = world.on_main(
-            lambda: stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shared.", dir=folder)).name
-        )
-        with world.fail_together():
-            end = time.monotonic() + PATIENCE
-            while not (folder / Path(probe).name).exists():
-                if time.monotonic() >= end:
-                    what = f"{folder} on {socket.gethostname()} does not show what rank 0 has written there"
-                    raise UserError(f"run_dir: {what}; set run_dir to a folder on a disk that all hosts see")
-                time.sleep(0.1)

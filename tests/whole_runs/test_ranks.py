@@ -288,7 +288,7 @@ def test_what_accelerate_was_asked_for_is_honoured_at_a_resume_too_or_refused_in
     assert len(lines()) == 2
 
 
-@pytest.mark.parametrize("place", ["load_models", "save_agent", "check_shared"])
+@pytest.mark.parametrize("place", ["load_models", "save_agent"])
 def test_a_signal_to_rank_0_outside_of_the_iterations_ends_rank_1_with_3(ppo, monkeypatch, place):
     whole = getattr(agent, place)
 
