@@ -34,6 +34,7 @@ from rlhf_dialog.runs.services.ledger import LedgerService
 from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
+from rlhf_dialog.runs.services.validation import ValidationService
 from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.training.size_trial import try_sizes
@@ -196,7 +197,9 @@ class PPOAgent:
         """
         config, validation = self.config, parts.validation
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
-        guard = RunGuard(config, config.guard, validation) if validation and config.guard else None
+        guard = None
+        if config.guard and isinstance(validation, ValidationService):
+            guard = RunGuard(config, config.guard, validation)
         if validation:
             validation.pause = trackers.pause
         return (
