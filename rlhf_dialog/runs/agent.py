@@ -25,6 +25,7 @@ from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
+from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
@@ -36,7 +37,6 @@ from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.validation import ValidationService
 from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
-from rlhf_dialog.runs.start import Start
 from rlhf_dialog.training.size_trial import try_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
