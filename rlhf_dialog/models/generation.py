@@ -415,7 +415,7 @@ def respond(
 @contextmanager
 def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
     """The precision in which `policy` samples, on the device of `like`."""
-    with policy.autocast(like), policy.keep_head(), converted_once(policy) if policy.use_amp else nullcontext():
+    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
         yield
 
 
@@ -426,9 +426,9 @@ def write_tokens(
 
     Rows that have ended are dropped when they are at least half of all.
     """
-    limit, filters = uniform.shape[1], sampling.filters()
+    limit, filters, head = uniform.shape[1], sampling.filters(), decoder.policy.head()
     for t in range(limit):
-        logits = decoder.policy.logits(decoder.features)
+        logits = head(decoder.features)
         ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
         probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))

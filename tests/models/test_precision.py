@@ -150,7 +150,7 @@ class Never:
 
 @pytest.mark.parametrize("share", [True, False], ids=["tied", "untied"])
 def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path, share):
-    """Each matrix is converted once in a rollout, as many tokens as it writes, the head once in all; the base stays frozen."""
+    """Each matrix is converted once in a rollout, as many tokens as it writes; the base stays frozen."""
     path = save(tmp_path, tiny.llama(tie_word_embeddings=share))
     policy = load_models(settings(model_path=path, use_lora=True, lora_r=5, **ASKED), CPU).policy
     assert policy.has_plain_head  # it has been tried
@@ -163,8 +163,7 @@ def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path, share):
         found[tokens] = casts.count
     base = 2 * 7 + 1  # linear layers, and the head
     adapters = 2 * 2 * 7
-    assert found[1] == base + adapters
-    assert found[2] == found[9] == found[1] - 1
+    assert found == dict.fromkeys((1, 2, 9), base + adapters)
     assert {name for name, p in policy.named_parameters() if p.requires_grad} == trained
 
 
