@@ -31,8 +31,8 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
 from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
-from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable
+from rlhf_dialog.models.precision import HALF, autocast_of, narrow, set_float32_products
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.models.template_trial import try_template
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class Models:
 class Form:
     """The form in which a model is loaded.
 
-    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
+    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32. It is
+    read on the host.
     """
 
     packing: bool = True
@@ -100,8 +101,6 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and its `form` allows it.
 
-    On a GPU its weights come there one by one.
-
     The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
     or where id and args are among the `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be
     loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
@@ -111,21 +110,21 @@ def load_causal_lm(
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key).to(form.device)  # type: ignore[arg-type]
     else:
-        safe, on_gpu = None if allow_pickle_weights else True, form.device.type == "cuda"
-        with keep_types(lambda model: linear_weights(model) if form.kept_types else ()) if on_gpu else nullcontext():
-            lm = load_pretrained(
-                AutoModelForCausalLM,
-                path,
-                key,
-                dtype=torch.float32,
-                trust_remote_code=trust_remote_code,
-                use_safetensors=safe,
-                device_map={"": form.device} if on_gpu else None,
-            ).eval()
+        on_gpu = form.device.type == "cuda" and not form.kept_types  # else it is as large there as in float32
+        lm = load_pretrained(
+            AutoModelForCausalLM,
+            path,
+            key,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=None if allow_pickle_weights else True,
+            device_map={"": form.device} if on_gpu else None,
+        ).eval()
         say_whether_tied(lm)
     check_finite(lm, path, key)
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
+        lm.to(form.device)  # type: ignore[arg-type]
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
 
