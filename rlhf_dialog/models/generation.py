@@ -401,8 +401,7 @@ def respond(
             read = partial(new_decoder, policy, prompts.rows(rows), sampling.max_new_tokens)
             at_once = min(limits.prompts_at_once, len(numbers)) if packs(policy.lm) else 1
             decoder = limits.sizes.fit(PROMPTS, at_once, read)
-            for _ in write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every):
-                pass
+            write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every)
         return buffer.columns()
 
     parts = limits.sizes.in_parts(GENERATION, limits.rows_at_once, range(len(prompts)), respond_to)
@@ -420,9 +419,15 @@ def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
 
 
 def write_tokens(
-    buffer: ResponseBuffer, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
-) -> Iterator[None]:
-    """Write the responses of the decoder's rows, with a pause after each look at what was written.
+    buffer: ResponseBuffer,
+    decoder: Decoder,
+    uniform: Tensor,
+    sampling: Sampling,
+    stop: StopRule,
+    look_every: int,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Write the responses of the decoder's rows; look every so many tokens at what was written, and ask whether it `goes_on`.
 
     Rows that have ended are dropped when they are at least half of all.
     """
@@ -445,8 +450,7 @@ def write_tokens(
             buffer.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
             alive = buffer.look(stop.find_ends)
-            yield
-            if t + 1 == limit or not alive.any():
+            if not goes_on() or t + 1 == limit or not alive.any():
                 break
             if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
                 decoder.keep_rows(alive)
