@@ -19,6 +19,7 @@ from rlhf_dialog.distributed import zero_checkpoint
 from rlhf_dialog.distributed.random_states import random_states, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import FAULTS
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import checkpoint, identity
 from rlhf_dialog.runs.folder import Start
@@ -34,24 +35,18 @@ SHARE = 20  # if so many times the seconds of the last one have passed since it 
 
 
 def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed keep the precision, the separator, the day and the sizes with which it began, before its models
-    are loaded.
+    """Let a run that is resumed keep what it began with (`identity.begun_keys`), before its models are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
     """
 
-    def recorded_before() -> Any:
-        with suppress(UserError):
-            source = checkpoint.newest_checkpoint(checkpoints)
-            if source is not None:
-                state = checkpoint.read_state(checkpoints, source)[1]
-                return state.get("settings", {}), state.get("identity", {}), state.get("part_sizes", {})
-        return {}, {}, {}
+    def kept_keys() -> dict[str, Any]:
+        with suppress(UserError, *FAULTS):
+            if (source := checkpoint.newest_checkpoint(checkpoints)) is not None:
+                return identity.begun_keys(config, checkpoint.read_state(checkpoints, source)[1])
+        return {}
 
-    settings, identity_before, sizes = world.on_main(recorded_before)
-    kept = identity.begun_precision(config, settings) | identity.begun_day(config, identity_before)
-    kept |= identity.begun_separator(config, identity_before) | identity.begun_sizes(config, sizes)
-    for key, value in kept.items():
+    for key, value in world.on_main(kept_keys).items():
         setattr(config, key, value)
 
 
