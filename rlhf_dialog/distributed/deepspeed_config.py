@@ -34,7 +34,7 @@ HALVES: tuple[Precision, ...] = ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the trained models of a run are partitioned; `document` is the JSON without `auto` values and batch sizes."""
+    """How the trained models of a run are partitioned; `document` is the JSON without `auto` values."""
 
     source: str
     document: dict[str, Any]
@@ -42,8 +42,6 @@ class EngineSettings:
     precision: Precision
     offload_optimizer: bool
     offload_param: bool
-    sizes: dict[str, Any]  # the batch sizes in the file
-    notes: tuple[str, ...]  # which parts of the file are not used, and why
 
     @property
     def half(self) -> bool:
@@ -67,7 +65,6 @@ def engine_settings(config: Config) -> EngineSettings:
     """
     source, raw = _engine_document(config)
     document = _without_auto(raw)
-    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if document.pop(part, None)]
     zero = _block(document, "zero_optimization", source)
     if config.use_offload:
         zero.setdefault("offload_optimizer", {"device": "cpu"})
@@ -78,12 +75,8 @@ def engine_settings(config: Config) -> EngineSettings:
         raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
     optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
     precision = _precision(document, raw, config, source)
-    if precision != "fp32" and config.asked_precision not in ("auto", precision):
-        asked = "precision" if config.use_amp is None else "use_amp"
-        notes.append(f"{asked} has no effect, because the engine computes in {precision}")
-    sizes = {part: document.pop(part) for part in BATCH_SIZES if part in document}
-    _check_tokens(sizes, config, source)
-    return EngineSettings(source, document, int(stage), precision, optimizer, param, sizes, tuple(notes))
+    _check_tokens(document, config, source)
+    return EngineSettings(source, document, int(stage), precision, optimizer, param)
 
 
 def _engine_document(config: Config) -> tuple[str, dict[str, Any]]:
@@ -127,9 +120,9 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
     return on[0] if on else "fp32"
 
 
-def _check_tokens(sizes: dict[str, Any], config: Config, source: str) -> None:
+def _check_tokens(document: dict[str, Any], config: Config, source: str) -> None:
     """Raises UserError where `train_batch_size`, which counts tokens without `rollout_batch_size`, is not that of the YAML."""
-    size, batches, tokens = sizes.get(BATCH_SIZES[0]), config.num_mini_batch, config.episode_length * config.env_num
+    size, batches, tokens = document.get(BATCH_SIZES[0]), config.num_mini_batch, config.episode_length * config.env_num
     if size is not None and config.rollout_batch_size is None and size * batches != tokens:
         product = f"episode_length {config.episode_length} * env_num {config.env_num} / num_mini_batch {batches}"
         what = f"train_batch_size {size} is not {product} = {tokens / batches:g} tokens"
@@ -245,9 +238,15 @@ def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, w
     sizes = dict(zip(BATCH_SIZES, (micro * rounds * world_size, micro, rounds), strict=True))
     limit = config.max_grad_norm if config.use_max_grad_norm else 0.0
     ours: dict[str, Any] = {**sizes, "gradient_clipping": limit, "zero_allow_untested_optimizer": True}
-    given = settings.document | settings.sizes
-    replaced = ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x)
-    why = "replaced, because batch sizes are counted in responses and set by the YAML"
-    for note in (*settings.notes, *([f"{why}: {replaced}"] if replaced else ())):
+    given = settings.document
+    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if part in given]
+    if settings.half and config.asked_precision not in ("auto", settings.precision):
+        notes.append(
+            f"precision {config.asked_precision} is not used, because the engine computes in {settings.precision}"
+        )
+    if replaced := ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x):
+        notes.append(f"replaced, because batch sizes are counted in responses and set by the YAML: {replaced}")
+    for note in notes:
         logger.info("%s: %s", settings.source, note)
-    return {**settings.document, **ours, "zero_force_ds_cpu_optimizer": False}
+    used = {part: value for part, value in given.items() if part not in IGNORED}
+    return {**used, **ours, "zero_force_ds_cpu_optimizer": False}
