@@ -36,7 +36,6 @@ from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.validation import ValidationService
-from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
 from rlhf_dialog.training.size_trial import try_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -143,8 +142,8 @@ class PPOAgent:
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
         """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
 
-        `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
-        may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
+        `train` passes `locks`, in which the run folder is locked before the models are loaded. wandb opens then too, since its
+        key may be wrong.
         """
         self.world = process_group.start(self.config)
         if self.start.resume:
@@ -154,12 +153,9 @@ class PPOAgent:
             warn_of_remote_code(paths | {"env.args.tokenizer_path": self.config.env.args.tokenizer_path})
         settle_separator(self.config)
         parts = prepare(self.config, self.world, self.read_source, self.reward)
-        early = wants_wandb(self.config)
-        if locks and early:
+        if locks:
             locks.enter_context(self.lock(parts))
         self.trainer = self._load(parts)
-        if locks and not early:
-            locks.enter_context(self.lock(parts))
         return self.trainer
 
     def _load(self, parts: Parts) -> PPOTrainer:
