@@ -26,7 +26,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Critic, Policy
-from rlhf_dialog.models.precision import precision_of, report_emulation, uses_tf32
+from rlhf_dialog.models.precision import precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,6 @@ class Placement:
             deepspeed_engine.load_deepspeed(world.device)
             self._prepare(self.settings)
         self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities
-        if self.precision == "bf16" and world.is_main:
-            report_emulation(world.device)
         self.roots: list[nn.Module] = [] if self.fsdp is None else self._shard(trained, self.fsdp)
         several = world.size > 1 and self.fsdp is None
         self.preparer = Preparer(world, documents) if several or self.settings else None
