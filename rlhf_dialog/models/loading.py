@@ -82,8 +82,7 @@ class Models:
 class Form:
     """The form in which a model is loaded.
 
-    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32. It is
-    read on the host.
+    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
     """
 
     packing: bool = True
@@ -108,9 +107,8 @@ def load_causal_lm(
     if (spec := network.spec_in(path)) is not None:
         if trusted_classes is not None and spec not in trusted_classes:
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
-        lm = network.load_policy(spec, path, key).to(form.device)  # type: ignore[arg-type]
+        lm = network.load_policy(spec, path, key)
     else:
-        on_gpu = form.device.type == "cuda" and not form.kept_types  # else it is as large there as in float32
         lm = load_pretrained(
             AutoModelForCausalLM,
             path,
@@ -118,13 +116,12 @@ def load_causal_lm(
             dtype=torch.float32,
             trust_remote_code=trust_remote_code,
             use_safetensors=None if allow_pickle_weights else True,
-            device_map={"": form.device} if on_gpu else None,
         ).eval()
         say_whether_tied(lm)
     check_finite(lm, path, key)
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
-        lm.to(form.device)  # type: ignore[arg-type]
+    lm.to(form.device)  # type: ignore[arg-type]
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
 
