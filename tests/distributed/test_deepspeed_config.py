@@ -16,6 +16,8 @@ from rlhf_dialog.distributed.deepspeed_config import (
     frozen_settings,
     read_engine_file,
 )
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 from tests.parts.processes import ROOT
@@ -155,8 +157,7 @@ def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
     assert "gradient_clipping 1.0 -> 10.0" in caplog.text
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 16])
+@pytest.mark.parametrize(("world_size", "rows"), [(1, 16), (2, 2), (3, 1)])
 def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
     caplog.set_level(logging.INFO)
     keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
@@ -204,7 +205,7 @@ def nested(depth: int, args: dict) -> dict:
     return reward
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
 def test_frozen_models_as_a_reward_inside_of_composites_wants_them(tmp_path, key, depth):
     (tmp_path / "eval.json").write_text('{"zero_optimization": {"stage": 3}}')
@@ -268,3 +269,10 @@ def test_a_reference_that_is_the_policy_is_not_placed_apart(tmp_path):
         assert asks_deepspeed(other)
     inside = config(tmp_path, {"use_deepspeed": True}, use_deepspeed=False, use_lora=True)
     assert frozen_settings(inside, "intent_ds_config").offload  # the models of the reward are others
+
+
+def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
+    zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
+    refuse_another_partitioning(tmp_path, {}, {}, World())
+    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, but this run has no ZeRO"):
+        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())
