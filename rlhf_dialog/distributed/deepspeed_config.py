@@ -98,12 +98,12 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
 
     A block that is `auto` in `raw`, the file, is on where the run computes in that precision. Raises UserError for both blocks.
     """
-    blocks = {half: _block(document, half, source) for half in HALVES}
+    blocks: dict[str, dict[str, Any]] = {half: _block(document, half, source) for half in HALVES}
     stage, asked = document["zero_optimization"]["stage"], answer("ACCELERATE_MIXED_PRECISION")
     if config.use_fp16:
         blocks["fp16"]["enabled"] = True
-    elif half := next((half for half in HALVES if half == asked), None):
-        blocks[half].setdefault("enabled", True)
+    elif asked in HALVES:
+        blocks[asked].setdefault("enabled", True)
     elif stage and _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
         blocks[half]["enabled"] = True
     on = [half for half in HALVES if blocks[half].get("enabled") is True]
