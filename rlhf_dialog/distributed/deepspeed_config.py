@@ -112,9 +112,9 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
     if on and not stage:
         remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
         raise UserError(f"{on[0]} with ZeRO stage 0 is not supported", where=source, remedy=remedy)
-    for half, block in blocks.items():
+    for part, block in blocks.items():
         if not block:
-            del document[half]
+            del document[part]
     if on == ["bf16"]:
         blocks["bf16"].setdefault("check_grad_overflow", True)
     return on[0] if on else "fp32"
