@@ -1,4 +1,4 @@
-"""Fourteen short runs and the hashes of what they leave: shows whether a change of the code changed a number of any run.
+"""Short runs and the hashes of what they leave: shows whether a change of the code changed a number of any run.
 
     python scripts/run_hashes.py --compare       # with run_hashes.json beside this file; exit 1 if anything differs
     python scripts/run_hashes.py --compare FILE --only gae night
@@ -57,6 +57,19 @@ for seed in (0, 1):
     GPT2LMHeadModel(GPT2Config(**sizes, **ids)).save_pretrained(f"model{seed}")
     tokenizer.save_pretrained(f"model{seed}")
     open(f"model{seed}/rlhf_dialog.json", "w").write('{"format_version": 1, "max_new_tokens": 6}')
+"""
+STEP_ON = """
+import sys
+from rlhf_dialog import Dialogue, PPOAgent
+
+agent = PPOAgent.from_config("step_on.yaml")
+trainer = agent.build()
+prompts = [["Is a table free ?"], ["Good morning .", "Good morning . Can I help you ?"]] * 4
+for _ in range(3):
+    replies = trainer.speaker.reply([Dialogue(turns) for turns in prompts])
+    scores = [len(reply.ids) / 10 - index % 2 for index, reply in enumerate(replies)]
+    trainer.step_on(prompts, [reply.ids for reply in replies], scores)
+agent.save("runs/step_on/ppo_agent")
 """
 LANGUAGE_MODEL: dict[str, Any] = {
     "model_path": "model0",
@@ -143,10 +156,16 @@ RUNS = {
     "top_p": language_model(SINGLE_TURN, advantage_estimator="gae", use_share_model=False, top_p=0.9, packing=False),
     "environment": language_model(LANGUAGE_MODEL, environment=RESTAURANT, credit="turn", use_share_model=False),
     "lora": language_model(SINGLE_TURN, use_lora=True, lora_r=4, lora_alpha=8, use_share_model=True),
+    "bf16": language_model(SINGLE_TURN, advantage_estimator="gae", use_share_model=False, precision="bf16"),
+    "step_on": Run(
+        ("-c exec(open('step_on.py').read())",),
+        LANGUAGE_MODEL | {"reward_class": {"id": "LengthMatch"}, "env": {"args": {"data_path": "data"}}},
+    ),
     "two_ranks": Run(("train_ppo.py --config {name}.yaml",), SINGLE_TURN, ranks=2),
     "ppo": of_acts("ppo", 200, 4, hidden_sizes=[16], minibatch_size=64),
     "gp_sarsa": of_acts("gp_sarsa", 100, 3),
     "dqn": of_acts("dqn", 200, 4),
+    **{name: of_acts(name, 100, 3) for name in ("bbqn", "feudal", "a2c", "acer", "enac", "tracer")},
     "night": Run(
         (
             "-m rlhf_dialog feedback init --run {name} --agent model0",
@@ -244,6 +263,7 @@ def all_hashes(names: list[str], jobs: int) -> dict[str, Hashes]:
 
 def make_inputs(folder: Path) -> None:
     start(["-c", MODELS], folder)
+    (folder / "step_on.py").write_text(STEP_ON, encoding="utf-8")
     start(["-m", "experiments.everyday_dialogues", "--output", "data", "--num_dialogues", "100"], folder)
     write_rows(folder)
 

@@ -25,13 +25,8 @@ REFERENCE_KEY = "ref_ds_config"
 FROZEN_KEYS = (REFERENCE_KEY, "intent_ds_config")
 FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is kept on the CPU
 OFFLOADED = {"zero_optimization": {"offload_param": {"device": "cpu"}}}
-OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BATCH_SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
-REFUSED = {
-    "amp": "apex is not supported; use the fp16 or bf16 block, or precision: bf16",
-    "elasticity": "the number of processes is fixed during a run; remove the block",
-    "autotuning": "DeepSpeed's autotuner starts its own runs; remove the block and set the sizes in the YAML",
-}
 OFFLOADS = {"offload_optimizer": 1, "offload_param": 3}  # the lowest ZeRO stage that has something to offload
 Precision = Literal["fp32", "fp16", "bf16"]
 HALVES: tuple[Precision, ...] = ("fp16", "bf16")
@@ -39,7 +34,7 @@ HALVES: tuple[Precision, ...] = ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the trained models of a run are partitioned; `document` is the JSON without `auto` values and batch sizes."""
+    """How the trained models of a run are partitioned; `document` is the JSON without `auto` values."""
 
     source: str
     document: dict[str, Any]
@@ -47,8 +42,6 @@ class EngineSettings:
     precision: Precision
     offload_optimizer: bool
     offload_param: bool
-    sizes: dict[str, Any]  # the batch sizes in the file
-    notes: tuple[str, ...]  # which parts of the file are not used, and why
 
     @property
     def half(self) -> bool:
@@ -63,92 +56,77 @@ class FrozenSettings:
     source: str
     stage: int
     offload: bool
-    document: dict[str, Any]
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """The settings of the engine that `use_deepspeed: true` or accelerate's configuration asks for.
+    """The settings of the engine: by the file of `deepspeed_config`, else by Accelerate's file, else by its answers.
 
-    Raises UserError when a file is missing, asks for something that is not supported, or differs from another answer.
+    Raises UserError when a file is missing or asks for something that is not supported.
     """
-    file = answer("ACCELERATE_DEEPSPEED_CONFIG_FILE")
-    if file in (None, "", "none"):
-        return _engine_settings(config, config.deepspeed_config, "deepspeed_config")
-    by_launcher = _engine_settings(config, file, "deepspeed_config_file")
-    if config.deepspeed_config is None:
-        return by_launcher
-    settings = _engine_settings(config, config.deepspeed_config, "deepspeed_config")
-    for name in ("stage", "offload_optimizer", "offload_param", "precision"):
-        here, there = getattr(settings, name), getattr(by_launcher, name)
-        if here != there:
-            what = f"{name} is {here} in {settings.source}, but {there} in {by_launcher.source} of {PLACE}"
-            raise UserError(what, where="deepspeed_config", remedy="keep one of them")
-    return settings
-
-
-def _engine_settings(config: Config, name: str | None, key: str) -> EngineSettings:
-    source, raw = read_engine_file(name, config.folder if key == "deepspeed_config" else Path(), key)
+    source, raw = _engine_document(config)
     document = _without_auto(raw)
-    for part in REFUSED.keys() & document.keys():
-        raise UserError(f"{source}: {part}: {REFUSED[part]}")
-    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if document.pop(part, None)]
-    zero, fp16, bf16 = (_block(document, part, source) for part in ("zero_optimization", "fp16", "bf16"))
-    fp16 |= {"enabled": True} if config.use_fp16 else {}
+    zero = _block(document, "zero_optimization", source)
     if config.use_offload:
         zero.setdefault("offload_optimizer", {"device": "cpu"})
-    _merge(document, answers := _launcher_document(), source)
-    source += f" and {PLACE}" if name and any(answers.values()) else ""
     stage = zero.setdefault("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise UserError(f"{source}: zero_optimization.stage is {stage!r}; it must be 0, 1, 2 or 3")
     if config.use_offload and stage == 0:
         raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
     optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
-    auto = [half for half in HALVES if isinstance(raw.get(half), dict) and raw[half].get("enabled") == "auto"]
-    if auto and stage and not config.use_fp16 and (half := precision_of(config, pick_device(config))) in auto:
-        document[half].setdefault("enabled", True)
-    on: list[Precision] = [half for half in HALVES if document[half].get("enabled") is True]
+    precision = _precision(document, raw, config, source)
+    _check_tokens(document, config, source)
+    return EngineSettings(source, document, int(stage), precision, optimizer, param)
+
+
+def _engine_document(config: Config) -> tuple[str, dict[str, Any]]:
+    """Where the settings are from, and the JSON."""
+    file, stage = answer("ACCELERATE_DEEPSPEED_CONFIG_FILE"), answer("ACCELERATE_DEEPSPEED_ZERO_STAGE")
+    if config.deepspeed_config is not None:
+        return read_engine_file(config.deepspeed_config, config.folder, "deepspeed_config")
+    if file not in ("", "none"):
+        return read_engine_file(file, Path(), "deepspeed_config_file")
+    if not stage:
+        return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
+    devices = {part: answer(f"ACCELERATE_DEEPSPEED_{part.upper()}_DEVICE") for part in OFFLOADS}
+    zero = {part: {"device": device} for part, device in devices.items() if device}
+    return PLACE, {"zero_optimization": zero | {"stage": int(stage) if stage.isdecimal() else stage}}
+
+
+def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, source: str) -> Precision:
+    """The type of the weights that compute. Its block is switched on in the document, where a key or Accelerate asks for it.
+
+    A block that is `auto` in `raw`, the file, is on where the run computes in that precision. Raises UserError for both blocks.
+    """
+    blocks: dict[str, dict[str, Any]] = {half: _block(document, half, source) for half in HALVES}
+    stage, asked = document["zero_optimization"]["stage"], answer("ACCELERATE_MIXED_PRECISION")
+    if config.use_fp16:
+        blocks["fp16"]["enabled"] = True
+    elif asked in HALVES:
+        blocks[asked].setdefault("enabled", True)
+    elif stage and _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
+        blocks[half]["enabled"] = True
+    on = [half for half in HALVES if blocks[half].get("enabled") is True]
     if len(on) > 1:
-        raise UserError(
-            "fp16 and bf16 are both on, by the file or by use_fp16", where=source, remedy="keep one of them"
-        )
-    if on and stage == 0:
-        what = f"{on[0]} with ZeRO stage 0 is not supported"
+        raise UserError("fp16 and bf16 are both on", where=source, remedy="keep one of them, or use_fp16: false")
+    if on and not stage:
         remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
-        raise UserError(what, where=source, remedy=remedy)
-    if on and config.asked_precision not in ("auto", on[0]):
-        asked = "precision" if config.use_amp is None else "use_amp"
-        notes.append(f"{asked} has no effect, because the engine computes in {on[0]}")
-    if "bf16" in on:
-        bf16.setdefault("check_grad_overflow", True)
-    sizes = {part: document.pop(part) for part in OURS if part in document}
-    size, batches, tokens = sizes.get(OURS[0]), config.num_mini_batch, config.episode_length * config.env_num
-    if size is not None and config.rollout_batch_size is None and size * batches != tokens:  # it counts tokens
+        raise UserError(f"{on[0]} with ZeRO stage 0 is not supported", where=source, remedy=remedy)
+    for part, block in blocks.items():
+        if not block:
+            del document[part]
+    if on == ["bf16"]:
+        blocks["bf16"].setdefault("check_grad_overflow", True)
+    return on[0] if on else "fp32"
+
+
+def _check_tokens(document: dict[str, Any], config: Config, source: str) -> None:
+    """Raises UserError where `train_batch_size`, which counts tokens without `rollout_batch_size`, is not that of the YAML."""
+    size, batches, tokens = document.get(BATCH_SIZES[0]), config.num_mini_batch, config.episode_length * config.env_num
+    if size is not None and config.rollout_batch_size is None and size * batches != tokens:
         product = f"episode_length {config.episode_length} * env_num {config.env_num} / num_mini_batch {batches}"
         what = f"train_batch_size {size} is not {product} = {tokens / batches:g} tokens"
-        remedy = 'use "auto"' if tokens % batches else f'{tokens // batches} fits, or "auto"'
-        raise UserError(what, where=source, remedy=remedy)
-    document = {part: block for part, block in document.items() if block or part not in HALVES}
-    return EngineSettings(source, document, int(stage), on[0] if on else "fp32", optimizer, param, sizes, tuple(notes))
-
-
-def _launcher_document() -> dict[str, Any]:
-    """What the answers of `accelerate config` ask DeepSpeed for, as a part of its JSON."""
-    stage, half = answer("ACCELERATE_DEEPSPEED_ZERO_STAGE"), answer("ACCELERATE_MIXED_PRECISION")
-    zero: dict[str, Any] = {"stage": int(stage) if stage.isdecimal() else stage} if stage else {}
-    devices = {key: answer(f"ACCELERATE_DEEPSPEED_{key.upper()}_DEVICE") for key in OFFLOADS}
-    halves: dict[str, Any] = {name: {"enabled": name == half} for name in HALVES} if half in HALVES else {}
-    return {"zero_optimization": zero | {key: {"device": x} for key, x in devices.items() if x}, **halves}
-
-
-def _merge(document: dict[str, Any], answers: dict[str, Any], source: str) -> None:
-    """Add the answers to the document. Raises UserError where it has others."""
-    for key, value in answers.items():
-        if isinstance(value, dict):
-            _merge(_block(document, key, source), value, f"{source}: {key}")
-        elif document.setdefault(key, value) != value:
-            what = f"{key} is {document[key]} here, but {value} in {PLACE}"
-            raise UserError(what, where=source, remedy="keep one of them")
+        raise UserError(what, where=source, remedy='use "auto"')
 
 
 def _offload(zero: dict[str, Any], key: str, source: str, use_offload: bool) -> bool:
@@ -193,36 +171,24 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.folder, where)
     zero = _block(_without_auto(raw), "zero_optimization", source)
     stage, offload = zero.get("stage", 0), _device(zero, "offload_param") == "cpu"
-    if stage in (1, 2):
-        raise UserError(
-            f"{where}: {source} has ZeRO stage {stage}, which partitions the state of an optimizer, but a frozen model has "
-            "none; use stage 0 (the whole model in each process) or 3 (partitioned weights)"
-        )
     if stage not in (0, 3) or isinstance(stage, bool):
-        raise UserError(f"{where}: {source}: zero_optimization.stage is {stage!r}; it must be 0 or 3")
+        what = f"zero_optimization.stage is {stage!r}, but a frozen model has no optimizer state to partition"
+        raise UserError(f"{where}: {source}: {what}; use 0 (whole in each process) or 3 (partitioned weights)")
     if (stage or offload) and asks_fsdp(config):
         what = f"{source} partitions or offloads a frozen model, which is not supported with FSDP2"
         raise UserError(what, where=where, remedy="use stage 0 without offload, or leave it out")
-    return FrozenSettings(source, int(stage), offload, {"zero_optimization": zero})
+    return FrozenSettings(source, int(stage), offload)
 
 
 def _as_the_policy(config: Config) -> FrozenSettings | None:
     """A reference of its own beside a policy of stage 3 is of stage 3 too: whole, it would need more than the rest of the run."""
     policy = engine_settings(config) if config.use_deepspeed and not has_no_second_model(config) else None
-    if policy is None or policy.stage != 3:
-        return None
-    zero = {key: value for key, value in policy.document["zero_optimization"].items() if key != "offload_optimizer"}
-    return FrozenSettings(policy.source, 3, policy.offload_param, {"zero_optimization": zero})
+    return FrozenSettings(policy.source, 3, policy.offload_param) if policy is not None and policy.stage == 3 else None
 
 
 def has_no_second_model(config: Config) -> bool:
     """Whether there is no second model to place: no reference, or the policy without its adapter."""
     return not config.reference or (config.use_lora and config.ref_model in (None, config.model_path))
-
-
-def unused_reference_keys(config: Config) -> list[str]:
-    """The places of the configuration that say where a reference is kept which is no model of its own."""
-    return list(_key_places(config, REFERENCE_KEY)) if has_no_second_model(config) else []
 
 
 def asks_deepspeed(config: Config) -> bool:
@@ -239,16 +205,12 @@ def _key_places(config: Config, key: str) -> dict[str, Any]:
     return top | {f"{place}.args.{key}": args.get(key) for place, args in asking}
 
 
-def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
-    """The path and content of the JSON; for no name, our default.
+def read_engine_file(name: str, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
+    """The path and content of the JSON.
 
     The file is looked for beside the YAML, in ds_configs/, in the working directory, and among the shipped files.
     Raises UserError when it is not found or is not a JSON object.
     """
-    if name is None:
-        stage = answer("ACCELERATE_DEEPSPEED_ZERO_STAGE")
-        source = PLACE if stage else "our default (ZeRO stage 2)"
-        return source, {"zero_optimization": {} if stage else {"stage": 2}}
     places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped_folder("ds_configs")]
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
@@ -273,12 +235,18 @@ def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, w
     part = math.ceil(math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt / plan.num_minibatches)
     micro = min(config.microbatch_size, part)
     rounds = math.ceil(part / micro)
-    sizes = dict(zip(OURS, (micro * rounds * world_size, micro, rounds), strict=True))
+    sizes = dict(zip(BATCH_SIZES, (micro * rounds * world_size, micro, rounds), strict=True))
     limit = config.max_grad_norm if config.use_max_grad_norm else 0.0
     ours: dict[str, Any] = {**sizes, "gradient_clipping": limit, "zero_allow_untested_optimizer": True}
-    given = settings.document | settings.sizes
-    replaced = ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x)
-    why = "replaced, because batch sizes are counted in responses and set by the YAML"
-    for note in (*settings.notes, *([f"{why}: {replaced}"] if replaced else ())):
+    given = settings.document
+    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if part in given]
+    if settings.half and config.asked_precision not in ("auto", settings.precision):
+        notes.append(
+            f"precision {config.asked_precision} is not used, because the engine computes in {settings.precision}"
+        )
+    if replaced := ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x):
+        notes.append(f"replaced, because batch sizes are counted in responses and set by the YAML: {replaced}")
+    for note in notes:
         logger.info("%s: %s", settings.source, note)
-    return {**settings.document, **ours, "zero_force_ds_cpu_optimizer": False}
+    used = {part: value for part, value in given.items() if part not in IGNORED}
+    return {**used, **ours, "zero_force_ds_cpu_optimizer": False}

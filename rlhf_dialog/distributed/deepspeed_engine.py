@@ -3,7 +3,6 @@
 DeepSpeed is imported only when a run uses it. None of its extensions is compiled: the optimizer is torch's AdamW.
 """
 
-import copy
 import importlib
 import logging
 import math
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rlhf_dialog.distributed.deepspeed_config import EngineSettings
+from rlhf_dialog.distributed.deepspeed_config import BATCH_SIZES, EngineSettings
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -229,10 +228,12 @@ def whole_shape(parameter: Any) -> torch.Size:
 class FrozenEngine:
     """The weights of a frozen model, partitioned over the processes (ZeRO stage 3 without an optimizer)."""
 
-    def __init__(self, module: nn.Module, world: World, zero: dict[str, Any]):
+    def __init__(self, module: nn.Module, world: World, offload: bool):
+        """`offload`: this process keeps its part in host memory."""
         deepspeed = load_deepspeed(world.device)
-        document: dict[str, Any] = {"zero_optimization": copy.deepcopy(zero), "train_batch_size": world.size}
-        document |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+        away = {"offload_param": {"device": "cpu"}} if offload else {}
+        zero = {"stage": 3, "stage3_param_persistence_threshold": 0, **away}  # small weights too
+        document = {"zero_optimization": zero, **dict.fromkeys(BATCH_SIZES, 1), "train_batch_size": world.size}
         self.module = module
         self.engine, *_ = deepspeed.initialize(model=module, config=document, dist_init_required=False)
         module.eval()

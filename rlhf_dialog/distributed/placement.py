@@ -3,7 +3,6 @@
 import copy
 import logging
 import math
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Critic, Policy
-from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, report_emulation, uses_tf32
+from rlhf_dialog.models.precision import precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -37,11 +36,6 @@ def check_placement(config: Config, device: torch.device) -> None:
     """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
     for key in deepspeed_config.FROZEN_KEYS:
         deepspeed_config.frozen_settings(config, key)
-    if unused := deepspeed_config.unused_reference_keys(config):
-        why = "with use_lora the reference is the policy without its adapter; there is no second model to place"
-        if not config.reference:
-            why = "reference: false loads no reference"
-        logger.warning("%s: has no effect, because %s", ", ".join(unused), why)
     if config.use_deepspeed:
         settings = deepspeed_config.engine_settings(config)
         if settings.precision == "fp16" and device.type == "cpu":
@@ -85,9 +79,6 @@ class Placement:
             deepspeed_engine.load_deepspeed(world.device)
             self._prepare(self.settings)
         self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities
-        self._report_float32()
-        if self.precision == "bf16" and world.is_main:
-            report_emulation(world.device)
         self.roots: list[nn.Module] = [] if self.fsdp is None else self._shard(trained, self.fsdp)
         several = world.size > 1 and self.fsdp is None
         self.preparer = Preparer(world, documents) if several or self.settings else None
@@ -98,7 +89,6 @@ class Placement:
         self.frozen: list[FrozenEngine] = []
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
-        self.reported = False
 
     def _engine(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Engine:
         if self.roots:
@@ -147,20 +137,6 @@ class Placement:
             if module is not None:
                 module.use_amp = False
 
-    def _report_float32(self) -> None:
-        """Warn of a GPU that multiplies float32, which takes several times longer than 16 bits."""
-        device = self.world.device
-        if self.precision != "fp32" or device.type != "cuda":
-            return
-        if self.config.asked_precision == "fp32":
-            key = "precision: fp32" if self.config.use_amp is None else "use_amp: false"
-            why, remedy = f"{key} asks for it", "leave that key out"
-        elif self.settings is not None and gpu_has_bf16():
-            why, remedy = f"{self.settings.source} has no bf16 block", 'add "bf16": {"enabled": true} to it'
-        else:
-            why, remedy = "it has no bf16", "set precision: fp16"
-        logger.warning("%s computes in float32, because %s; for several times the speed, %s", device, why, remedy)
-
     # -- frozen models
 
     def _place_frozen(self, reward: BaseReward) -> None:
@@ -181,7 +157,7 @@ class Placement:
                 _ = module.has_plain_head
             else:
                 module.float()  # DeepSpeed partitions weights of one type
-            self.frozen.append(FrozenEngine(module, self.world, settings.document["zero_optimization"]))
+            self.frozen.append(FrozenEngine(module, self.world, settings.offload))
             logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
         elif settings.offload and self.world.device.type != "cpu":
             module.to("cpu")
@@ -218,20 +194,13 @@ class Placement:
     @contextmanager
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
-        shared = self._shared_out
-        start = time.perf_counter()
         with ExitStack() as stack:
-            for engine, _ in shared:
+            for engine, _ in self._shared_out:
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
             if self.fsdp is not None:
                 in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls
                 stack.enter_context(keep_whole(self.roots, self.fsdp, in_loss))
-            waited = time.perf_counter() - start
             yield
-        if (shared or self.roots) and not self.reported:
-            self.reported = True
-            text = "the weights are gathered once per rollout: %.2f s of the %.2f s of the first one"
-            logger.info(text, waited, time.perf_counter() - start)
         for module in self.waiting:
             module.to("cpu")
 

@@ -48,8 +48,6 @@ def start(config: Config) -> World:
     try:
         _meet(_backend(device))
         world = World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-        if device.type == "cuda":
-            _refuse_shared_devices(world)
         _exchange_once(device)
     except RuntimeError as error:
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -64,18 +62,6 @@ def start(config: Config) -> World:
 
 def _backend(device: torch.device) -> str:
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def _refuse_shared_devices(world: World) -> None:
-    """Raises UserError when two processes have the same CUDA device."""
-    index, visible = world.device.index, torch.cuda.device_count()
-    properties = torch.cuda.get_device_properties(index)
-    device = str(getattr(properties, "uuid", (os.environ.get("CUDA_VISIBLE_DEVICES"), index)))
-    devices = world.gather((socket.gethostname(), device))
-    for number, (host, _) in enumerate(devices):
-        if (first := devices.index(devices[number])) != number:
-            what = f"processes {first} and {number} have the same CUDA device of {host}, where a process sees {visible}"
-            raise UserError(what, remedy="start one process per device, or use device: cpu")
 
 
 def _meet(backend: str) -> None:

@@ -14,6 +14,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
 
 T = TypeVar("T")
+Items = TypeVar("Items", bound=Sequence[Any])
 
 
 class OtherRankFailed(Exception):
@@ -58,9 +59,9 @@ class World:
         """Whether this is rank 0, the only rank that writes files, asks questions and prints."""
         return self.rank == 0
 
-    def share(self, items: Sequence[T]) -> list[T]:
+    def share(self, items: Items) -> Items:
         """This rank's contiguous part of `items`; the parts of all ranks differ in size by at most one and cover all items."""
-        return list(items[self.rank * len(items) // self.size : (self.rank + 1) * len(items) // self.size])
+        return cast(Items, items[self.rank * len(items) // self.size : (self.rank + 1) * len(items) // self.size])
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of a tensor over all ranks; no gradient goes through it."""

@@ -31,7 +31,7 @@
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
   again.
 - **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too (`precision`). The output
-  embedding, the largest matrix, has a copy that outlives it (`head`).
+  embedding, the largest matrix, has a copy for each pass, of whole tiles on a GPU (`head`).
 - **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
   dropped rows change what is drawn. One number for a token, not one for each word, makes sampling cheap.
 - **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.

@@ -401,8 +401,7 @@ def respond(
             read = partial(new_decoder, policy, prompts.rows(rows), sampling.max_new_tokens)
             at_once = min(limits.prompts_at_once, len(numbers)) if packs(policy.lm) else 1
             decoder = limits.sizes.fit(PROMPTS, at_once, read)
-            for _ in write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every):
-                pass
+            write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every)
         return buffer.columns()
 
     parts = limits.sizes.in_parts(GENERATION, limits.rows_at_once, range(len(prompts)), respond_to)
@@ -415,20 +414,26 @@ def respond(
 @contextmanager
 def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
     """The precision in which `policy` samples, on the device of `like`."""
-    with policy.autocast(like), policy.keep_head(), converted_once(policy) if policy.use_amp else nullcontext():
+    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
         yield
 
 
 def write_tokens(
-    buffer: ResponseBuffer, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
-) -> Iterator[None]:
-    """Write the responses of the decoder's rows, with a pause after each look at what was written.
+    buffer: ResponseBuffer,
+    decoder: Decoder,
+    uniform: Tensor,
+    sampling: Sampling,
+    stop: StopRule,
+    look_every: int,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Write the responses of the decoder's rows; look every so many tokens at what was written, and ask whether it `goes_on`.
 
     Rows that have ended are dropped when they are at least half of all.
     """
-    limit, filters = uniform.shape[1], sampling.filters()
+    limit, filters, head = uniform.shape[1], sampling.filters(), decoder.policy.head()
     for t in range(limit):
-        logits = decoder.policy.logits(decoder.features)
+        logits = head(decoder.features)
         ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
         probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
@@ -445,8 +450,7 @@ def write_tokens(
             buffer.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
             alive = buffer.look(stop.find_ends)
-            yield
-            if t + 1 == limit or not alive.any():
+            if not goes_on() or t + 1 == limit or not alive.any():
                 break
             if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
                 decoder.keep_rows(alive)

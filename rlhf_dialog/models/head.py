@@ -1,15 +1,10 @@
-"""The output embedding under autocast: its matrix is converted to 16 bits once, not for every chunk of logits.
-
-A frozen matrix keeps its copy; a trained one has it inside `keep_copy`, where nothing changes the weights, else for one pass.
+"""The output embedding under autocast: its matrix is converted to 16 bits once a pass, not for every chunk of logits or token.
 
 K positions, H hidden width, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +15,6 @@ from rlhf_dialog.models.cpu_linear import OneDNNLinear
 
 T = TypeVar("T")
 TILE = 64  # of rows: a 16-bit product with another number of columns, as with GPT-2's 50,257 tokens, is several times slower
-
-
-@dataclass
-class Kept:
-    """The copy of a matrix in the `state` that it was in, and how many `keep_copy` are open."""
-
-    contexts: int = 0
-    state: tuple[Any, ...] = ()
-    copy: Tensor | None = None
-
-
-_kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 
 
 def has_copy(head: nn.Module, dtype: torch.dtype) -> bool:
@@ -74,35 +57,8 @@ def in_one_call(module: nn.Module, compute: Callable[[Tensor], T], x: Tensor) ->
 def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:
     """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE."""
     weight: Any = head.weight
-    kept = _kept.setdefault(head, Kept())
-    state = (id(weight), weight._version, weight.data_ptr(), weight.device, dtype)
-    stays = kept.contexts > 0 or not weight.requires_grad
-    if stays and kept.copy is not None and kept.state == state:
-        return kept.copy
     copy: Tensor = weight.detach().to(dtype)
-    if lacking := lacking_rows(copy):
-        copy = pad(copy, (0, 0, 0, lacking))
-    if stays:
-        kept.state, kept.copy = state, copy
-    return copy
-
-
-@contextmanager
-def keep_copy(head: nn.Module) -> Iterator[None]:
-    """Inside the block the matrix is converted at its first use only; nothing may change the weights there."""
-    kept = _kept.setdefault(head, Kept())
-    _drop_trained(head, kept)
-    kept.contexts += 1
-    try:
-        yield
-    finally:
-        kept.contexts -= 1
-        _drop_trained(head, kept)
-
-
-def _drop_trained(head: Any, kept: Kept) -> None:
-    if not kept.contexts and head.weight.requires_grad:
-        kept.state, kept.copy = (), None
+    return pad(copy, (0, 0, 0, lacking)) if (lacking := lacking_rows(copy)) else copy
 
 
 def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
 from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
-from rlhf_dialog.models.precision import HALF, autocast_of, linear_weights, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import keep_types, load_pretrained, num_ids, readable
+from rlhf_dialog.models.precision import HALF, autocast_of, narrow, set_float32_products
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.models.template_trial import try_template
 
 logger = logging.getLogger(__name__)
@@ -100,8 +100,6 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and its `form` allows it.
 
-    On a GPU its weights come there one by one.
-
     The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
     or where id and args are among the `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be
     loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
@@ -109,23 +107,21 @@ def load_causal_lm(
     if (spec := network.spec_in(path)) is not None:
         if trusted_classes is not None and spec not in trusted_classes:
             refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
-        lm = network.load_policy(spec, path, key).to(form.device)  # type: ignore[arg-type]
+        lm = network.load_policy(spec, path, key)
     else:
-        safe, on_gpu = None if allow_pickle_weights else True, form.device.type == "cuda"
-        with keep_types(lambda model: linear_weights(model) if form.kept_types else ()) if on_gpu else nullcontext():
-            lm = load_pretrained(
-                AutoModelForCausalLM,
-                path,
-                key,
-                dtype=torch.float32,
-                trust_remote_code=trust_remote_code,
-                use_safetensors=safe,
-                device_map={"": form.device} if on_gpu else None,
-            ).eval()
+        lm = load_pretrained(
+            AutoModelForCausalLM,
+            path,
+            key,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=None if allow_pickle_weights else True,
+        ).eval()
         say_whether_tied(lm)
     check_finite(lm, path, key)
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
+    lm.to(form.device)  # type: ignore[arg-type]
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
 
@@ -256,39 +252,25 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
             f"has embeddings for only {rows}; use the model's own tokenizer"
         )
     if path != config.model_path:
-        _compare_with_own(tokenizer, path, config)
+        _refuse_other_ids(config.model_path, "model_path", tokenizer, config)
     config.date_string = fix_date(tokenizer, config.date_string) or config.date_string
     return tokenizer
 
 
-def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Config) -> None:
-    saved_tokenizer = own_tokenizer(config.model_path, "model_path", config.trust_remote_code)
-    if saved_tokenizer is None:
-        logger.info(
-            "the model folder has no tokenizer, so env.args.tokenizer_path '%s' is used without a comparison", path
-        )
-    elif saved_tokenizer(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
-        raise UserError(
-            f"env.args.tokenizer_path: '{path}' gives other token ids than the tokenizer in the model's folder "
-            f"'{config.model_path}'; leave tokenizer_path out to use the model's own"
-        )
-
-
-def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
-    """Raises UserError when the reference has a tokenizer of its own that gives other ids: the KL would compare two texts."""
-    if config.ref_model in (None, config.model_path, config.env.args.tokenizer_path):
-        return
-    reference_tokenizer = own_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
-    if reference_tokenizer is None:
-        logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
+def _refuse_other_ids(path: str, key: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
+    """Raises UserError when the model of `path` has a tokenizer of its own that gives other ids: it would read another text."""
+    own = own_tokenizer(path, key, config.trust_remote_code)
+    if own is None:
+        logger.info("%s: '%s' has no tokenizer, so it is used without a comparison", key, path)
         return
     separator = separator_of(tokenizer, config.turn_separator)
     probes = [PROBE, WIDE_PROBE, *([] if separator == CHAT_TEMPLATE else [f" a {separator}"])]
-    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (reference_tokenizer, tokenizer))
+    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
     if theirs != ours:
+        of_run = config.env.args.tokenizer_path or config.model_path
+        remedy = "leave env.args.tokenizer_path out" if key == "model_path" else "use a model of the same family"
         raise UserError(
-            f"ref_model: the tokenizer of '{config.ref_model}' gives other token ids than that of model_path "
-            f"'{config.model_path}', so the KL would compare two different texts; use a reference of the same family"
+            f"{key}: the tokenizer of '{path}' gives other token ids than the run's, '{of_run}'", remedy=remedy
         )
 
 
@@ -300,13 +282,11 @@ def _load_critic(
         return None
     lm = load_causal_lm(config.critic_path, "critic_path", form=form, **options)
     check_length(lm, config, config.critic_path)
-    own = read_tokenizer(config.critic_path, "critic_path", config.trust_remote_code)
-    probes = [PROBE, WIDE_PROBE]
-    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
-    if theirs != ours or num_ids(tokenizer) > num_embeddings(lm):
+    _refuse_other_ids(config.critic_path, "critic_path", tokenizer, config)
+    if num_ids(tokenizer) > num_embeddings(lm):
         raise UserError(
-            f"critic_path: the tokenizer of '{config.critic_path}' gives other token ids than that of model_path "
-            f"'{config.model_path}', so the critic would read another text; use a critic of the same family"
+            f"critic_path: '{config.critic_path}' has embeddings for {num_embeddings(lm)} tokens, but the tokenizer has "
+            f"{num_ids(tokenizer)}; use a critic of the same family"
         )
     return lm
 
@@ -324,7 +304,8 @@ def load_models(config: Config, device: torch.device) -> Models:
     lm = load_policy_lm(config, replace(trained, kept_types=(amp["amp_dtype"],) if narrows and config.use_lora else ()))
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
-    _compare_with_reference(tokenizer, config)
+    if config.ref_model not in (None, config.model_path, config.env.args.tokenizer_path):
+        _refuse_other_ids(config.ref_model, "ref_model", tokenizer, config)
     if config.use_lora:
         lora.warn_of_untrained_end(lm, tokenizer, closing_ids(tokenizer, config.turn_separator))
     ref_lm = _load_reference(config, lm, frozen, options)

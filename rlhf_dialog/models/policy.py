@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.head import get_copy, has_copy, in_one_call, is_part, keep_copy, multiply
+from rlhf_dialog.models.head import get_copy, has_copy, in_one_call, is_part, multiply
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
@@ -183,7 +183,7 @@ class Policy(nn.Module):
         return self.head()(features)
 
     def head(self) -> Callable[[Tensor], Tensor]:
-        """What makes logits of features, for one pass, in which nothing changes the weights."""
+        """What makes logits of features, for one pass, in which nothing changes the weights: their 16-bit copy is made here."""
         whole, num_ids = self._whole_head(), self.num_ids
         return whole if num_ids is None else lambda features: whole(features)[..., :num_ids]
 
@@ -206,10 +206,6 @@ class Policy(nn.Module):
         """`compute`, which multiplies by a `head()` made before; the weights of a partitioned one are whole in it."""
         head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
         return compute if head is None or not is_part(head) else functools.partial(in_one_call, head, compute)
-
-    def keep_head(self) -> AbstractContextManager[None]:
-        """Inside this context, in which nothing may change the weights, a head is converted to 16 bits once, at its first use."""
-        return keep_copy(self.lm.get_output_embeddings()) if self.use_amp and self.has_plain_head else nullcontext()
 
     def values(self, hidden: Tensor) -> Tensor | None:
         return None if self.value_head is None else apply_value_head(self.value_head, hidden)

@@ -9,8 +9,6 @@
 - **Frozen float32 weights are converted once a rollout** (`converted_once`), not once a token.
 """
 
-import logging
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,6 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_dialog.config.settings import AsksPrecision
 from rlhf_dialog.errors import UserError
 
-logger = logging.getLogger(__name__)
 Precision = Literal["fp32", "bf16", "fp16"]
 HALF = (torch.bfloat16, torch.float16)
 
@@ -48,29 +45,6 @@ def emulates_bf16(device: torch.device) -> bool:
     on_x86 = torch.cpu._is_avx2_supported()
     has_instructions = not on_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return not (has_instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def cost_of_bf16(rows: int = 128) -> float:
-    """How many times as long as in float32 a matrix product takes in bfloat16 on this processor; some milliseconds."""
-    square = torch.ones(rows, rows)
-    return _seconds_of_product(square.bfloat16()) / _seconds_of_product(square)
-
-
-def _seconds_of_product(square: torch.Tensor) -> float:
-    square @ square  # the first call prepares the product
-    start = time.perf_counter()
-    square @ square
-    return time.perf_counter() - start
-
-
-def report_emulation(device: torch.device) -> None:
-    """Say that a run in bfloat16 is slow on `device`, where that is so."""
-    if emulates_bf16(device):
-        logger.info(
-            "precision bf16: this processor emulates it; a matrix product takes %.1f times as long as in float32 "
-            "(precision: fp32 avoids it)",
-            cost_of_bf16(),
-        )
 
 
 def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:

@@ -8,20 +8,14 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    modeling_utils,
-)
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -38,8 +32,6 @@ for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(plain)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
-ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"  # of transformers, whose threads would read several weights at once
-RESERVES = "caching_allocator_warmup"
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
@@ -66,45 +58,16 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
         return loaded
 
 
-@contextmanager
-def keep_types(names: Callable[[Any], Iterable[str]]) -> Iterator[None]:
-    """Inside the block, `from_pretrained` leaves those `names` of a model in the type of its file, and reads one by one.
-
-    Nor does it reserve a device's memory, which it would do in 32 bits. With a transformers that has no such plan, all weights
-    get the type that is asked for.
-    """
-    plan = getattr(PreTrainedModel, "_get_dtype_plan", None)
-    sequential, reserve = os.environ.get(ONE_BY_ONE), getattr(modeling_utils, RESERVES, None)
-
-    def with_names(model: Any, dtype: torch.dtype) -> dict[str, Any]:
-        return plan(model, dtype) | {f"^{re.escape(name)}$": None for name in names(model)}  # type: ignore[misc]
-
-    if plan is not None:
-        PreTrainedModel._get_dtype_plan = with_names  # type: ignore[assignment, method-assign]
-    os.environ[ONE_BY_ONE] = "1"
-    setattr(modeling_utils, RESERVES, lambda *_: None)
-    try:
-        yield
-    finally:
-        if plan is not None:
-            PreTrainedModel._get_dtype_plan = plan  # type: ignore[method-assign]
-        setattr(modeling_utils, RESERVES, reserve)
-        os.environ.pop(ONE_BY_ONE) if sequential is None else os.environ.update({ONE_BY_ONE: sequential})
-
-
 def stored_weights(path: str, key: str, trust_remote_code: bool, allow_pickle_weights: bool) -> dict[str, Tensor]:
-    """The weights of a causal LM in the types of its file, which stays open; none where its config.json names no 16 bits."""
+    """The weights of a causal LM in the type of its config.json; none where that is not of 16 bits."""
     hub.check_folder(path, key)
     with readable(path, key, "a causal LM"):
         config = PreTrainedConfig.get_config_dict(os.path.expanduser(path), local_files_only=True)[0]
     if "float16" not in str(config):
         return {}
-    with keep_types(lambda model: model.state_dict()):
-        safe, dtype = None if allow_pickle_weights else True, torch.float32
-        lm = load_pretrained(
-            AutoModelForCausalLM, path, key, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=safe
-        )
-    return dict(lm.state_dict())
+    safe = None if allow_pickle_weights else True
+    options = {"trust_remote_code": trust_remote_code, "use_safetensors": safe}
+    return dict(load_pretrained(AutoModelForCausalLM, path, key, dtype="auto", **options).state_dict())
 
 
 @contextmanager

@@ -21,8 +21,8 @@
 - **Validation leaves no trace in training**: it seeds the generators and restores them. It precedes the line and the
   checkpoint of its iteration. `checkpoints/best` names a checkpoint that is never cleaned up. With `guard.action: stop`
   the checkpoints before the compared validations are kept too.
-- **A signal lets the iteration finish if it fits** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT): the
-  duration of the last one says whether, and a timer enforces it. The handler raises KeyboardInterrupt or SystemExit,
-  which no `except Exception` swallows. A repeat within half a second is the same signal, because `timeout` sends two. A
-  second signal calls `os._exit`, which leaves what a kill leaves; `rlhf-dialog export` makes the agent.
+- **A signal lets the iteration finish** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT), for `grace_seconds`,
+  which a timer enforces. The handler raises KeyboardInterrupt or SystemExit, which no `except Exception` swallows. A
+  repeat within half a second is the same signal, because `timeout` sends two. A second signal calls `os._exit`, which
+  leaves what a kill leaves; `rlhf-dialog export` makes the agent.
 """

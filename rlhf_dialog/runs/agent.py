@@ -13,7 +13,7 @@ from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launcher_warnings, process_group
+from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import settle_separator
@@ -25,7 +25,7 @@ from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
 from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
-from rlhf_dialog.runs.folder import check_shared
+from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
@@ -35,8 +35,7 @@ from rlhf_dialog.runs.services.ledger import LedgerService
 from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
-from rlhf_dialog.runs.services.wandb_tracker import wants_wandb
-from rlhf_dialog.runs.start import Start
+from rlhf_dialog.runs.services.validation import ValidationService
 from rlhf_dialog.training.size_trial import try_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -128,12 +127,10 @@ class PPOAgent:
     def meet(self, writes: bool = True) -> None:
         """Meet the other processes, and check packages and, if the run `writes` to it, its folder; loads nothing."""
         self.world = process_group.start(self.config)
-        launcher_warnings.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
         self.world.on_main(self._check_packages)
         if writes:
             self.start.settle(self.run_folder, self.world)
             self.world.on_main(self._check_folder)
-            check_shared(self.run_folder, self.world)
 
     def _check_packages(self) -> None:
         check_packages(self.config)
@@ -145,8 +142,8 @@ class PPOAgent:
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
         """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
 
-        `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
-        may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
+        `train` passes `locks`, in which the run folder is locked before the models are loaded. wandb opens then too, since its
+        key may be wrong.
         """
         self.world = process_group.start(self.config)
         if self.start.resume:
@@ -156,12 +153,9 @@ class PPOAgent:
             warn_of_remote_code(paths | {"env.args.tokenizer_path": self.config.env.args.tokenizer_path})
         settle_separator(self.config)
         parts = prepare(self.config, self.world, self.read_source, self.reward)
-        early = wants_wandb(self.config)
-        if locks and early:
+        if locks:
             locks.enter_context(self.lock(parts))
         self.trainer = self._load(parts)
-        if locks and not early:
-            locks.enter_context(self.lock(parts))
         return self.trainer
 
     def _load(self, parts: Parts) -> PPOTrainer:
@@ -199,7 +193,9 @@ class PPOAgent:
         """
         config, validation = self.config, parts.validation
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
-        guard = RunGuard(config, config.guard, validation) if validation and config.guard else None
+        guard = None
+        if config.guard and isinstance(validation, ValidationService):
+            guard = RunGuard(config, config.guard, validation)
         if validation:
             validation.pause = trackers.pause
         return (

@@ -1,7 +1,5 @@
 """The checkpoints of a PPO run: how it starts or continues in its folder, and saves. Rank 0 writes, every rank reads."""
 
-import hashlib
-import inspect
 import logging
 import math
 import time
@@ -21,77 +19,34 @@ from rlhf_dialog.distributed import zero_checkpoint
 from rlhf_dialog.distributed.random_states import random_states, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import FAULTS
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.base import BaseReward, walk
-from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.runs import checkpoint, identity
+from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
-from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.training_state import CheckpointExtras, load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.verification import changed_versions, verify
 
 logger = logging.getLogger(__name__)
-SMALL_FILE = 2**22  # bytes; larger files are weights
 AUTO_INTERVAL = 5  # iterations between checkpoints under `save_interval: auto`,
 SHARE = 20  # if so many times the seconds of the last one have passed since it ended
 
 
-def hash_reward_files(config: Config, reward: BaseReward) -> dict[str, str]:
-    """A hash for each file of code, by `reward NAME: FILE`, and of each small file in a model's folder, by its path."""
-    hashes = {}
-    for one in walk(reward):
-        path = code_file(type(one))
-        if path is not None:
-            hashes[f"reward {one.name}: {path.name}"] = _hash_file(path)
-    for folder in model_paths(config.reward_class.id, config.reward_class.args).values():
-        for path in sorted(Path(folder).glob("*")):
-            if path.is_file() and path.stat().st_size <= SMALL_FILE:
-                hashes[f"{folder}/{path.name}"] = _hash_file(path)
-    return hashes
-
-
-def code_file(cls: type) -> Path | None:
-    """The file in which a user defined the class; None for a class of this package or without a file."""
-    if cls.__module__.split(".")[0] == __name__.split(".")[0]:
-        return None
-    try:
-        source = inspect.getsourcefile(cls)
-    except TypeError:  # the class has no file, as in a shell
-        return None
-    return Path(source) if source and Path(source).is_file() else None
-
-
-def list_changed_files(now: dict[str, str], then: object) -> list[str]:
-    """The files that a checkpoint knows and that are others now."""
-    known = then if isinstance(then, dict) else {}
-    return [name for name, value in now.items() if name in known and known[name] != value]
-
-
-def _hash_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed keep the precision, the separator, the day and the sizes with which it began, before its models
-    are loaded.
+    """Let a run that is resumed keep what it began with (`identity.begun_keys`), before its models are loaded.
 
     What is wrong with the checkpoint is reported when it is loaded.
     """
 
-    def recorded_before() -> Any:
-        with suppress(UserError):
-            source = checkpoint.newest_checkpoint(checkpoints)
-            if source is not None:
-                state = checkpoint.read_state(checkpoints, source)[1]
-                return state.get("settings", {}), state.get("identity", {}), state.get("part_sizes", {})
-        return {}, {}, {}
+    def kept_keys() -> dict[str, Any]:
+        with suppress(UserError, *FAULTS):
+            if (source := checkpoint.newest_checkpoint(checkpoints)) is not None:
+                return identity.begun_keys(config, checkpoint.read_state(checkpoints, source)[1])
+        return {}
 
-    settings, identity_before, sizes = world.on_main(recorded_before)
-    kept = identity.begun_precision(config, settings) | identity.begun_day(config, identity_before)
-    kept |= identity.begun_separator(config, identity_before) | identity.begun_sizes(config, sizes)
-    for key, value in kept.items():
+    for key, value in world.on_main(kept_keys).items():
         setattr(config, key, value)
 
 
@@ -107,7 +62,6 @@ class RunCheckpointer:
         """`identity_`: `identity.identity_of` the initial models."""
         self.config, self.run_folder, self.trainer, self.run = run.config, run.folder, run.trainer, run
         self.services, self.identity = services, identity_
-        self.reward_files = hash_reward_files(run.config, run.trainer.scorer.reward)
         self.world, self.checkpoints = run.world, run.folder / "checkpoints"
         self.next_save = -math.inf  # on the clock `time.monotonic`, not before which a checkpoint is due
 
@@ -195,8 +149,6 @@ class RunCheckpointer:
     def _compare(self, source: Path, state: dict[str, Any]) -> None:
         """Reject the checkpoint of another run; log the settings that may change and did."""
         identity.refuse_another_run(self.identity, state["identity"], source)
-        if edited := list_changed_files(self.reward_files, state.get("reward_files")):
-            logger.warning("files of the reward have changed since %s: %s", source, ", ".join(edited))
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with changed settings: %s", "; ".join(changes))
         if versions := changed_versions(state):
@@ -245,7 +197,6 @@ class RunCheckpointer:
     def _write(self, extras: CheckpointExtras) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | zero_checkpoint.describe(trainer.engines, self.world)
-        state["reward_files"] = self.reward_files
         state |= {service.key: service.state_dict() for service in self._stateful}
         save_training(self.checkpoints, self.config, state, self._modules(), trainer.optimizers, extras)
         zero_checkpoint.forget_staging(self.checkpoints)

@@ -2,10 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -31,7 +30,7 @@ from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services import validation as run_validation
-from rlhf_dialog.runs.services.validation import ValidationService
+from rlhf_dialog.runs.services.validation import Validation, ValidationService
 from rlhf_dialog.training.episodes import plain, run_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated
@@ -48,7 +47,7 @@ class Parts:
     reward: BaseReward
     vec_info: VecInfo
     source: list[Dialogue] | Simulated
-    validation: ValidationService | None
+    validation: Validation | None
     memory: forecast.Forecast | None = None
     sizes_are_chosen: bool = False  # by the forecast, so that they are tried
 
@@ -71,7 +70,7 @@ class Parts:
             self.validation.move_to(device)
 
 
-Source = tuple[list[Dialogue] | Simulated, ValidationService | None]
+Source = tuple[list[Dialogue] | Simulated, Validation | None]
 
 
 def prepare(
@@ -181,35 +180,28 @@ def _spoken(environment: Environment, system: Baseline, seed: int, limits: Episo
     return Played(dialogue, reward_sum)
 
 
-class DialogueValidation(ValidationService):
-    """Evaluates the policy at intervals on `eval_episodes` dialogues, the same every time; `score` is what they pay in all."""
+class DialogueValidation(Validation):
+    """`Validation` in `eval_episodes` dialogues, the same every time; `score` is what they pay in all."""
 
     def __init__(self, config: Config, source: Simulated, reward: BaseReward):
-        super().__init__(config, [], reward)
-        self.source, self.num_prompts = source, config.eval_episodes
+        super().__init__(config, reward, config.eval_episodes)
+        self.source = source
         self.known: Metrics = {}  # of the handcrafted policy, where it understands the environment
 
-    def check(self) -> None:
-        """Play the dialogues with the handcrafted policy. Raises UserError for an unknown `eval_metric`."""
-        self._check_metric(MEASURES)
+    def metric_names(self) -> Collection[str]:
+        """Also plays the dialogues with the handcrafted policy."""
         if "handcrafted" in baseline_names(self.source.environments[0]):
             found = means(spoken("handcrafted", self.source, range(self.num_prompts)))
             self.known = {f"handcrafted_{name}": found[name] for name in ("success", "reward")}
+        return MEASURES
 
-    def _own_replies(self, trainer: PPOTrainer) -> Any:
-        mine = trainer.world.share(range(self.num_prompts))
-        numbers = range(mine[0], mine[-1] + 1) if mine else range(0)
-        return play_dialogues(trainer.speaker, self.source, numbers, trainer.config.rollout_size)
+    def answer(self, trainer: PPOTrainer) -> list[Played]:
+        share = trainer.world.share(range(self.num_prompts))
+        return play_dialogues(trainer.speaker, self.source, share, trainer.config.rollout_size)
 
-    def _join(self, parts: list[Any]) -> Any:
-        return [one for part in parts for one in part]
-
-    def measure(self, replies: Any, iteration: int) -> Metrics:
-        """`eval/<measure>` of the dialogues, see `ValidationService.measure`."""
-        found = self._score(replies) | {name: x for name, x in means(replies).items() if math.isfinite(x)} | self.known
-        self._compare(found.get(self.config.eval_metric, math.nan), iteration)
-        return {f"eval/{name}": value for name, value in found.items()}
-
-    def _score(self, dialogues: list[Played]) -> Metrics:
+    def measure(self, shares: list[list[Played]], iteration: int) -> Metrics:
+        dialogues = [one for share in shares for one in share]
         scores = self.scorer.score([one.dialogue for one in dialogues]).total
-        return {"score": (sum(scores) + sum(one.reward for one in dialogues)) / len(dialogues)}
+        score = (sum(scores) + sum(one.reward for one in dialogues)) / len(dialogues)
+        finite = {name: x for name, x in means(dialogues).items() if math.isfinite(x)}
+        return {"score": score} | finite | self.known

@@ -1,27 +1,75 @@
-"""The folder of a run: checks what it contains, and repairs it after a kill."""
+"""The folder of a run: how a run starts in it, what it may contain, and how it is repaired after a kill."""
 
 import logging
 import os
-import socket
 import sys
 import tempfile
-import time
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rlhf_dialog.atomic_files import remove_whole, repair_swaps
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
-from rlhf_dialog.runs.lock import lock_folder
+from rlhf_dialog.runs.lock import check_unlocked
 from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metrics
 
 logger = logging.getLogger(__name__)
-PATIENCE = 10.0  # seconds; a network disk shows another host's new file late
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
     *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
     *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
 )
+
+
+@dataclass
+class Start:
+    """What the flags of the command line ask for.
+
+    resume: go on after the newest checkpoint; `auto`: if there is a run in the folder, else begin one
+    weights_from: the folder of another run, whose weights the run begins with
+    """
+
+    overwrite: bool = False
+    resume: bool | Literal["auto"] = False
+    weights_from: Path | None = None
+
+    def settle(self, folder: Path, world: World) -> None:
+        """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for.
+
+        A run that was killed before it had saved those weights has nothing to continue, and is replaced.
+        """
+        if self.resume != "auto":
+            return
+        self.resume = world.on_main(lambda: has_begun(folder))
+        if self.resume and self.weights_from is not None:
+            if world.on_main(lambda: has_results(folder)):
+                self.weights_from = None
+            else:
+                self.resume, self.overwrite = False, True
+
+    def check(self, folder: Path, save_interval: int) -> None:
+        """What can be known of the run folder before anything is loaded. Raises UserError."""
+        check_unlocked(folder)
+        check_folder(folder, self.overwrite, bool(self.resume), save_interval)
+        if self.weights_from is None:
+            return
+        if self.resume:
+            what = "begins a new run, --resume goes on with an old one; give one of them"
+            raise UserError(f"--resume_weights_only {what}")
+        check_source(self.weights_from, folder)
+
+    def prepare(self, folder: Path, kept: Path | None = None, extra_files: tuple[str, ...] = ()) -> Path | None:
+        """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from.
+
+        kept: what `overwrite` does not remove, because it is of this run; extra_files: files that it removes too
+        """
+        if self.overwrite and not self.resume:
+            clear(folder, kept)
+            for name in extra_files:
+                (folder / name).unlink(missing_ok=True)
+        repair(folder)
+        return newest_checkpoint(folder / "checkpoints") if self.resume else None
 
 
 def holds_run(folder: Path) -> bool:
@@ -144,21 +192,3 @@ def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
     except OSError as error:
         raise UserError(f"run_dir: {folder} cannot be written: {error}") from error
-
-
-def check_shared(folder: Path, world: World) -> None:
-    """Raises UserError on all ranks unless each of them sees what rank 0 writes into the run folder; nothing is left."""
-    if world.size == 1:
-        return
-    with ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(lock_folder(folder)))
-        probe = world.on_main(
-            lambda: stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shared.", dir=folder)).name
-        )
-        with world.fail_together():
-            end = time.monotonic() + PATIENCE
-            while not (folder / Path(probe).name).exists():
-                if time.monotonic() >= end:
-                    what = f"{folder} on {socket.gethostname()} does not show what rank 0 has written there"
-                    raise UserError(f"run_dir: {what}; set run_dir to a folder on a disk that all hosts see")
-                time.sleep(0.1)

@@ -37,6 +37,7 @@ FREE_KEYS = ("per_device_microbatch_size", "per_device_rollout_size", "disable_c
 KEPT_KEYS = {"kl_coef": "no effect: the controller continues with the value of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
 PRECISION_KEYS = ("precision", "use_amp", "amp_dtype")
+SIZE_KEYS = ("per_device_rollout_size", "per_device_microbatch_size")  # in the order of a checkpoint
 FORMULAS = 2  # the revision of the formulas that train or select a model; a change of one makes it larger
 SAMPLES = 256  # numbers per parameter that the fingerprint of a model reads
 
@@ -128,30 +129,22 @@ def refuse_other_formulas(source: Path, state: dict[str, Any]) -> None:
         )
 
 
-def begun_precision(config: Config, settings: Any) -> dict[str, Any]:
-    """The precision in which a run began, from the `settings` of its checkpoint, where the configuration asks for none."""
-    if config.use_amp is not None or config.precision != "auto" or not isinstance(settings, dict):
-        return {}
-    return {key: settings[key] for key in PRECISION_KEYS if key in settings and settings[key] != getattr(config, key)}
+def begun_keys(config: Config, state: dict[str, Any]) -> dict[str, Any]:
+    """What a resumed run keeps of the `state` of its checkpoint where its configuration leaves that open.
 
-
-def begun_separator(config: Config, identity: Any) -> dict[str, Any]:
-    """What ends the turns of a run, from the `identity` of its checkpoint, where it is `auto`."""
-    separator = identity.get("turn_separator") if isinstance(identity, dict) else None
-    return {} if separator is None or config.turn_separator != AUTO else {"turn_separator": separator}
-
-
-def begun_day(config: Config, identity: Any) -> dict[str, Any]:
-    """The day that the chat template of a run writes, from the `identity` of its checkpoint, where none is configured."""
-    day = identity.get("date_string") if isinstance(identity, dict) else None
-    return {} if day is None or config.date_string is not None else {"date_string": day}
-
-
-def begun_sizes(config: Config, sizes: Any) -> dict[str, Any]:
-    """The sizes of parts with which a run began, from the `part_sizes` of its checkpoint, where they are `auto`."""
-    asked = sizes.get("asked", []) if isinstance(sizes, dict) else []
-    before = dict(zip(("per_device_rollout_size", "per_device_microbatch_size"), asked, strict=False))
-    return {key: size for key, size in before.items() if getattr(config, key) == "auto"}
+    The precision, what ends its turns, the day that its chat template writes, and the sizes of parts.
+    """
+    settings, before, sizes = (state.get(key) or {} for key in ("settings", "identity", "part_sizes"))
+    kept: dict[str, Any] = {}
+    if config.use_amp is None and config.precision == "auto":
+        kept |= {key: settings[key] for key in PRECISION_KEYS if key in settings}
+    if config.turn_separator == AUTO:
+        kept["turn_separator"] = before.get("turn_separator")
+    if config.date_string is None:
+        kept["date_string"] = before.get("date_string")
+    asked = dict(zip(SIZE_KEYS, sizes.get("asked", ()), strict=False))
+    kept |= {key: size for key, size in asked.items() if getattr(config, key) == "auto"}
+    return {key: value for key, value in kept.items() if value is not None and value != getattr(config, key)}
 
 
 def changed_settings(config: Config, then: Any) -> list[str]:

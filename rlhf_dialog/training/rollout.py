@@ -287,7 +287,7 @@ class Collector:
             measured = checks.Measured("reference", reference)
         if not self.is_measured:
             checks.check_type(measured, num_bits)
-        with self.world.fail_together(), self.placement.rollout(), self.models.policy.keep_head():
+        with self.world.fail_together(), self.placement.rollout():
             rollout = make_rollout()
             predictions = {"policy": rollout.logprobs, "critic": rollout.values}
             predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}

@@ -113,8 +113,7 @@ class PPOUpdate:
         asked = min(self.config.microbatch_size, max(len(rows), 1))
         add_gradient = partial(self.add_gradient, rollout, rows, num_tokens, is_first)
         waits = not all(engine.can_start_over for engine in self.engines.values())
-        with self.placement.models.policy.keep_head():
-            microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
+        microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
         with rollout.clock.measure("optimizer"):
             if self.head_alone:
                 self.engines["policy"].keep_head_gradient()

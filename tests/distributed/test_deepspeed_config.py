@@ -15,8 +15,9 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_settings,
     frozen_settings,
     read_engine_file,
-    unused_reference_keys,
 )
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 from tests.parts.processes import ROOT
@@ -44,8 +45,8 @@ def test_comments_and_auto(settings):
         "zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}}"""
     )
     assert (found.stage, found.precision, found.half) == (1, "fp32", False)
-    assert found.sizes == {"train_batch_size": 32}
-    assert found.document == {"tag": 'a # that is text " # too', "zero_optimization": {"stage": 1}}
+    text = 'a # that is text " # too'
+    assert found.document == {"train_batch_size": 32, "tag": text, "zero_optimization": {"stage": 1}}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.name)
@@ -58,7 +59,6 @@ def test_shipped_files_mean_what_their_names_say(path):
     stages = {"ds_config.json": 2, "zero1.json": 1, "zero3.json": 3, "zero3_offload.json": 3}
     assert found.stage == stages[path.name]
     assert (found.offload_optimizer, found.offload_param) == (("offload" in path.name,) * 2)
-    assert found.sizes == {}
     assert path.read_text(encoding="utf-8").count('"auto"') == 3 + path.name.startswith("zero3")
 
 
@@ -79,7 +79,7 @@ def test_a_block_that_is_auto_is_on_where_it_is_the_runs_precision(settings, mon
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     keys = {"device": "auto", **keys}
     found = settings(AUTO, **keys)
-    assert (found.precision, found.notes) == (expected, ())
+    assert found.precision == expected
     assert "fp16" not in found.document
     assert ("bf16" in found.document) == (expected == "bf16")
     assert settings(AUTO | {"zero_optimization": {"stage": 0}}, **keys).precision == "fp32"  # autocast
@@ -132,8 +132,6 @@ def test_the_default_is_stage_2():
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
         ({"bf16": {"enabled": True}}, {}, "bf16 with ZeRO stage 0"),
-        ({"amp": {"enabled": True}}, {}, "apex is not supported"),
-        ({"elasticity": {}}, {}, "elasticity"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, document, keys, words):
@@ -148,7 +146,6 @@ def test_keys_and_blocks(settings):
     assert found.precision == "fp32"
     found = settings({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, use_amp=False)
     assert found.document["bf16"] == {"check_grad_overflow": True, "enabled": True}
-    assert "use_amp has no effect" in found.notes[0]
 
 
 def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
@@ -160,8 +157,7 @@ def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
     assert "gradient_clipping 1.0 -> 10.0" in caplog.text
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 16])
+@pytest.mark.parametrize(("world_size", "rows"), [(1, 16), (2, 2), (3, 1)])
 def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
     caplog.set_level(logging.INFO)
     keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
@@ -177,8 +173,8 @@ def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
 def test_the_identity_of_the_document_is_checked_in_tokens(settings):
     document = {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
     for keys in ({}, {"num_mini_batch": 7, "rollout_batch_size": 14}):  # 128 * 5 / 20
-        assert settings(document, **keys).sizes == {"train_batch_size": 32}
-    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; 64 fits, or"
+        assert settings(document, **keys).document["train_batch_size"] == 32
+    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; use"
     with pytest.raises(UserError, match=words):
         settings(document, num_mini_batch=10)
     with pytest.raises(UserError, match=r'num_mini_batch 7 = 91\.4286 tokens; use "auto"'):
@@ -196,11 +192,9 @@ def test_frozen_models(tmp_path, key):
     assert (frozen().stage, frozen().offload) == (0, True)  # "default"
     assert (frozen({"train_batch_size": 32}).stage, frozen({"fp16": {}}).offload) == (0, False)
     assert frozen({"zero_optimization": {"stage": 3}}).stage == 3
-    for stage in (1, 2):
-        with pytest.raises(UserError, match=f"{key}: .*ZeRO stage {stage}, which partitions the state of an optimizer"):
+    for stage in (1, 2, "two"):
+        with pytest.raises(UserError, match=f"{key}: .*stage is {stage!r}, but a frozen model has no optimizer state"):
             frozen({"zero_optimization": {"stage": stage}})
-    with pytest.raises(UserError, match="it must be 0 or 3"):
-        frozen({"zero_optimization": {"stage": "two"}})
 
 
 def nested(depth: int, args: dict) -> dict:
@@ -211,7 +205,7 @@ def nested(depth: int, args: dict) -> dict:
     return reward
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
 def test_frozen_models_as_a_reward_inside_of_composites_wants_them(tmp_path, key, depth):
     (tmp_path / "eval.json").write_text('{"zero_optimization": {"stage": 3}}')
@@ -247,12 +241,11 @@ def test_use_deepspeed_of_a_reward_is_true_or_false():
 def test_the_reference_is_partitioned_as_the_policy_is(tmp_path):
     """zero3.json alone: with a whole reference, 8 billion parameters on 8 GPUs need 87 GiB in place of 61."""
     (tmp_path / "zero3.json").write_text(
-        json.dumps({"zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}}})
+        json.dumps({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})
     )
     keys = {"deepspeed_config": "zero3.json", "reward_class": {"id": "LengthMatch"}}
     found = frozen_settings(config(tmp_path, **keys), "ref_ds_config")
     assert (found.stage, found.offload) == (3, False)
-    assert found.document == {"zero_optimization": {"stage": 3, "overlap_comm": True}}
     assert frozen_settings(config(tmp_path, **keys, use_offload=True), "ref_ds_config").offload
     assert frozen_settings(config(tmp_path, **keys), "intent_ds_config") is None
     assert frozen_settings(config(tmp_path, **keys | {"deepspeed_config": None}), "ref_ds_config") is None  # stage 2
@@ -271,11 +264,15 @@ def test_a_reference_that_is_the_policy_is_not_placed_apart(tmp_path):
             made = config(tmp_path, **keys, **more, ref_ds_config=name)
             assert frozen_settings(made, "ref_ds_config") is None
             assert not asks_deepspeed(made)
-            assert unused_reference_keys(made) == ["ref_ds_config"]
         other = config(tmp_path, **keys, ref_model="another", ref_ds_config=name)
         assert frozen_settings(other, "ref_ds_config") is not None
         assert asks_deepspeed(other)
-        assert unused_reference_keys(other) == []
     inside = config(tmp_path, {"use_deepspeed": True}, use_deepspeed=False, use_lora=True)
-    assert unused_reference_keys(inside) == ["reward_class.args.ref_ds_config"]
     assert frozen_settings(inside, "intent_ds_config").offload  # the models of the reward are others
+
+
+def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
+    zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
+    refuse_another_partitioning(tmp_path, {}, {}, World())
+    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, but this run has no ZeRO"):
+        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())

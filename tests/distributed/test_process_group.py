@@ -1,7 +1,6 @@
 """Device, seeds and processes of a run."""
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,48 +73,6 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     assert rank_errors.rank() == 2
     with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
         process_group.start(config())
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    """`gpus("a", "b")`: the devices that this process sees, by their identities; returns the numbers that it chooses."""
-
-    def see(*identities: str) -> list[int]:
-        chosen = []
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(identities))
-        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-        properties = [SimpleNamespace(uuid=one) for one in identities]
-        monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
-        return chosen
-
-    return see
-
-
-class Gathered(World):
-    """A world whose other ranks have said what they have."""
-
-    def gather(self, value):
-        return [*self.others, value]
-
-
-@pytest.mark.parametrize(
-    ("others", "refused"),
-    [
-        ([("here", "GPU-0"), ("here", "GPU-1")], None),
-        ([("there", "GPU-3"), ("there", "GPU-2")], None),  # another host may have equal names
-        ([("here", "GPU-0"), ("here", "GPU-3")], "processes 1 and 2 have the same CUDA device of here"),
-    ],
-)
-def test_two_processes_with_one_device_are_refused(gpus, monkeypatch, others, refused):
-    gpus("GPU-3")
-    monkeypatch.setattr("socket.gethostname", lambda: "here")
-    world = Gathered(2, 3, local_rank=2, device=torch.device("cuda", 0))
-    object.__setattr__(world, "others", others)
-    if refused:
-        with pytest.raises(UserError, match=refused):
-            process_group._refuse_shared_devices(world)
-    else:
-        process_group._refuse_shared_devices(world)
 
 
 @pytest.mark.thorough

@@ -7,10 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models import head as head_module
 from rlhf_dialog.models import lora
 from rlhf_dialog.models import policy as policy_module
-from rlhf_dialog.models.head import get_copy, has_copy, keep_copy, multiply
+from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.head import get_copy, has_copy, multiply
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.training import rollout as rollout_module
@@ -18,7 +18,8 @@ from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.plain import new_case
 from tests.parts.pretended_gpu import CUDA, pretended_gpu
 from tests.parts.saved_models import CPU, save
-from tests.parts.tiny import gpt2, llama
+from tests.parts.tiny import byte_tokenizer, gpt2, llama
+from tests.parts.token_batches import respond_to
 from tests.parts.trainers import PROMPTS, Places, settings
 
 MODELS = {"tied": lambda: gpt2(n_layer=1, n_embd=16), "untied": lambda: llama(tie_word_embeddings=False)}
@@ -32,7 +33,7 @@ SIZES = {
 
 
 class Conversions(TorchDispatchMode):
-    """Counts the changes of type of tensors of as many numbers as a matrix (V, H)."""
+    """Counts the tensors of the shape of a matrix (V, H) that are converted to 16 bits."""
 
     def __init__(self, weight):
         super().__init__()
@@ -40,45 +41,27 @@ class Conversions(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         dtype = (kwargs or {}).get("dtype")
-        if func.overloadpacket.__name__ == "_to_copy" and dtype not in (None, args[0].dtype):
+        if func.overloadpacket.__name__ == "_to_copy" and dtype == torch.bfloat16 != args[0].dtype:
             self.count += tuple(args[0].shape) in self.shapes
         return func(*args, **(kwargs or {}))
 
 
-def converted_in_iterations(path, monkeypatch, **keys):
-    """Conversions in each of two iterations on the pretended GPU in bf16: two steps of two microbatches of several chunks."""
-    config = settings(model_path=path, precision="bf16", **SIZES, **keys)
-    models = load_models(config, CPU)
-    models.policy.lm.generation_config.eos_token_id = 0
-    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE_ON_GPU", 2 * 300)
-    with pretended_gpu():
-        for module in filter(None, (models.policy, models.critic, models.ref_policy)):
-            module.to(CUDA)
-        trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=CUDA))
-        counts = []
-        for _ in range(2):
-            with Conversions(models.policy.lm.get_output_embeddings().weight) as found:
-                trainer.step()
-            counts.append(found.count)
-    return counts
-
-
-@pytest.mark.parametrize("kind", ["tied", pytest.param("untied", marks=pytest.mark.thorough)])
-def test_a_trained_head_is_converted_once_a_step(tmp_path, kind, monkeypatch):
-    """And once for the rollout; the reference's head, and what the first iteration measures, are converted in the first one."""
-    path = save(tmp_path, MODELS[kind]())
-    _, later = converted_in_iterations(path, monkeypatch, top_k=20)
-    assert later == 1 + 2
-
-
-@pytest.mark.parametrize("keys", [{"top_k": 20}, pytest.param({"kl_in": "loss"}, marks=pytest.mark.thorough)])
-def test_a_frozen_head_is_converted_once(tmp_path, keys, monkeypatch):
-    """That of LoRA's base, in which policy, critic and reference share it."""
-    first, later = converted_in_iterations(
-        save(tmp_path, MODELS["tied"]()), monkeypatch, use_lora=True, lora_r=2, use_share_model=False, **keys
-    )
-    assert later == 0
-    assert 1 <= first <= 1 + 2 + 2 * 4  # the trial of the head twice; rows computed alone, with and without padding
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_head_is_converted_once_a_pass(kind, trained, monkeypatch):
+    """Whatever the number of chunks of logits, which are computed again on the way back, or of tokens that are written."""
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 2 * 300)
+    policy, case = Policy(MODELS[kind](), with_value_head=True, use_amp=True).eval(), new_case(3)
+    policy.lm.get_output_embeddings().requires_grad_(trained)
+    assert policy.has_plain_head  # it has been tried
+    with Conversions(policy.lm.get_output_embeddings().weight) as found:
+        result = teacher_forced(policy, case.tokens, 0.8)
+        (result.logprobs.sum() + result.entropy.sum()).backward()
+    assert found.count == 1
+    ids = torch.arange(12).view(3, 4)
+    with Conversions(policy.lm.get_output_embeddings().weight) as found:
+        respond_to(policy, ids, ids >= 0, Sampling(5), StopRule(policy, byte_tokenizer(), "<EOU>"), 0)
+    assert found.count == 1
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -167,31 +150,6 @@ def test_predictions_and_gradients_are_those_of_autocast(monkeypatch):
     assert torch.equal(found[0][0], found[1][0])
 
 
-def test_a_copy_is_never_older_than_its_weight():
-    head = nn.Linear(3, 5, bias=False)
-    before = get_copy(head, torch.bfloat16)
-    head.weight.data.add_(1)
-    assert not torch.equal(get_copy(head, torch.bfloat16), before)  # trained, and nothing keeps it
-    with keep_copy(head):
-        kept = get_copy(head, torch.bfloat16)
-        with keep_copy(head):
-            assert get_copy(head, torch.bfloat16) is kept
-        assert get_copy(head, torch.bfloat16) is kept
-    optimizer = torch.optim.AdamW(head.parameters(), lr=0.1, fused=True)  # which counts no version
-    head.weight.grad = torch.ones_like(head.weight)
-    optimizer.step()
-    with keep_copy(head):
-        assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
-    head.requires_grad_(False)
-    frozen = get_copy(head, torch.bfloat16)
-    assert get_copy(head, torch.bfloat16) is frozen
-    head.weight.add_(1)
-    assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
-    head.requires_grad_(True)
-    optimizer.step()
-    assert torch.equal(get_copy(head, torch.bfloat16), head.weight.bfloat16())
-
-
 def test_what_is_left_to_autocast():
     head = nn.Linear(3, 5)
     assert has_copy(head, torch.bfloat16)
@@ -201,14 +159,6 @@ def test_what_is_left_to_autocast():
     partitioned = nn.Linear(3, 5)
     partitioned.weight.ds_id = 0
     assert not has_copy(partitioned, torch.bfloat16)
-
-
-def test_a_head_that_is_gone_leaves_no_copy():
-    head = nn.Linear(3, 5).requires_grad_(False)
-    get_copy(head, torch.bfloat16)
-    count = len(head_module._kept)
-    del head
-    assert len(head_module._kept) == count - 1
 
 
 def test_the_size_of_a_chunk_does_not_follow_the_free_memory(monkeypatch):

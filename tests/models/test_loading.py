@@ -9,16 +9,32 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, GPT2LMHeadModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2LMHeadModel,
+)
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Form, load_causal_lm, load_models, trained_parameters
-from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.network import num_embeddings
+from rlhf_dialog.models.masks import last_token, position_ids_of
+from rlhf_dialog.models.network import num_embeddings, num_logits
 from rlhf_dialog.models.packing import ATTENTION
-from rlhf_dialog.models.policy import Critic, Policy, new_value_head, packs, supported_options, teacher_forced
+from rlhf_dialog.models.policy import (
+    Critic,
+    Policy,
+    new_value_head,
+    num_positions,
+    packs,
+    supported_options,
+    teacher_forced,
+)
 from rlhf_dialog.models.token_batch import TokenBatch
+from tests.parts.masks import masks_of
 from tests.parts.scalars import save_scalar
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
@@ -47,6 +63,20 @@ def settings(model_path, tokenizer_path=None, **keys):
 def test_position_ids_by_hand():
     mask = torch.tensor([[False, False, True, True], [True, True, True, True], [False] * 4, [True, False, True, True]])
     assert position_ids_of(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [0, 0, 0, 0], [0, 0, 1, 2]]
+
+
+def test_last_token_by_hand():
+    assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
+
+
+def test_positions_are_those_of_the_configuration():
+    assert num_positions(gpt2()) == num_positions(llama()) == 256
+    assert num_positions(BloomForCausalLM(BloomConfig(vocab_size=8, hidden_size=8, n_layer=1, n_head=1))) is None
+
+
+def test_a_model_knows_and_chooses_among_the_tokens_of_its_embeddings():
+    lm = gpt2(vocab_size=300)
+    assert num_embeddings(lm) == num_logits(lm) == 300
 
 
 def test_accepted_options():
@@ -139,7 +169,7 @@ def with_another_end():
 )
 def test_a_reference_with_other_token_ids_is_refused(tmp_path, own):
     path, other = save(tmp_path / "lm"), save(tmp_path / "ref", tokenizer=own())
-    with pytest.raises(UserError, match=r"ref_model: the tokenizer of '.*ref' gives other token ids .*two different"):
+    with pytest.raises(UserError, match=r"ref_model: the tokenizer of '.*ref' gives other token ids"):
         load_models(settings(path, ref_model=other), CPU)
 
 
@@ -238,7 +268,9 @@ def test_tokenizer_of_another_model(tmp_path):
     other.add_tokens([AddedToken("how")])
     big = save(tmp_path / "big", gpt2(vocab_size=300))
     strange = save(tmp_path / "strange", tokenizer=other)
-    with pytest.raises(UserError, match=r"tokenizer_path: .* gives other token ids than the tokenizer in the model"):
+    with pytest.raises(
+        UserError, match=r"model_path: .* gives other token ids than the run's, .*leave env.args.tokenizer_path out"
+    ):
         load_models(settings(big, tokenizer_path=strange), CPU)
     same = save(tmp_path / "same")
     assert len(load_models(settings(path, tokenizer_path=same), CPU).tokenizer) == 259

@@ -1,13 +1,11 @@
-"""How models come to a GPU, on the pretended one: weight by weight, in the types that they are used in."""
+"""How models come to a GPU, on the pretended one: in the types that they are used in."""
 
 import json
 import math
-import weakref
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import core_model_loading
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import load_checks, loading
@@ -32,39 +30,6 @@ def path(request, tmp_path_factory):
         folder, "model_path"
     )  # transformers initializes nothing any more where its first model is on this GPU
     return folder
-
-
-class HostBytes:
-    """The most bytes that weights had on the host at the same time, from the file to their last reference."""
-
-    def __init__(self):
-        self.now = self.most = 0
-
-    def count(self, x):
-        if not isinstance(x, gpus.GpuTensor):
-            self.now += x.nbytes
-            self.most = max(self.most, self.now)
-            weakref.finalize(x, self.forget, x.nbytes)
-        return x
-
-    def forget(self, size):
-        self.now -= size
-
-    def read(self, weight, device=None, dtype=None):
-        return self.count(self.count(weight[...]).to(device=device, dtype=dtype))
-
-
-@pytest.mark.parametrize("kept_types", [(), HALF])
-def test_no_more_than_two_weights_lie_on_the_host(path, kept_types, monkeypatch):
-    host = HostBytes()
-    monkeypatch.setattr(loading, "prepare_lm", lambda lm, *_: lm)
-    monkeypatch.setattr(core_model_loading, "_materialize_copy", host.read)
-    with gpus.pretended_gpu():
-        lm = load_causal_lm(path, "model_path", form=Form(device=GPU, kept_types=kept_types))
-        whole = sum(p.nbytes for p in lm.parameters())
-        largest = max(p.nbytes for p in lm.parameters())
-        assert {p.device for p in lm.parameters()} == {GPU}
-    assert 0 < host.most <= 2 * largest + 0.05 * whole < whole
 
 
 def logprobs_of(lm, tokens):

@@ -11,8 +11,8 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpointing, identity, verification
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
+from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.services.base import PPORun, Service
-from rlhf_dialog.runs.start import Start
 from tests.parts.ranks import in_ranks
 from tests.parts.trainers import make_trainer, parameters, settings
 

@@ -156,11 +156,13 @@ def test_the_score_of_an_evaluation_is_all_that_is_paid():
         Played(Dialogue(["Ho"]).with_reply("c d").with_user_turn("e").with_reply("f"), 3.0),
     ]
     assert isinstance(validation, DialogueValidation)
-    found = validation.measure(some, 3)
-    assert (found["eval/score"], found["eval/turns"], found["eval/words"]) == (2.5, 1.5, pytest.approx(2.75))
-    assert (found["eval/truncated"], found["eval/distinct_2"]) == (0.5, 0.75)
-    assert "eval/success" not in found
-    assert validation.is_best(3)
+    found = validation.measure([some[:1], some[1:]], 3)
+    assert (found["score"], found["turns"], found["words"]) == (2.5, 1.5, pytest.approx(2.75))
+    assert (found["truncated"], found["distinct_2"]) == (0.5, 0.75)
+    assert "success" not in found
+    validation.compare(found["score"], 3)
+    validation.compare(2.0, 4)
+    assert (validation.is_best(3), validation.is_best(4)) == (True, False)
 
 
 def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(own, tmp_path):

@@ -207,10 +207,23 @@ def test_the_identity_names_what_a_reward_asks():
 )
 def test_a_run_goes_on_in_its_precision_unless_the_user_asks_for_one(keys, settings_then, kept):
     config = settings(**keys)
-    assert identity.begun_precision(config, settings_then) == kept
+    assert identity.begun_keys(config, {"settings": settings_then}) == kept
     for key, value in kept.items():
         setattr(config, key, value)  # each of them is valid beside the others
-    assert identity.begun_precision(settings(), identity.settings_of(settings())) == {}
+    assert identity.begun_keys(settings(), {"settings": identity.settings_of(settings())}) == {}
+
+
+def test_a_run_goes_on_with_its_separator_day_and_sizes_unless_the_user_names_others():
+    before = {"turn_separator": "<EOU>", "date_string": "2026-05-01"}
+    state, rows = {"identity": before, "part_sizes": {"asked": [32, 8], "rows": {}}}, "per_device_rollout_size"
+    assert identity.begun_keys(settings(turn_separator="auto"), state) == {
+        **before,
+        "per_device_rollout_size": 32,
+        "per_device_microbatch_size": 8,
+    }
+    named = settings(**{"turn_separator": "|", "date_string": "2026-05-02", rows: 5})
+    assert identity.begun_keys(named, state) == {"per_device_microbatch_size": 8}
+    assert identity.begun_keys(settings(turn_separator="auto"), {"identity": None}) == {}
 
 
 @pytest.mark.parametrize("state", [{}, {"formulas": 1}, {"formulas": 3}])

@@ -16,7 +16,6 @@ from rlhf_dialog.models import generation
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.runs.identity import begun_sizes
 from rlhf_dialog.training.size_trial import try_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
@@ -81,13 +80,6 @@ def test_numbers_stay_and_a_cpu_keeps_its_defaults(path, monkeypatch):
     assert (config.rollout_size, config.microbatch_size) == (32, 3)
     config = chosen(path, monkeypatch, 10**12, World(device=CPU))
     assert (config.per_device_rollout_size, config.rollout_size, config.microbatch_size) == ("auto", 128, 16)
-
-
-def test_a_resumed_run_keeps_its_sizes_unless_the_configuration_has_numbers():
-    before = {"asked": [32, 8], "rows": {}}
-    assert begun_sizes(settings(), before) == {"per_device_rollout_size": 32, "per_device_microbatch_size": 8}
-    assert begun_sizes(settings(per_device_rollout_size=5), before) == {"per_device_microbatch_size": 8}
-    assert begun_sizes(settings(), None) == begun_sizes(settings(), {}) == {}
 
 
 def new_trainer(path, device, **keys):

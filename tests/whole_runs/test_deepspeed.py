@@ -96,7 +96,6 @@ def test_zero3_gathers_for_responses_that_end_at_different_lengths(ppo, tmp_path
     more = ["--max_new_tokens", "40", "--max_prompt_length", "60", "--per_device_rollout_size", "2"]
     ended = ppo(2, *deepspeed_keys(tmp_path, 3), *more, "--max_iterations", "2")
     assert codes(ended) == [0, 0], ended[0][2]
-    assert "gathered once per rollout" in ended[0][2]
     lengths = [len(rows) for rank in (0, 1) for rows in map(json.loads, Path(f"seen{rank}").read_text().splitlines())]
     assert set(lengths) == {3, 4}
 
@@ -179,7 +178,6 @@ def test_lora_with_a_reference_that_was_to_be_partitioned_saves_its_policy(ppo):
     for name, more in (("plain", []), ("asked", ["--ref_ds_config", "frozen.json"])):
         ended = ppo(2, "--use_lora", "true", *more, "--max_iterations", "2", "--experiment_name", name)
         assert codes(ended) == [0, 0], ended[0][2]
-        assert ("ref_ds_config: has no effect, because with use_lora" in ended[0][2]) == bool(more)
         found.append(weights(Path("run_results") / name / "agent"))
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())

@@ -238,16 +238,14 @@ def launched(
 def test_torchrun(ppo, tmp_path):
     options = f"-m torch.distributed.run --nproc_per_node 3 --master_port {free_port()}"
     command = [sys.executable, *options.split()]
-    more = {"eval_interval": 1, "eval_episodes": 5, "grace_seconds": 40}
+    more = {"eval_interval": 1, "eval_episodes": 5}
     Path("ppo.yaml").write_text(yaml.safe_dump(yaml.safe_load(Path("ppo.yaml").read_text()) | more))
     ran = launched(tmp_path, command, 3)
     assert ran.returncode == 0, ran.stderr
     assert [line["episodes"] for line in lines()] == [7, 14]
     assert all("eval/score" in line for line in lines())
     assert ran.stderr.count("agent saved") == 1
-    assert ran.stderr.count("but torchrun kills its processes 30 s after SIGTERM") == 1
-    ran = launched(tmp_path, [*command, "--shutdown_timeout", "60"], 3)
-    assert "torchrun kills" not in ran.stderr
+    ran = launched(tmp_path, command, 3)
     assert ran.returncode != 0
     assert ran.stderr.count("error: run_results/ppo: already contains a run") == 1
 
@@ -278,7 +276,7 @@ def test_what_accelerate_was_asked_for_is_honoured_at_a_resume_too_or_refused_in
 
     ran = launch(distributed_type="FSDP", fsdp_config={"fsdp_version": 1})
     assert ran.returncode == 1
-    sentence = "error: accelerate's configuration: fsdp_version: only FSDP2 is supported; set it to 2"
+    sentence = "error: accelerate's configuration: fsdp_version: 1 is not supported; set it to 2"
     assert ran.stderr.count(sentence) == 1
     assert ran.stderr.index(sentence) < ran.stderr.index("Traceback")
     assert not Path("run_results").exists()
@@ -290,7 +288,7 @@ def test_what_accelerate_was_asked_for_is_honoured_at_a_resume_too_or_refused_in
     assert len(lines()) == 2
 
 
-@pytest.mark.parametrize("place", ["load_models", "save_agent", "check_shared"])
+@pytest.mark.parametrize("place", ["load_models", "save_agent"])
 def test_a_signal_to_rank_0_outside_of_the_iterations_ends_rank_1_with_3(ppo, monkeypatch, place):
     whole = getattr(agent, place)
 

@@ -3,7 +3,6 @@
 B requests of a batch, T response tokens.
 """
 
-import contextlib
 import math
 import queue
 import random
@@ -21,7 +20,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.precision import without_tf32
-from rlhf_dialog.models.streaming import GrowingReply, stream
+from rlhf_dialog.models.responder import GrowingReply, stream
 
 CPU = torch.device("cpu")
 
@@ -207,14 +206,15 @@ class Answering:
         seeds = [torch.Generator().manual_seed(request.seed) for request in batch]
         numbers = torch.cat([random_numbers(1, agent.sampling, CPU, generator) for generator in seeds])
         going = dict(enumerate(batch))
-        with contextlib.closing(stream(agent, prompts, numbers)) as steps:
-            for replies in steps:
-                for row, request in list(going.items()):
-                    request.answers.put(_answer(replies[row], request, agent.sampling))
-                    if replies[row].ended or request.left:
-                        del going[row]
-                if self._closed or not going:
-                    break
+
+        def show(replies: list[GrowingReply]) -> bool:
+            for row, request in list(going.items()):
+                request.answers.put(_answer(replies[row], request, agent.sampling))
+                if replies[row].ended or request.left:
+                    del going[row]
+            return bool(going) and not self._closed
+
+        stream(agent, prompts, show, numbers)
         for request in going.values():
             request.answers.put(_closing_error())
 

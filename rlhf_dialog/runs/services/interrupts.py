@@ -1,12 +1,11 @@
-"""SIGTERM, SIGINT and their like during training: finish and save the iteration if time allows, else end at once."""
+"""SIGTERM, SIGINT and their like during training: finish and save the iteration, if that does not take too long."""
 
 import logging
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -24,11 +23,10 @@ class Interrupts(Service):
     """From `begin` until the last iteration has ended, or while the block runs, each of `SIGNALS` ends the training with code
     128 + its number, unless it was ignored before (nohup). Only in the main thread.
 
-    The first signal lets the iteration finish if its rest is expected to fit into `grace_seconds`, judged by the duration of the
-    last iteration: then `asked` is true, and `iteration_ended` ends the run once the iteration is saved. If it does not fit,
-    takes longer than expected, or is the first iteration, KeyboardInterrupt or SystemExit is raised at the current instruction.
-    A second signal ends the process without cleanup, like a kill. `speaks`: print messages (true on one process only). `run`:
-    the run folder to show in the last message. `exports`: `rlhf-dialog export` can make an agent of the checkpoint.
+    After the first signal `asked` is true, and the iteration has `grace_seconds` to finish: `iteration_ended` ends the run once
+    it is saved. Then KeyboardInterrupt or SystemExit is raised at the current instruction. A second signal ends the process
+    without cleanup, like a kill. `speaks`: print messages (true on one process only). `run`: the run folder to show in the last
+    message. `exports`: `rlhf-dialog export` can make an agent of the checkpoint.
     """
 
     def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN", exports: bool = True):
@@ -37,9 +35,7 @@ class Interrupts(Service):
         self._agreed = False  # all processes end after this iteration
         self._world_size = 1
         self._asked_at = 0.0
-        self._last: float | None = None
-        self._started = time.monotonic()
-        self._backstop: threading.Timer | None = None
+        self._alarm: threading.Timer | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -47,13 +43,9 @@ class Interrupts(Service):
             for signum in SIGNALS:
                 if signal.getsignal(signum) is not signal.SIG_IGN:  # as set by nohup, or by `&` in a script
                     self._before[signum] = signal.signal(signum, self._handle)
-        self._started = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
         self._disarm()
         for signum, handler in self._before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
@@ -64,7 +56,7 @@ class Interrupts(Service):
         self.__enter__()
 
     def end(self, error: BaseException | None) -> None:
-        self._restore()
+        self.__exit__()
         if isinstance(error, RunStopped) and self.signum is not None and self._world_size > 1:
             leave(self.signum)  # other ranks have left already
 
@@ -74,18 +66,15 @@ class Interrupts(Service):
         return self.signum is not None
 
     def wants(self, run: Run) -> set[str]:
-        self._agreed = self.agree(run.world.gather(self.signum))
-        return {"save", "stop"} if self._agreed else set()
+        """A signal that any process has received ends the run after this iteration.
 
-    def agree(self, signals: Sequence[int | None]) -> bool:
-        """Whether a signal that any process has received (`signals`, one per process) ends the run after this iteration.
-
-        A signal that arrives after this call takes effect at the next call, so that all processes end together.
+        One that arrives after this call takes effect at the next, so that all processes end together.
         """
-        found = [signum for signum in signals if signum is not None]
-        if found and self.signum is None:
-            self.signum, self._asked_at = max(found), time.monotonic()
-        return bool(found)
+        signals = [signum for signum in run.world.gather(self.signum) if signum is not None]
+        self._agreed = bool(signals)
+        if signals and self.signum is None:
+            self.signum, self._asked_at = max(signals), time.monotonic()
+        return {"save", "stop"} if signals else set()
 
     def iteration_ended(self, run: Run, saved: bool) -> None:
         """End the run if a signal has asked for it, and the iteration has a checkpoint."""
@@ -94,45 +83,34 @@ class Interrupts(Service):
             export = f", or export an agent: rlhf-dialog export --run {self.run} --output DIR" if self.exports else ""
             logger.info("saved after iteration %d; continue with --resume%s", run.iteration, export)
             leave(self.signum)
-        now = time.monotonic()
-        self._last, self._started = now - self._started, now
         if run.done:
-            self._restore()
+            self.__exit__()
 
     def _handle(self, signum: int, _: FrameType | None) -> None:
-        now = time.monotonic()
+        seconds = time.monotonic() - self._asked_at
         if self.signum is None:
-            self.signum, self._asked_at = signum, now
-            self._first(now)
-        elif self._overdue(now):
-            self._say("the iteration takes longer than expected: ending at once; the last checkpoint is kept")
+            self.signum, self._asked_at = signum, time.monotonic()
+            self._first(signum)
+        elif self._alarm is not None and seconds >= self.grace_seconds:  # it is the alarm, which rings once
+            self._disarm()
+            self._say("the iteration takes longer than grace_seconds: ending at once; the last checkpoint is kept")
             leave(self.signum)
-        elif now - self._asked_at > TWICE:
+        elif seconds > TWICE:
             self._say(f"{signal.Signals(signum).name} again: ending without cleanup; the last checkpoint is kept")
             os._exit(128 + signum)
 
-    def _first(self, now: float) -> None:
-        """End the run, or announce the remaining time and set an alarm in case the iteration takes longer."""
-        signum = self.signum or signal.SIGINT
+    def _first(self, signum: int) -> None:
+        """End the run, or give the iteration its time."""
         name = signal.Signals(signum).name
-        remaining, why = math.inf, "this is the first iteration"
-        if self._last is not None:
-            remaining = max(self._last - (now - self._started), 0.0)
-            why = f"the iteration needs about {remaining:.0f} s more"
-        if remaining > self.grace_seconds:
-            self._say(f"{name}: ending at once, because {why}; the last checkpoint is kept")
+        if not self.grace_seconds:
+            self._say(f"{name}: ending at once; the last checkpoint is kept")
             leave(signum)
-        self._say(f"{name}: finishing the iteration, about {remaining:.0f} s; send it again to end at once")
-        self._backstop = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
-        self._backstop.daemon = True
-        self._backstop.start()
-
-    def _overdue(self, now: float) -> bool:
-        """Whether the signal is the alarm, which fires once."""
-        rang = self._backstop is not None and now - self._asked_at >= self.grace_seconds
-        if rang:
-            self._disarm()
-        return rang
+        self._say(
+            f"{name}: finishing the iteration, for {self.grace_seconds:g} s at most; send it again to end at once"
+        )
+        self._alarm = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
+        self._alarm.daemon = True
+        self._alarm.start()
 
     def _say(self, text: str) -> None:
         """Write a line to stderr without Python's buffers, which may contain the line that the signal interrupted."""
@@ -141,9 +119,9 @@ class Interrupts(Service):
                 os.write(2, f"{text}\n".encode())
 
     def _disarm(self) -> None:
-        if self._backstop:
-            self._backstop.cancel()
-            self._backstop = None
+        if self._alarm:
+            self._alarm.cancel()
+            self._alarm = None
 
 
 class WhileWaiting(Interrupts):
@@ -167,9 +145,9 @@ class WhileWaiting(Interrupts):
         finally:
             self._waits = False
 
-    def _first(self, now: float) -> None:
-        if self._waits and self.signum is not None:
-            leave(self.signum)
+    def _first(self, signum: int) -> None:
+        if self._waits:
+            leave(signum)
         self._say("ending as soon as the dialogue is saved; send it again to end at once")
 
 

@@ -36,54 +36,48 @@ class Best:
     iteration: int
 
 
-class ValidationService(Service):
+class Validation(Service):
     """Evaluates the policy at intervals, without influence on the training, and records the best iteration.
 
-    pause: hides the live line of the run while the block runs
+    A subclass has the policy answer and measures that: `ValidationService` on prompts, `DialogueValidation` in dialogues.
+    prompts: those of the validation split, if there are any; pause: hides the live line of the run while the block runs
     """
 
     key = "validation"
 
-    def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
-        self.config, self.prompts, self.num_prompts = config, prompts, len(prompts)
+    def __init__(self, config: Config, reward: BaseReward, num_prompts: int):
+        self.config, self.num_prompts = config, num_prompts
+        self.prompts: list[Dialogue] = []
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.judges = replace(default_judges(self.scorer), purpose="validation")
-        self.judge: str | None = None  # the metric of the guard's judge
-        if config.guard and config.guard.judge:
-            judge = guards_judge(config.guard.judge)
-            judge.check_prompts(prompts, " of the validation split (guard.judge)")
-            self.judge = f"judge_{judge.name}"
-            self.judges.user_judges = {self.judge: judge}
         self.best: Best | None = None
-        self.measured: Measured | None = None  # on rank 0, what the last validation found
         self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None
 
+    def metric_names(self) -> Collection[str]:
+        """What `measure` will have. Raises RewardError for a reward that fails."""
+        raise NotImplementedError
+
+    def answer(self, trainer: PPOTrainer) -> Any:
+        """This rank's share of the answers; the random numbers of one do not depend on the number of ranks."""
+        raise NotImplementedError
+
+    def measure(self, shares: list[Any], iteration: int) -> Metrics:
+        """The metrics of the answers of all ranks. Raises RewardError when the reward fails."""
+        raise NotImplementedError
+
     def move_to(self, device: str) -> None:
         """Move the judge's models, if it has any; the reward is moved by the run."""
-        for judge in self.judges.user_judges.values():
-            judge.move_to(device)
 
     def check(self) -> None:
-        """Measure two references as if they were replies, to find errors before training.
-
-        Raises UserError for an unknown `eval_metric`, RewardError for a reward that fails.
-        """
-        barest = sorted(self.prompts, key=lambda prompt: (prompt.reference is not None, prompt.act is not None))
-        dialogues = [replace(prompt, response=prompt.reference or "") for prompt in barest[:2]]
-        with random_states_kept():
-            names = measure(Replies(dialogues, [1] * len(dialogues)), self.judges).points()
-        self._check_metric(names)
-
-    def _check_metric(self, names: Collection[str]) -> None:
-        metric = self.config.eval_metric
+        """Find errors before training. Raises UserError for an unknown `eval_metric`, RewardError for a reward that fails."""
+        metric, names = self.config.eval_metric, self.metric_names()
         if metric not in names:
             hint = nearest(metric, names) or "."
             raise UserError(f"eval_metric: '{metric}' is not measured{hint} Choose one of: {', '.join(names)}")
 
     def begin(self, run: PPORun) -> None:
-        self.run, self.judges.sizes = run, run.trainer.sizes
+        self.run = run
         self.scorer.rules = replace(self.scorer.rules, sizes=run.trainer.sizes)
 
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
@@ -100,45 +94,25 @@ class ValidationService(Service):
         """The ranks share the prompts out; rank 0 measures all replies, so that the numbers are those of one process, and a paid
         reward is asked once. All know the best iteration.
 
-        Every rank calls it. Returns what `measure` returns, and `time/eval`. Raises RewardError when the reward fails.
+        Every rank calls it. Returns `eval/<metric>` for each, and `time/eval`. Raises RewardError when the reward fails.
         """
         start, world = time.perf_counter(), trainer.world
         with random_states_kept(), self.pause():
             seed_everything(self.config.seed)
             with world.fail_together(), trainer.placement.rollout():
-                own = self._own_replies(trainer)
-            replies = self._join(world.gather(own))
+                own = self.answer(trainer)
+            shares = world.gather(own)
             with world.fail_together(), trainer.placement.judging():
-                measured = self.measure(replies, trainer.iteration) if world.is_main else {}
+                found = self.measure(shares, trainer.iteration) if world.is_main else {}
+        self.compare(found.get(self.config.eval_metric, math.nan), trainer.iteration)
+        measured = {f"eval/{name}": value for name, value in found.items()}
         measured["time/eval"] = time.perf_counter() - start
         metrics, best = world.broadcast((measured, self.state_dict()))
         self.load_state_dict(best)
         return metrics
 
-    def _own_replies(self, trainer: PPOTrainer) -> Replies:
-        """This rank's part of the replies; the random numbers of a prompt do not depend on the number of ranks."""
-        mine = trainer.world.share(range(len(self.prompts)))
-        share = range(mine[0], mine[-1] + 1) if mine else range(0)
-        size, title = (
-            min(trainer.config.rollout_size, trainer.plan.num_responses),
-            f"evaluation of iteration {trainer.iteration}",
-        )
-        return generate_share(trainer.speaker, self.prompts, share, self.config.seed, size, title)
-
-    def _join(self, parts: list[Replies]) -> Replies:
-        return join_replies(parts)
-
-    def measure(self, replies: Replies, iteration: int) -> Metrics:
-        """`eval/<metric>` of the replies of the policy after `iteration`, which is the best so far if its value is the highest.
-
-        Raises RewardError when the reward fails.
-        """
-        self.measured = measure(replies, replace(self.judges, iteration=iteration))
-        found = self.measured.points()
-        self._compare(found.get(self.config.eval_metric, math.nan), iteration)
-        return {f"eval/{name}": value for name, value in found.items()}
-
-    def _compare(self, value: float, iteration: int) -> None:
+    def compare(self, value: float, iteration: int) -> None:
+        """Record the iteration as the best so far if the value of its metric is the highest."""
         if not math.isnan(value) and (self.best is None or value > self.best.value):
             self.best = Best(self.config.eval_metric, self.num_prompts, value, iteration)
 
@@ -160,6 +134,50 @@ class ValidationService(Service):
         """Say which iteration was the best of a run that has finished, and where its agent is."""
         if error is None and self.run is not None and not self.run.is_trial:
             report_best(self.best, self.config.eval_metric, self.run.folder / "best_agent")
+
+
+class ValidationService(Validation):
+    """`Validation` on the same prompts every time, by the metrics that their data allows, and by the guard's judge.
+
+    measured: on rank 0, what the last validation found; judge: the metric of the guard's judge
+    """
+
+    def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
+        super().__init__(config, reward, len(prompts))
+        self.prompts = prompts
+        self.judges = replace(default_judges(self.scorer), purpose="validation")
+        self.measured: Measured | None = None
+        self.judge: str | None = None
+        if config.guard and config.guard.judge:
+            judge = guards_judge(config.guard.judge)
+            judge.check_prompts(prompts, " of the validation split (guard.judge)")
+            self.judge = f"judge_{judge.name}"
+            self.judges.user_judges = {self.judge: judge}
+
+    def move_to(self, device: str) -> None:
+        for judge in self.judges.user_judges.values():
+            judge.move_to(device)
+
+    def begin(self, run: PPORun) -> None:
+        super().begin(run)
+        self.judges.sizes = run.trainer.sizes
+
+    def metric_names(self) -> Collection[str]:
+        """The metrics of two references, measured as if they were replies."""
+        barest = sorted(self.prompts, key=lambda prompt: (prompt.reference is not None, prompt.act is not None))
+        dialogues = [replace(prompt, response=prompt.reference or "") for prompt in barest[:2]]
+        with random_states_kept():
+            return measure(Replies(dialogues, [1] * len(dialogues)), self.judges).points()
+
+    def answer(self, trainer: PPOTrainer) -> Replies:
+        size = min(trainer.config.rollout_size, trainer.plan.num_responses)
+        title = f"evaluation of iteration {trainer.iteration}"
+        share = trainer.world.share(range(len(self.prompts)))
+        return generate_share(trainer.speaker, self.prompts, share, self.config.seed, size, title)
+
+    def measure(self, shares: list[Replies], iteration: int) -> Metrics:
+        self.measured = measure(join_replies(shares), replace(self.judges, iteration=iteration))
+        return self.measured.points()
 
 
 def report_best(best: Best | None, eval_metric: str, agent: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
-from rlhf_dialog.runs.start import Start
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint

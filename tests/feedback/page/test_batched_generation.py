@@ -35,15 +35,18 @@ class Gate:
         self._stream = module.stream
         monkeypatch.setattr(module, "stream", self)
 
-    def __call__(self, agent, prompts, numbers):
+    def __call__(self, agent, prompts, show, numbers):
         self.sizes.append(len(prompts))
         self.entered.set()
         assert self.open.wait(60)
         self.steps.append(0)
-        for replies in self._stream(agent, prompts, numbers):
+
+        def show_at_the_pace(replies):
             assert self.pace.acquire(timeout=60)
             self.steps[-1] += 1
-            yield replies
+            return show(replies)
+
+        self._stream(agent, prompts, show_at_the_pace, numbers)
 
 
 @pytest.fixture

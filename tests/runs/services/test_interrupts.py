@@ -38,68 +38,43 @@ def at(iteration):
     return SimpleNamespace(iteration=iteration, done=False, world=World())
 
 
-def after_one_iteration(watch: Interrupts, clock: Clock, seconds: float) -> None:
-    clock.now += seconds
-    watch.iteration_ended(at(1), saved=False)
-
-
 # the class
 
 
 @pytest.mark.parametrize("signum", list(ENDS))
-def test_the_first_iteration_is_left_at_once(signum, capfd):
-    with pytest.raises(ENDS[signum]) as error, Interrupts(20):
+def test_without_grace_the_iteration_is_left_at_once(signum, capfd):
+    with pytest.raises(ENDS[signum]) as error, Interrupts(0):
         signal.raise_signal(signum)
     assert getattr(error.value, "code", 143) == 143
-    assert f"{signum.name}: ending at once, because this is the first iteration" in capfd.readouterr().err
+    assert f"{signum.name}: ending at once" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("signum", list(ENDS))
-def test_an_iteration_that_ends_in_time_is_finished_and_left_only_when_saved(signum, clock, capfd):
+def test_an_iteration_that_ends_in_time_is_finished_and_left_only_when_saved(signum, capfd):
     with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=30)
-        clock.now += 12
         assert not watch.asked
         signal.raise_signal(signum)
         assert watch.asked
         watch.iteration_ended(at(2), saved=False)
         with pytest.raises(ENDS[signum]):
             watch.iteration_ended(at(3), saved=True)
-    assert f"{signum.name}: finishing the iteration, about 18 s" in capfd.readouterr().err
+    assert f"{signum.name}: finishing the iteration, for 20 s at most" in capfd.readouterr().err
 
 
-def test_an_iteration_that_needs_longer_is_left_at_once(clock, capfd):
-    with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=30)
-        clock.now += 5
-        with pytest.raises(SystemExit):
-            signal.raise_signal(signal.SIGTERM)
-    assert "the iteration needs about 25 s more" in capfd.readouterr().err
-
-
-def test_an_iteration_longer_than_the_last_one_is_given_the_seconds_of_grace(clock):
-    with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=3)
-        clock.now += 100
-        signal.raise_signal(signal.SIGTERM)
-        assert watch.asked
-
-
-def test_what_turns_out_to_take_longer_is_left_after_the_seconds_of_grace(capfd):
+def test_an_iteration_that_takes_longer_is_left_after_the_seconds_of_grace(capfd):
     start = time.monotonic()
     with Interrupts(0.3) as watch:
-        watch.iteration_ended(at(1), saved=True)
         signal.raise_signal(signal.SIGTERM)
+        assert watch.asked
         with pytest.raises(SystemExit) as error:
             time.sleep(600)
     assert error.value.code == 143
     assert time.monotonic() - start > 0.2
-    assert "takes longer than expected" in capfd.readouterr().err
+    assert "takes longer than grace_seconds" in capfd.readouterr().err
 
 
 def test_the_alarm_does_not_ring_when_the_block_has_ended():
-    with Interrupts(0.2) as watch:
-        watch.iteration_ended(at(1), saved=True)
+    with Interrupts(0.2):
         signal.raise_signal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: pytest.fail("rang"))
     time.sleep(0.4)
@@ -109,8 +84,7 @@ def test_the_alarm_does_not_ring_when_the_block_has_ended():
 def test_a_second_signal_ends_the_process_but_not_an_echo_of_the_first(second, clock, monkeypatch, capfd):
     ends = []
     monkeypatch.setattr(interrupts.os, "_exit", ends.append)
-    with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=3)
+    with Interrupts(20):
         signal.raise_signal(signal.SIGTERM)
         clock.now += 0.1
         signal.raise_signal(signal.SIGTERM)
@@ -124,7 +98,7 @@ def test_a_second_signal_ends_the_process_but_not_an_echo_of_the_first(second, c
 def test_a_second_signal_ends_the_process_while_it_tidies_up(clock, monkeypatch):
     ends = []
     monkeypatch.setattr(interrupts.os, "_exit", ends.append)
-    with Interrupts(20):
+    with Interrupts(0):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         clock.now += 2
@@ -133,12 +107,11 @@ def test_a_second_signal_ends_the_process_while_it_tidies_up(clock, monkeypatch)
 
 
 @pytest.mark.parametrize("signum", LIKE_SIGTERM)
-def test_other_signals_that_end_programs_are_like_sigterm(signum, clock, capfd):
+def test_other_signals_that_end_programs_are_like_sigterm(signum, capfd):
     signal.signal(signum, signal.SIG_DFL)  # a shell may have started the tests with it ignored
     with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=3)
         signal.raise_signal(signum)
-        assert watch.agree([watch.signum])
+        assert watch.wants(at(2)) == {"save", "stop"}
         with pytest.raises(SystemExit) as error:
             watch.iteration_ended(at(2), saved=True)
     assert error.value.code == 128 + signum
@@ -154,13 +127,12 @@ def test_other_signals_that_are_ignored_stay_ignored(signum):
     assert signal.getsignal(signum) is signal.SIG_IGN
 
 
-def test_a_signal_is_obeyed_when_nobody_reads_what_it_says(clock, monkeypatch):
+def test_a_signal_is_obeyed_when_nobody_reads_what_it_says(monkeypatch):
     def broken(*_):
         raise BrokenPipeError
 
     monkeypatch.setattr(interrupts.os, "write", broken)
     with Interrupts(20) as watch:
-        after_one_iteration(watch, clock, seconds=3)
         signal.raise_signal(signal.SIGTERM)
         assert watch.asked
 
@@ -201,9 +173,3 @@ def test_a_person_is_waited_for_until_a_signal_and_what_is_saved_is_finished(sig
         assert "ending as soon as the dialogue is saved" in capfd.readouterr().err
         with pytest.raises(ENDS[signum]), watch.waiting():
             raise AssertionError("nobody is waited for after a signal")
-
-
-# whole runs
-
-
-# the supervised stages

@@ -63,9 +63,8 @@ def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():
     keys = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "x"}}
     for penalty, score in ((0.0, 7.0), (2.0, 6.5)):
         validation = ValidationService(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
-        found = validation.measure(replies, 3)
-        assert (found["eval/score"], found["eval/seven"]) == (score, 7.0)
-        assert validation.best.value == score
+        found = validation.measure([replies], 3)
+        assert (found["score"], found["seven"]) == (score, 7.0)
 
 
 class Drawn(BaseReward):

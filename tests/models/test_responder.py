@@ -14,8 +14,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
 from rlhf_dialog.models.network import NetworkLM
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.responder import Responder
-from rlhf_dialog.models.streaming import GrowingReply, certain, stream
+from rlhf_dialog.models.responder import GrowingReply, Responder, certain, stream
 from tests.parts.agents import save
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
@@ -33,6 +32,13 @@ def speaker(lm, separator="<EOU>", tokenizer=None, **sampling) -> Responder:
     policy = Policy(lm).eval()
     encoder = prompt_encoder(tokenizer, separator, 60)
     return Responder(policy, encoder, Sampling(**sampling), StopRule(policy, tokenizer, separator))
+
+
+def steps_of(speaker: Responder, turns, numbers=None) -> list[list[GrowingReply]]:
+    """What is shown after each token."""
+    steps: list[list[GrowingReply]] = []
+    stream(speaker, turns, lambda replies: steps.append(replies) is None, numbers)
+    return steps
 
 
 def network():
@@ -53,7 +59,7 @@ KINDS = {
 def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
     talker = KINDS[kind]()
     numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
-    steps = list(stream(talker, TURNS, numbers))
+    steps = steps_of(talker, TURNS, numbers)
     responses = talker.generate(talker.encode(TURNS), numbers)
     for row, (reply, grown) in enumerate(zip(talker.read(responses), steps[-1], strict=True)):
         assert (grown.text, list(grown.ids), grown.truncated) == (reply.text, reply.ids, reply.truncated)
@@ -69,7 +75,7 @@ def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
 def test_a_network_of_the_users_streams_too(own_networks):
     talker = speaker(network(), max_new_tokens=9)
     numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
-    last = list(stream(talker, TURNS, numbers))[-1]
+    last = steps_of(talker, TURNS, numbers)[-1]
     assert [grown.text for grown in last] == [
         reply.text for reply in talker.read(talker.generate(talker.encode(TURNS), numbers))
     ]
@@ -80,7 +86,7 @@ def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
     torch.manual_seed(3)
     expected = agent.chat("Hello there")
     torch.manual_seed(3)
-    assert list(stream(agent, [["Hello there"]]))[-1][0].text == expected
+    assert steps_of(agent, [["Hello there"]])[-1][0].text == expected
 
 
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8}])
@@ -91,7 +97,7 @@ def test_on_a_gpu_the_same_replies_come(sampling):
         talker = speaker(gpt2(initializer_range=0.1), max_new_tokens=8, **sampling)
         numbers = random_numbers(3, talker.sampling, torch.device("cpu"), torch.Generator().manual_seed(1))
         talker.policy.to(device)
-        return list(stream(talker, TURNS, numbers))
+        return steps_of(talker, TURNS, numbers)
 
     expected = replies("cpu")
     with pretended_gpu():
@@ -99,6 +105,12 @@ def test_on_a_gpu_the_same_replies_come(sampling):
     assert [[one.ids for one in step] for step in found] == [[one.ids for one in step] for step in expected]
     assert [one.text for one in found[-1]] == [one.text for one in expected[-1]]
     assert found[-1][0].logprobs == pytest.approx(expected[-1][0].logprobs, abs=1e-4)
+
+
+def test_nothing_is_written_when_nobody_wants_more():
+    talker, steps = KINDS["packed"](), []
+    stream(talker, TURNS, lambda replies: steps.append(replies) or len(steps) < 3)
+    assert [[len(reply.ids) for reply in step] for step in steps] == [[1] * 3, [2] * 3, [3] * 3]
 
 
 class Scripted(nn.Module):
@@ -130,7 +142,7 @@ def shown(*texts: bytes) -> list[list[str]]:
     ids, tokenizer = byte_ids(), byte_tokenizer(separator_token=False)
     rows = [[*(ids[byte] for byte in text), *[257] * (40 - len(text))] for text in texts]
     talker = speaker(Scripted(rows), "###", tokenizer, max_new_tokens=40, greedy=True)
-    steps = list(stream(talker, [["Hi"]] * len(rows)))
+    steps = steps_of(talker, [["Hi"]] * len(rows))
     return [list(dict.fromkeys(step[row].text for step in steps)) for row in range(len(rows))]
 
 
