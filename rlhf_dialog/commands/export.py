@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.commands.command_line import new_folder
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import load_config, read_yaml
-from rlhf_dialog.config.registry import ModelFactory, refuse
+from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.untrusted import check_class
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state
 
@@ -109,7 +110,7 @@ def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
     config = load_config(path, overrides)
     for key in () if trust else ("model_class", "critic_class"):
         if (wanted := getattr(config, key)) is not None:
-            refuse(path, key, ModelFactory, wanted.id, wanted.args)
+            check_class(path, key, ModelFactory, wanted.id, wanted.args)
     values = {"model_path": config.model_path, "env.args.tokenizer_path": config.env.args.tokenizer_path}
     for key, value in values.items():
         if value is not None and key not in named and not trust and not Path(value).expanduser().is_dir():

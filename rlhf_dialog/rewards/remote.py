@@ -61,13 +61,6 @@ class RemoteReward(BaseReward):
 
     name = "remote"
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The server, the proxy before it, and the environment variables that are sent to it."""
-        environment = {f"args.{key}": "reads the environment" for key in ("token_env", "headers_env") if args.get(key)}
-        proxy = {"args.proxy": "sends every dialogue to a proxy"} if args.get("proxy") else {}
-        return {"args.url": "sends every dialogue to a server"} | proxy | environment
-
     def __init__(
         self,
         url: str,

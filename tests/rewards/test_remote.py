@@ -399,8 +399,3 @@ def test_a_proxy_that_is_asked_for_hears_the_whole_request(bypass, monkeypatch):
         assert server.requests == []
         assert proxy.sizes == [2]
         assert proxy.headers[0]["Host"] == server.url.split("/")[2]
-
-
-def test_a_proxy_is_named_to_those_who_read_a_configuration_that_was_found():
-    found = RemoteReward.reaches_out({"url": "http://h/score", "proxy": "http://p:3128"})
-    assert set(found) == {"args.url", "args.proxy"}
