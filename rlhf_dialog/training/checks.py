@@ -20,7 +20,6 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.load_checks import REMEDIES
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import HALF
@@ -71,7 +70,7 @@ def check_type(measured: Measured, num_bits: int) -> None:
     if num_bits == 32 and (types or measured.model.use_amp):
         how = f"weights in {min(types)}" if types else "autocast"
         raise RunStopped(
-            f"the {measured.name} computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
+            f"the {measured.name} computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {TRY}"
         )
 
 
@@ -93,7 +92,7 @@ def measure_rounding(measured: Measured, tokens: TokenBatch, temperature: float)
     together = _predict(model, tokens, temperature)
     alone, longer = (torch.cat([_predict(model, row, temperature, more) for row in rows]) for more in (0, 1))
     if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
-        raise RunStopped(f"the {name} {DRAWS}. {REMEDIES['dropout']}")
+        raise RunStopped(f"the {name} {DRAWS}. {TRY}")
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
     _check_leak(measured, together - alone, torch.maximum((alone - longer).abs(), rounding))
     return torch.maximum((together - longer).abs(), rounding)
@@ -112,8 +111,7 @@ def _check_leak(measured: Measured, changes: Tensor, rounding: Tensor) -> None:
     if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
         raise RunStopped(
             f"the {measured.name} gives the same responses other log-probabilities when other rows are computed beside them, by "
-            f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
-            f"each other. {REMEDIES['packing']}"
+            f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}: rows of a batch change each other. {TRY}"
         )
 
 

@@ -303,7 +303,7 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
 def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
     message = stopped(trainer_on(kind, packing=False))
     assert "the reference draws random numbers in eval mode" in message
-    assert "act only where self.training is true" in message
+    assert "draws nothing in eval mode" in message
 
 
 @pytest.mark.parametrize(
@@ -347,6 +347,5 @@ def test_a_reference_in_16_bits_does_not_pass_for_noise(keys):
 def test_rows_that_change_each_other_in_policy_and_reference_alike_do_not_pass_for_noise():
     message = stopped(trainer_on(Leaks))
     assert "other log-probabilities when other rows are computed beside them" in message
-    assert "Cause (packing): rows of a batch change each other." in message
-    assert message.endswith("or set packing: false")
+    assert "rows of a batch change each other" in message
     trainer_on(Leaks, packing=False).step()  # its rows are padded, and do not mix
