@@ -19,7 +19,7 @@ from rlhf_dialog.config.settings import DataKeys, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import read_run_config
-from rlhf_dialog.publishing.package import read_run as read_for_card
+from rlhf_dialog.runs.publish import run_of
 from rlhf_dialog.runs.run_reader import read_run
 from tests.parts.processes import ROOT
 from tests.parts.schemas import faults
@@ -177,7 +177,7 @@ def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_fo
 
 def test_the_report_and_the_card_read_it(run_folder):
     assert read_run(run_folder).config["seed"] == 1
-    assert read_for_card(run_folder, None, {}, {}).config["seed"] == 1
+    assert run_of(run_folder / "agent").config["seed"] == 1
 
 
 class TeaKeys(Settings):
