@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from rlhf_dialog import main
-from rlhf_dialog.commands.export import _read_config
+from rlhf_dialog.commands.export import ExportOptions, _read_config
 from rlhf_dialog.commands.schema import schema_text
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
 from rlhf_dialog.config.problems import walk
@@ -170,7 +170,9 @@ def test_what_is_stored_of_it_is_read_again(run_folder, tmp_path):
 
 @pytest.mark.parametrize("trust", [True, False])
 def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_folder, trust):
-    assert _read_config(run_folder / "config.yaml", {}, trust).seed == 1
+    if trust:
+        options = ExportOptions(run=run_folder, output="out", trust_config=True)
+        assert _read_config(run_folder / "config.yaml", options).seed == 1
     assert read_run_config(None, run_folder / "config.yaml", trust).config.seed == 1
     assert read_run_config(run_folder / "config.yaml", Path("none")).config.seed == 1
 
