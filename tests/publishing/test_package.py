@@ -28,12 +28,16 @@ def test_a_reward_model_loads_from_what_is_published(classifier, tmp_path):
     assert "A reward model for dialogues" in (tmp_path / "README.md").read_text()
 
 
-def test_a_token_in_the_settings_of_the_run_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "secret", [TOKEN, "it's: a secret of many words, " * 9 + "so that YAML would fold it", 'a"b\\c\td' * 4]
+)
+def test_a_secret_in_the_settings_of_the_run_is_refused(secret, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
     folder = save(tmp_path / "agent", {"max_new_tokens": 5})
-    run = CardRun({"reward_class": {"id": "Mine", "args": {"word": TOKEN}}})
-    with pytest.raises(UserError, match=r"--agent: README\.md holds an access token") as caught:
-        make_package(folder, "ada/polite", run, "--agent")
-    assert TOKEN not in str(caught.value)
+    run = CardRun({"reward_class": {"id": "Mine", "args": {"word": secret}}})
+    with pytest.raises(UserError, match=r"--agent: README\.md holds") as caught:
+        make_package(folder, "ada/judge", run, "--agent")
+    assert secret not in str(caught.value)
 
 
 REPORT = {
