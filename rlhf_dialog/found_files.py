@@ -41,6 +41,14 @@ def is_below(path: str | Path, folder: str | Path) -> bool:
     return _is_in(path, _places(Path(folder)))
 
 
+def not_trusted(path: Path, why: str) -> UserError:
+    """The error of a file that was found and names what only the user may ask for; why: `key: reason`."""
+    return UserError(
+        f"{path} was found, not named by you, so it is read as data only; {why}. If you trust the file, allow it with "
+        "--trust_config"
+    )
+
+
 def _places(folder: Path) -> list[Path]:
     """The resolved folder and, where it lies in the Hub's cache, the blobs of its entry."""
     real = Path(os.path.realpath(folder))

@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from rlhf_dialog.data.sources import DialogueRecord
 
 
-def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
-    from rlhf_dialog.data.sources import is_hub_name
-
-    path = str(args.get("data_path"))
-    why = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
-    return {"args.data_path": why} if is_hub_name(path) else {}
-
-
-@EnvironmentFactory.register("corpus", reach=AccessDeclaration(other=_reaches_out))
+@EnvironmentFactory.register("corpus")
 class CorpusUser:
     """One episode is one dialogue of the data: the policy takes the turns of the assistant, and the user ends with the data.
 

@@ -1,23 +1,40 @@
-"""The configuration of a run, and whether the user named it or it was found beside an agent; docs/SECURITY.md has the rule."""
+"""The configuration of a run, and what one that was found beside an agent may do; docs/SECURITY.md has the rule."""
 
 import logging
 import math
-import os
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.loading import load_config, read_yaml
-from rlhf_dialog.config.registry import EnvironmentFactory, refusal, refuse
+from rlhf_dialog.config.registry import EnvironmentFactory, Registry, RewardFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
+from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.found_files import check_files
+from rlhf_dialog.found_files import check_files, is_below, not_trusted
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import build_reward, reaches_out
+from rlhf_dialog.rewards.composite import build_reward
 
 logger = logging.getLogger(__name__)
-HERE = os.curdir  # a path that is on this machine
+# classes of this package with which a configuration that was found can open no connection, read no environment and run no code
+REACHES_NOTHING = frozenset(
+    (
+        *("CompositeReward", "CopyPrice", "EncoderSimilarity", "Intent", "LengthHold", "LengthMatch"),
+        *("LikelihoodPrice", "Meteor", "MutualInformation", "NLPReward", "NoReward", "RelevanceReward", "RewardModel"),
+        *("corpus", "language_model_user", "restaurant"),
+        *("a2c", "acer", "bbqn", "committee", "dqn", "enac", "feudal", "gp_sarsa", "handcrafted", "manager"),
+        *("ppo", "random", "tracer"),
+    )
+)
+# their arguments that name a model or data, which must be on this machine, and those that name a file of the found folder
+ON_THIS_MACHINE = ("model", "members[]", "intent_model", "act_model", "data_path")
+IN_THE_FOLDER = ("domain", "goals", "openings", "prior", "abstraction")
+OWN_DOMAIN = "restaurant"  # a name of the package, no file
+ON_THE_HUB = "is not on this machine, so the Hub would be asked"
 
 
 @dataclass(frozen=True)
@@ -40,44 +57,74 @@ class RunConfig:
                 "--data_path, or measure whole dialogues with evaluate_policy.py"
             )
         if not self.trusted and is_hub_name(path):
-            found = {"env.args.data_path": f"{path[:100]!r} is not on this machine, so the Hub would be asked"}
-            raise UserError(f"{self._refusal(found)}; or name the data with --data_path")
+            why = f"env.args.data_path: {path[:100]!r} {ON_THE_HUB}"
+            raise UserError(f"{self._refusal(why)}; or name the data with --data_path")
         return path
 
     def reward(self, new_paths: dict[str, str] | None = None) -> BaseReward | None:
         """The reward; `new_paths` (old -> new path) replaces models in all its parts by those that the user named.
 
-        None, with one warning, when the configuration is not trusted and the reward reaches out (`BaseReward.reaches_out`).
-        Raises what `build_reward` raises.
+        None, with one warning, when the configuration is not trusted and may not have it built (`why_refused`). Raises what
+        `build_reward` raises.
         """
-        new_paths, settings = new_paths or {}, self.config.reward_class
-        # where a model that the user named lies is theirs to say
-        beside = _replace_paths(settings.args, dict.fromkeys(new_paths, HERE))
-        found = {} if self.trusted else reaches_out(settings.id, beside)
-        refused = {f"reward_class.{key}": why for key, why in found.items()}
-        if refused:
-            logger.warning("no score and no measures of the reward: %s", self._refusal(refused))
+        new_paths, name = new_paths or {}, self.config.reward_class.id
+        args = _replace_paths(self.config.reward_class.args, new_paths)
+        why = None if self.trusted else why_refused(RewardFactory, name, args, self.path.parent, new_paths.values())
+        if why:
+            logger.warning("no score and no measures of the reward: %s", self._refusal(f"reward_class.{why}"))
             return None
-        return build_reward(settings.id, _replace_paths(settings.args, new_paths))
+        return build_reward(name, args)
 
     def environment(self, named: dict[str, Any]) -> EnvironmentConfig | None:
-        """The environment with the arguments that the user named; UserError where its own reach out and it is not trusted."""
+        """The environment with the arguments that the user named. Raises UserError as `check_class` where it is not trusted."""
         choice = self.config.environment
         if choice and not self.trusted:
             args = {key: value for key, value in choice.args.items() if key not in named}
-            remedy = ", or name your domain with --domain" if "domain" in args else ""
-            refuse(self.path, "environment", EnvironmentFactory, choice.id, args, remedy)
+            check_class(self.path, "environment", EnvironmentFactory, choice.id, args)
         return choice and choice.model_copy(update={"args": choice.args | named})
 
-    def _refusal(self, found: dict[str, str]) -> str:
-        return f"{refusal(self.path, found)} or --config {self.path}"
+    def _refusal(self, why: str) -> str:
+        return f"{not_trusted(self.path, why)} or --config {self.path}"
 
 
-def refuse_hub_data(path: Path, key: str, data_path: str | None) -> None:
+def check_class(path: Path, key: str, registry: Registry, name: str, args: dict[str, Any]) -> None:
+    """Raises UserError where the file at `path`, which was found, may not have this class built under `key` (`why_refused`)."""
+    if why := why_refused(registry, name, args, path.absolute().parent):
+        raise not_trusted(path, f"{key}.{why}")
+
+
+def check_data(path: Path, key: str, data_path: str | None) -> None:
     """Raises UserError where the file at `path`, which was found, names data on the Hub."""
     if data_path and is_hub_name(data_path):
-        why = f"{data_path[:100]!r} is not on this machine, so the Hub would be asked"
-        raise UserError(refusal(path, {key: why}))
+        raise not_trusted(path, f"{key}: {data_path[:100]!r} {ON_THE_HUB}")
+
+
+def why_refused(
+    registry: Registry, name: str, args: dict[str, Any], folder: Path, named: Collection[str] = ()
+) -> str | None:
+    """Why a file in `folder` that was found may not have this class built with these arguments, as `argument: reason`, or None.
+
+    Classes that are named inside of the arguments count too, and so do the paths there; `named`: models that the user named.
+    An unknown name passes, because `Registry.create` refuses it.
+    """
+    for place, value in [("id", name), *_values(args, "args")]:
+        key = place.rpartition(".")[2]
+        cls = registry.find(value) if isinstance(value, str) else None
+        if cls is not None and not (value in REACHES_NOTHING and cls.__module__.startswith("rlhf_dialog.")):
+            return f"{place}: {value} may open connections or run other code"
+        if re.sub(r"\[\d+\]", "[]", key) in ON_THIS_MACHINE and value not in named and not is_local(str(value)):
+            return f"{place}: {value!r:.100} {ON_THE_HUB}"
+        if key in IN_THE_FOLDER and isinstance(value, str) and value != OWN_DOMAIN and leads_out(value, folder):
+            return f"{place}: {value[:100]!r} is not in {folder}"
+        if key == "allow_pickle_weights" and value:
+            return f"{place}: reads pickled weights"
+    return None
+
+
+def leads_out(path: str, folder: Path) -> bool:
+    """Whether a path, or a file in it, lies outside of `folder`, links resolved."""
+    target = Path(path).expanduser()
+    return not all(is_below(each, folder) for each in chain([target], target.rglob("*")))
 
 
 def read_run_config(named: Path | None, path: Path, trust_found: bool = False) -> RunConfig | None:
@@ -97,6 +144,17 @@ def number_in(path: Path, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise UserError(f"{path}: {key} is not a finite number; check that this is the config.yaml of a run")
     return float(value)
+
+
+def _values(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """What nested arguments hold, containers too, each with its place: ("args.parts[0].args.url", "http://...")."""
+    yield place, value
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _values(inner, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from _values(inner, f"{place}[{i}]")
 
 
 def _replace_paths(args: Any, new_paths: dict[str, str]) -> Any:

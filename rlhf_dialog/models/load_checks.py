@@ -1,25 +1,21 @@
 """What a model must show when it is loaded: that packed rows, or rows padded on the left, have the predictions of each row alone.
 
 The model predicts the tokens of some texts by the library's own attention, each row alone; then in two other shapes, which a
-healthy model changes by rounding only: the rows together, padded on the right, and each row with its last quarter cut off. What
-is tried is compared with the shape that it does not judge. No limit is above MOST, so that a fault in a yardstick cannot hide all
-others. Differences are in nats.
+healthy model changes by rounding only: the rows together, padded on the right, and each row with its last quarter cut off. A
+model that packed rows change more is computed with padding; one that padding on the left changes more is refused. No limit is
+above MOST, so that a fault in a yardstick cannot hide all others. Differences are in nats.
 
 R rows, K predictions: of each token of each row but its first.
 """
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
@@ -33,10 +29,13 @@ from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_op
 from rlhf_dialog.models.precision import HALF, without_tf32
 from rlhf_dialog.models.token_batch import TokenBatch
 
+logger = logging.getLogger(__name__)
 STOP = 20  # times the noise, at most
 LEAST = 1e-6  # nats: kernels that round equally in both shapes show less, or nothing at all
 MOST = 1e-2  # nats, of a limit
 NUM_TOKENS, NUM_ROWS, LONGEST = 504, 8, 96  # at least as many predictions and rows; tokens of the longest row
+STEPS = 2  # tokens that come one by one
+LARGE = 2 * 2**30  # bytes of weights
 TEXTS = (
     "Good morning ! I would like to book a table for six people on Saturday evening , if you still have one by the window . "
     "We are celebrating my sister's birthday , so a quiet corner would be lovely . Do you also serve "
@@ -50,54 +49,26 @@ TEXTS = (
     "My computer makes a strange noise whenever I start it , as if a small animal lived inside . The repair shop wants $80 just "
     "to open it ! My neighbour says it's only dust in the fan . He has been right about most things so far , except the weather "
     "and the football results , so I'm inclined to believe him this time .",
-    "First you heat the oven to 200 degrees . Meanwhile , mix the flour , two eggs , a cup of milk and a pinch of salt until "
-    "there are no lumps left . Pour everything into the hot pan and leave it alone for twenty minutes . In any case , do "
-    "not open the door before it has risen , or it will collapse and taste like rubber .",
-    "Nobody in our office knows how the new telephone system works . Yesterday I tried to call the manager and ended up talking "
-    "to a dentist in another town , who was very friendly and gave me an appointment . I took it , since I had a toothache "
-    "anyway . Sometimes things simply find their own way .",
-    "When we moved here ten years ago , there was one bakery , a church and a bus that came when it pleased . Now we have three "
-    "supermarkets and nowhere to park . My father refuses to shop in any of them and walks four miles for his bread . He's 83 "
-    "and says it is what keeps him young .",
-    "Did you see the game last night ? I couldn't believe it when they lost in the last minute ! My brother threw his shoe at "
-    "the television , and now we need a new one . A television , I mean ; the shoe is fine . He says he'll pay for it as soon as "
-    "he finds a job , which I've heard before .",
 )
 
 
 class SingleRowPredictions:
     """What a model predicts of some texts, each row alone, and how other shapes change that, in nats.
 
-    `ids`: of each row, (L,), on the host; `logprobs`: of each row, (L - 1,). The two shapes are computed when they are asked for.
+    `ids`: of each row, (L,), on the host; `logprobs`: of each row, (L - 1,); `together`: the largest difference when the rows are
+    computed together, padded on the right; `shorter`: when the last quarter of each row is cut off; `limit`: what passes for
+    rounding, by both.
     """
 
     @torch.no_grad()
     def __init__(self, lm: PreTrainedModel, ids: list[Tensor]):
         self.policy, self.ids = Policy(lm), ids
         self.logprobs = [logprobs(self.policy, [row]) for row in ids]
-
-    @cached_property
-    @torch.no_grad()
-    def together(self) -> float:
-        """The largest difference when the rows are computed together, padded on the right."""
-        return self.difference(logprobs(self.policy, self.ids))
-
-    @cached_property
-    @torch.no_grad()
-    def shorter(self) -> float:
-        """The largest difference when the last quarter of each row is cut off."""
-        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in self.ids]
+        self.together = self.difference(logprobs(self.policy, ids))
+        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in ids]
         kept = [row[: len(part)] for row, part in zip(self.logprobs, parts, strict=True)]
-        return largest(torch.cat(parts), torch.cat(kept))
-
-    def explains(self, difference: float) -> bool:
-        """Whether rounding explains a difference; the second shape is computed only where the first does not."""
-        return difference <= limit_of(self.shorter) or difference <= self.limit
-
-    @property
-    def limit(self) -> float:
-        """The largest difference in nats that passes for rounding, by both shapes."""
-        return limit_of(self.together, self.shorter)
+        self.shorter = largest(torch.cat(parts), torch.cat(kept))
+        self.limit = limit_of(self.together, self.shorter)
 
     def difference(self, logprobs: Tensor) -> float:
         """The largest difference to predictions (K,) of all tokens."""
@@ -107,6 +78,27 @@ class SingleRowPredictions:
 def limit_of(*shapes: float) -> float:
     """The largest difference in nats that passes for rounding, by what other shapes changed."""
     return min(STOP * max(*shapes, LEAST), MOST)
+
+
+def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> SingleRowPredictions:
+    """What the model predicts of the texts, in tokens of its tokenizer; without one, their bytes are the ids."""
+    return SingleRowPredictions(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
+
+
+def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
+    """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least."""
+    options = {"add_special_tokens": False, "verbose": False}
+    texts = [tokenizer(text, **options)["input_ids"] if tokenizer else list(text.encode()) for text in TEXTS]
+    longest = min(LONGEST, positions or LONGEST)
+    rows: list[Tensor] = []
+    while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
+        number = len(rows)
+        length = max(3, longest - 2 * (number % NUM_ROWS) if longest > 4 * NUM_ROWS else longest - number % 3)
+        row = torch.tensor(texts[number % len(texts)]) % num_tokens
+        row = row.repeat(1 + (length + number) // len(row))
+        start = (length * (number // len(texts))) % max(1, len(row) - length)
+        rows.append(row[start : start + length])
+    return rows
 
 
 def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
@@ -138,47 +130,6 @@ def largest(first: Tensor, second: Tensor) -> float:
     """The largest difference; inf where one is not a number, or the two do not have the same shape."""
     difference = (first - second).abs().max().item() if first.shape == second.shape else math.inf
     return math.inf if math.isnan(difference) else difference
-
-
-def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
-    """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least.
-
-    Without a tokenizer the ids are drawn, always the same, among the `num_tokens` of the vocabulary.
-    """
-    if tokenizer:
-        texts = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in TEXTS]
-    else:
-        streams = [torch.Generator().manual_seed(number) for number in range(NUM_ROWS)]
-        texts = [torch.randint(num_tokens, (LONGEST,), generator=stream).tolist() for stream in streams]
-    longest = min(LONGEST, positions or LONGEST)
-    rows: list[Tensor] = []
-    while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
-        number = len(rows)
-        length = max(3, longest - 2 * (number % NUM_ROWS) if longest > 4 * NUM_ROWS else longest - number % 3)
-        row = torch.tensor(texts[number % len(texts)]) % num_tokens
-        row = row.repeat(1 + (length + number) // len(row))
-        start = (length * (number // NUM_ROWS)) % max(1, len(row) - length)
-        rows.append(row[start : start + length])
-    return rows
-
-
-logger = logging.getLogger(__name__)
-LARGE = 2 * 2**30  # bytes of weights
-STEPS = 2  # tokens that come one by one
-DROPOUT_NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-DROPOUTS: set[Any] = {torch.dropout, *(getattr(functional, name) for name in DROPOUT_NAMES)}
-REMEDIES = {
-    "dropout": "Call eval() on the model, and let what draws random numbers act only where self.training is true",
-    "dtype": "Let precision in the YAML set the type of both, and take casts and autocast out of the model",
-    "positions": "Let the model use the position_ids that it gets, in every call",
-    "attention mask": "Let the model use the attention_mask that it gets, and hide no token by its id",
-    "packing": "Let the model mix no tokens but by its attention, or set packing: false",
-}
-
-
-def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> SingleRowPredictions:
-    """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
-    return SingleRowPredictions(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
 
 
 @contextmanager
@@ -238,10 +189,8 @@ def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
         difference = math.inf
-    lm.set_attn_implementation(usual)  # by which the yardstick is computed
-    if alone.explains(difference):
-        lm.set_attn_implementation(ATTENTION)
-    else:
+    if not difference <= alone.limit:
+        lm.set_attn_implementation(usual)
         effect = "so padding is computed too: a run takes up to twice as long"
         text = "%s does not support packed rows (predictions differ by %.2g nats, rounding explains %.2g), %s"
         logger.info(text, type(lm).__name__, difference, alone.limit, effect)
@@ -280,142 +229,24 @@ def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone
 
 @torch.no_grad()
 def check_left_padding(lm: PreTrainedModel, alone: SingleRowPredictions, path: str, key: str) -> None:
-    """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
-    name = type(network.own_network(lm)).__name__
-    is_own = network.spec_of(lm) is not None
-    difference = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
-    limit = limit_of(alone.together, difference)
-    if not alone.shorter <= limit:
-        by = f"by {alone.shorter:.2g} nats (rounding explains {limit:.2g})"
-        cause = try_fault(lm, alone, lambda fresh: fresh.shorter <= limit_of(fresh.together))
-        raise UserError(
-            f"{key}: '{path}' ({name}) changes its predictions {by} when its last tokens are cut off. {cause}"
-            if cause
-            else f"{key}: '{path}' ({name}) looks at the tokens that follow, which change its predictions {by}, so it is not a "
-            "causal LM"
-        )
+    """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model.
+
+    So does padding on the right for a network of the user's.
+    """
+    name, is_own = type(network.own_network(lm)).__name__, network.spec_of(lm) is not None
+    padded = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
+
+    def check(difference: float, limit: float, when: str) -> None:
+        if not difference <= limit:
+            raise UserError(
+                f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when {when} (rounding explains "
+                f"{limit:.2g}); wanted a causal model that uses the attention_mask and position_ids that it gets, and draws "
+                f"nothing in eval mode{f'; {network.CONTRACT}' if is_own else ''}"
+            )
+
+    check(alone.shorter, limit_of(alone.together, padded), "its last tokens are cut off")
     if is_own:
-        network.check_right_padding(lm, alone.together, limit_of(alone.shorter, difference), key)
-    limit = alone.limit
-    if not difference <= limit:
-        by = f"by {difference:.2g} nats when a prompt is padded on the left (rounding explains {limit:.2g})"
-        cause = try_fault(lm, alone, lambda x: x.difference(left_padded_logprobs(x.policy, x.ids)) <= x.limit)
-        raise UserError(
-            f"{key}: '{path}' ({name}) changes its predictions {by}, so batches of prompts would be wrong. "
-            f"{cause or padding_fault(alone, is_own)}"
-        )
-    one_by_one = decoding_error(padded_decoder(alone), alone.policy, alone)
-    if not one_by_one <= limit:
-        by = f"by {one_by_one:.2g} nats when tokens come one by one (rounding explains {limit:.2g})"
-        conclusion = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
-        cause = try_fault(lm, alone, lambda x: decoding_error(padded_decoder(x), x.policy, x) <= x.limit)
-        raise UserError(
-            f"{key}: the predictions of {name} differ {by}"
-            f"{f'. {found}' if (found := cause or _shift(lm, alone)) else f'; its past_key_values {conclusion}'}"
-        )
-
-
-def padded_decoder(alone: SingleRowPredictions) -> PaddedDecoder:
-    """The decoder of a model that does not pack, after the beginning of each row."""
-    return PaddedDecoder(alone.policy, beginnings(alone))
-
-
-def _shift(lm: PreTrainedModel, alone: SingleRowPredictions) -> str:
-    """`Cause. Remedy.` where other positions explain what tokens that come one by one change; else empty."""
-    last = num_positions(lm)
-    for by in (-1, 1):
-        decoder = padded_decoder(alone)
-        with shift_positions(lm, by, last and last - 1):
-            if decoding_error(decoder, alone.policy, alone) <= alone.limit:
-                size = "large" if by < 0 else "small"
-                return f"Positions are one too {size} where tokens come one by one. {REMEDIES['positions']}"
-    return ""
-
-
-@torch.no_grad()
-def try_fault(lm: PreTrainedModel, alone: SingleRowPredictions, passes: Callable[[SingleRowPredictions], bool]) -> str:
-    """`Cause. Remedy` of a failed try, which `passes` makes again for each; empty if none explains it."""
-
-    def helps(switch: WithoutDropout | WithoutCasts) -> bool:
-        with switch:
-            return passes(SingleRowPredictions(lm, alone.ids))
-
-    again = SingleRowPredictions(lm, alone.ids)
-    if not alone.difference(torch.cat(again.logprobs)) <= limit_of(0.0):
-        why = "dropout that acts in eval mode" if helps(WithoutDropout()) else "not by torch's dropout"
-        return f"The model draws random numbers ({why}). {REMEDIES['dropout']}"
-    if helps(WithoutCasts()):
-        return f"The model computes in 16 bits in part, and passes in 32 bits. {REMEDIES['dtype']}"
-    special = special_ids(lm)
-    other = next(int(i) for i in torch.cat(alone.ids) if int(i) not in special)
-    for token in sorted(special):
-        if passes(SingleRowPredictions(lm, [row.masked_fill(row == token, other) for row in alone.ids])):
-            return f"The model hides the pad or end token (id {token}) where it is part of a text. {REMEDIES['attention mask']}"
-    return ""
-
-
-def special_ids(lm: PreTrainedModel) -> set[int]:
-    """The pad and end tokens that the model or its generation configuration names."""
-    ids: set[int] = set()
-    for holder in (lm.config, getattr(lm, "generation_config", None)):
-        for name in ("pad_token_id", "eos_token_id"):
-            named = getattr(holder, name, None)
-            ids.update(i for i in (named if isinstance(named, list) else [named]) if i is not None)
-    return ids
-
-
-def padding_fault(alone: SingleRowPredictions, is_own: bool) -> str:
-    """`Cause. Remedy` of a model whose predictions padding on the left changes; `is_own`: a network of the user's."""
-    first, second = (left_padded_logprobs(alone.policy, alone.ids, pad_id) for pad_id in (0, 1))
-    if not largest(first, second) <= limit_of(0.0):
-        remedy = "Skip the tokens whose attention_mask is 0" if is_own else REMEDIES["attention mask"]
-        return f"The model sees the tokens that pad a prompt. {remedy}"
-    remedy = "Let forward take position_ids" if is_own else "Use a model that takes position_ids"
-    return f"The model does not see the padding, but counts its positions. {remedy}"
-
-
-@contextmanager
-def shift_positions(lm: nn.Module, by: int, last: int | None) -> Iterator[None]:
-    """Inside the block, the model gets position_ids that are `by` larger, from 0 to `last`, where it is called with them."""
-
-    def shift(_: nn.Module, args: Any, options: dict[str, Any]) -> Any:
-        positions = options.get("position_ids")
-        if positions is None:
-            return None
-        return args, {**options, "position_ids": (positions + by).clamp(0, last)}
-
-    called: Any = network.own_network(lm) if isinstance(lm, network.NetworkLM) else lm.base_model
-    with called.register_forward_pre_hook(shift, with_kwargs=True):
-        yield
-
-
-class WithoutDropout(TorchFunctionMode):
-    """Inside the block, torch's dropout changes nothing, in training mode too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if func is functional.scaled_dot_product_attention:
-            args, kwargs = args[:4], {**kwargs, "dropout_p": 0.0}
-        return func(*args, **kwargs)
-
-
-class WithoutCasts(TorchFunctionMode):
-    """Inside the block, nothing is computed under autocast, and no tensor in 32 bits is cast to 16."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if args and isinstance(args[0], Tensor) and _narrows(func, args, kwargs):
-            return args[0]
-        device = next((x.device.type for x in args if isinstance(x, Tensor)), "cpu")
-        with torch.autocast(device, enabled=False):
-            return func(*args, **kwargs)
-
-
-def _narrows(func: Any, args: Any, kwargs: Any) -> bool:
-    if args[0].dtype in HALF or not args[0].is_floating_point():
-        return False
-    asked = {x for x in (*args[1:], *kwargs.values()) if isinstance(x, torch.dtype)}
-    is_cast = func in (Tensor.to, Tensor.type) and not asked.isdisjoint(HALF)
-    return is_cast or func in (Tensor.half, Tensor.bfloat16)
+        check(alone.together, limit_of(alone.shorter, padded), "a row is padded on the right")
+    check(padded, alone.limit, "a prompt is padded on the left")
+    decoder = PaddedDecoder(alone.policy, beginnings(alone))
+    check(decoding_error(decoder, alone.policy, alone), alone.limit, "tokens come one by one")

@@ -20,12 +20,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.activations import NewGELUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlhf_dialog.config.registry import ModelFactory, refuse
+from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.agent_template import own_template
 from rlhf_dialog.data.chat_template import closing_ids, fix_date, separator_of
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import not_trusted
 from rlhf_dialog.models import lora, network
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
@@ -100,13 +101,13 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and its `form` allows it.
 
-    The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
-    or where id and args are among the `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be
-    loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
+    The folder of an agent with a network of the user's is read with the registered class, where its id and args are among the
+    `trusted_classes` (None: all are trusted). Raises UserError when the model cannot be loaded, when a weight is NaN or infinite,
+    or when it can be neither packed nor padded on the left.
     """
     if (spec := network.spec_in(path)) is not None:
-        if trusted_classes is not None and spec not in trusted_classes:
-            refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
+        if trusted_classes is not None and spec not in trusted_classes and ModelFactory.find(spec.id):
+            raise not_trusted(Path(path) / network.AGENT_FILE, f"model_class.id: {spec.id} is code of your own")
         lm = network.load_policy(spec, path, key)
     else:
         lm = load_pretrained(

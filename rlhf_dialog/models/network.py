@@ -251,16 +251,6 @@ def check_value_head(lm: PreTrainedModel) -> None:
         )
 
 
-def check_right_padding(lm: PreTrainedModel, difference: float, limit: float, key: str) -> None:
-    """Raises UserError when padding on the right changes the predictions of a user's network by more than `limit` nats."""
-    if not difference <= limit:
-        name = type(own_network(lm)).__name__
-        raise UserError(
-            f"{key}: {name} changes its predictions by {difference:.2g} nats when a row is padded on the right (rounding "
-            f"explains {limit:.2g}); skip the tokens whose attention_mask is 0; {CONTRACT}"
-        )
-
-
 def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
     if problem := ModelFactory.problem(spec.id, spec.args):
         where = " Name the file that registers it: --register train_ppo.py." if key.startswith("--") else ""

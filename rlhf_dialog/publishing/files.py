@@ -1,9 +1,9 @@
-"""Which files of a model's folder are published, and their content."""
+"""Which files of a model's folder are published, and their content, with the card."""
 
 import fnmatch
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
@@ -11,51 +11,62 @@ from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.models.relevance import is_relevance_folder
+from rlhf_dialog.publishing.card import CardRun, agent_card, reward_card
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"
 CLEANED = ("config.json", "generation_config.json", "tokenizer_config.json")
-Kind = Literal["agent", "reward model"]
+NEEDED = {"config.json": "is not an agent", "tokenizer_config.json": "has no tokenizer"}
 Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
 
 
-def folder_kind(folder: Path, key: str) -> Kind:
-    """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing, or has a
-    file that may not be opened (`found_files`)."""
+def make_package(folder: Path, repo: str, run: CardRun, key: str) -> Files:
+    """The files of an agent or a reward model, with a card; `run` is the agent's. `key` named the folder.
+
+    Raises UserError when the folder holds neither, when a file is damaged or may not be opened (`found_files`), and when one
+    holds a secret.
+    """
+    is_agent = check_model(folder, key)
+    model = read(folder, key, AGENT_FILE if is_agent else "config.json")
+    report = read(folder, key, "report.json") if (folder / "report.json").is_file() else {}
+    try:
+        card = agent_card(repo, model, run) if is_agent else reward_card(repo, report, model)
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        found = "config.yaml or evaluation.json of the run" if is_agent else "its report.json"
+        raise UserError(f"{key}: {found} is damaged ({type(error).__name__}: {error}); make it again") from error
+    refuse_secrets(CARD, card.encode(), key)
+    return {**published_files(folder, key), CARD: card.encode()}
+
+
+def check_model(folder: Path, key: str) -> bool:
+    """Whether the folder holds an agent; else a reward model. Raises UserError, with what is missing, when it is neither, and
+    for a file that may not be opened (`found_files`)."""
     check_files(folder)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
+    for name, what in NEEDED.items():
+        if not (folder / name).is_file():
+            raise UserError(f"{key}: '{folder}' {what}: it has no {name}; {_advice(folder)}")
     if is_relevance_folder(str(folder)):
-        raise UserError(
-            f"{key}: '{folder}' is a relevance model, whose bank holds texts of its data; it is not published"
-        )
-    weights = list(folder.glob("*.safetensors"))
-    if not [path for path in weights if path.name != "value_head.safetensors"]:
+        what = "is a relevance model, whose bank holds texts of its data; it is not published"
+        raise UserError(f"{key}: '{folder}' {what}")
+    if not [path for path in folder.glob("*.safetensors") if path.name != "value_head.safetensors"]:
         raise UserError(f"{key}: '{folder}' has no weights (model.safetensors), so there is nothing to publish")
-    if not (folder / "tokenizer_config.json").is_file():
-        raise UserError(f"{key}: '{folder}' has no tokenizer (tokenizer_config.json), so nobody could use it")
-    if (folder / AGENT_FILE).is_file():
-        return "agent"
-    if any(
-        str(name).endswith("ForSequenceClassification") for name in settings_in(folder, key).get("architectures") or []
-    ):
-        return "reward model"
-    raise UserError(
-        f"{key}: '{folder}' is neither an agent (it has no {AGENT_FILE}) nor a reward model; {_advice(folder)}"
-    )
+    architectures = read(folder, key).get("architectures") or []
+    is_agent = (folder / AGENT_FILE).is_file()
+    if not is_agent and not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+        what = f"is neither an agent (it has no {AGENT_FILE}) nor a reward model"
+        raise UserError(f"{key}: '{folder}' {what}; {_advice(folder)}")
+    return is_agent
 
 
 def _advice(folder: Path) -> str:
     if (folder / "agent").is_dir():
         return f"did you mean {folder / 'agent'}?"
     if (folder / "config.yaml").is_file():
-        return (
-            f"the run has no agent yet: continue it with --resume, or: rlhf-dialog export --run {folder} --output DIR"
-        )
+        return f"continue the run with --resume, or: rlhf-dialog export --run {folder} --output DIR"
     return "give the folder agent/ of a finished run"
 
 
-def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:
+def read(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:
     """The JSON object in a file of the folder. Raises UserError when it cannot be read."""
     with damage_as_user_error(f"{key}: {folder / name} cannot be read: ", "; save the model again"):
         tree = load_json(folder / name)
@@ -68,11 +79,8 @@ def published_files(folder: Path, key: str) -> Files:
     """The files of the folder that are published, without the card. Raises UserError for damage, secrets, and what may not be
     opened (`found_files`)."""
     check_files(folder)
-    files: Files = {}
-    for path in sorted(folder.iterdir()):
-        if is_published(path):
-            files[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
-    return files
+    paths = [path for path in sorted(folder.iterdir()) if is_published(path)]
+    return {path.name: path if path.suffix == ".safetensors" else _content(path, key) for path in paths}
 
 
 def is_published(path: Path) -> bool:

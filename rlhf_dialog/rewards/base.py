@@ -16,9 +16,6 @@ T = TypeVar("T")
 DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
-reaches_nothing: Any = classmethod(lambda cls, args: {})  # as `reaches_out` of a class of our own
-
-
 class NoScore(float):
     """A missing score that says why: NaN, which `on_reward_error: skip` leaves out like None, with a reason for the ledger.
 
@@ -65,16 +62,6 @@ class BaseReward:
     def name(self) -> str:
         """The name of the reward in logs and tables: `reward/<name>`."""
         return type(self).__name__.lower()
-
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The arguments that open a connection, read an environment variable or a pickle, or run other code, each with a reason.
-
-        For example `{"args.url": "sends every dialogue to a server"}`; empty for none. From a configuration that was found
-        beside an agent, only classes that return an empty dict here are built. Each class must define this method itself: an
-        inherited one does not describe its own code.
-        """
-        return {"id": "is not a built-in reward, and its code may do anything with its arguments"}
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """Return one finite number for each dialogue, in their order.

@@ -26,14 +26,6 @@ class CompositeReward(BaseReward):
 
     name = "composite"
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What its parts, and theirs, reach out to."""
-        parts = args.get("parts")
-        usable = [] if not isinstance(parts, list) or any(map(_problems, parts)) else parts
-        reasons = {f"args.parts[{i}]": reaches_out(*_id_and_args(part)) for i, part in enumerate(usable)}
-        return {f"{place}.{key}": why for place, inner in reasons.items() for key, why in inner.items()}
-
     def __init__(self, parts: list[dict[str, Any]]):
         if not isinstance(parts, list) or not parts:
             raise UserError("reward_class.args.parts: give a list of one or more {id, weight, args}")
@@ -92,17 +84,6 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     if not isinstance(reward, BaseReward):
         raise UserError(f"reward '{name}': its class {cls.__name__} must be a subclass of BaseReward")
     return reward
-
-
-def reaches_out(name: str, args: dict[str, Any]) -> dict[str, str]:
-    """`BaseReward.reaches_out` of the class of this name; an inherited method is not used, as a subclass may do more.
-
-    Empty for a name or arguments that `build_reward` refuses.
-    """
-    if RewardFactory.problem(name, args):
-        return {}
-    cls: Any = RewardFactory.classes[name]
-    return (cls if "reaches_out" in vars(cls) else BaseReward).reaches_out(args)
 
 
 def model_paths(name: str, args: Any) -> dict[str, str]:

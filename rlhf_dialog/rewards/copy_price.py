@@ -4,7 +4,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.text import copied_from
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward
 
 
 @RewardFactory.register("CopyPrice")
@@ -16,7 +16,6 @@ class CopyPrice(BaseReward):
     """
 
     name = "copy_price"
-    reaches_out = reaches_nothing
 
     def __init__(self, turns: int = 2):
         if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:

@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward
 
 KEY = "reward_class.args.model"
 MODEL = "sentence encoder"  # its name among the frozen models of a reward
@@ -24,7 +24,6 @@ class EncoderSimilarity(BaseReward):
 
     name = "encoder_similarity"
     uses_device = True
-    reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str):
         from transformers import AutoModel, AutoTokenizer

@@ -45,19 +45,6 @@ class Intent(BaseReward):
     uses_device = True
     key, target = KEY, ACT
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """`intent_model` and `act_model` if they are not on this machine, and `allow_pickle_weights`."""
-        from rlhf_dialog.data.hub import is_local
-
-        reasons = {}
-        for key in ("intent_model", *(["act_model"] if args.get("act_model") else [])):
-            if not is_local(path := str(args.get(key))):
-                reasons[f"args.{key}"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
-        if args.get("allow_pickle_weights"):
-            reasons["args.allow_pickle_weights"] = "reads pickled weights"
-        return reasons
-
     def __init__(
         self,
         intent_model: str,

@@ -2,7 +2,7 @@
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, reference_lists
+from rlhf_dialog.rewards.base import BaseReward, reference_lists
 
 
 @RewardFactory.register("LengthMatch")
@@ -15,7 +15,6 @@ class LengthMatch(BaseReward):
 
     needs = ("reference",)
     name = "length_match"
-    reaches_out = reaches_nothing
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference."""

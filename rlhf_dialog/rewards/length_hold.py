@@ -5,7 +5,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, Purpose, is_number, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, Purpose, is_number
 
 
 @RewardFactory.register("LengthHold")
@@ -18,7 +18,6 @@ class LengthHold(BaseReward):
     """
 
     name = "length_hold"
-    reaches_out = reaches_nothing
 
     def __init__(self, words: float | None = None, rate: float = 0.2, gain: float = 2.0, max_price: float = 4.0):
         for key, value in {"words": words, "max_price": max_price}.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, is_number, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, is_number
 
 if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
@@ -31,7 +31,6 @@ class LikelihoodPrice(BaseReward):
     uses_device = True
     floor: float | None
     tokens: int
-    reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
         if floor is not None and not (is_number(floor) and floor < 0):
@@ -116,7 +115,6 @@ class MutualInformation(BaseReward):
 
     name = "mutual_information"
     uses_device = True
-    reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(self, model: str, tokens: int = 12, system_prompt: str | None = None):
         self.likelihood = LikelihoodPrice(model, None, tokens, system_prompt)

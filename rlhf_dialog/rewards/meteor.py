@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
-from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, reference_lists, walk
+from rlhf_dialog.rewards.base import BaseReward, reference_lists, walk
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ class Meteor(BaseReward):
     """
 
     needs = ("reference",)
-    reaches_out = reaches_nothing  # WordNet is read where nltk keeps it, and never fetched
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):
         self.wordnet = load_wordnet(meteor_wordnet)

@@ -22,13 +22,6 @@ class NLPReward(CompositeReward):
     name = "nlp"
     lifts_kl = True
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What its classifier reaches out to; nothing without one (`intent_coef: 0`)."""
-        coef = args.get("intent_coef", 0.5)
-        without = not args.get("intent_model") or (is_finite(coef) and float(coef) == 0)
-        return {} if without else Intent.reaches_out(args)
-
     def __init__(
         self,
         intent_model: str | None = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, is_number, reaches_nothing
+from rlhf_dialog.rewards.base import BaseReward, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,6 @@ class RelevanceReward(BaseReward):
 
     name = "relevance"
     uses_device = True
-    reaches_out = reaches_nothing  # the model is always a folder of this machine
 
     def __init__(
         self, model: str, floor: float | None = -3.0, bank_size: int | None = None, ceiling: float | None = None

@@ -2,13 +2,13 @@
 
 import json
 import logging
-import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from http.client import responses
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -17,6 +17,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
 from rlhf_dialog.rewards.base import BaseReward, NoScore
+from rlhf_dialog.rewards.composite import is_finite
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.user_code import TimeLimit
 
@@ -61,13 +62,6 @@ class RemoteReward(BaseReward):
 
     name = "remote"
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The server, the proxy before it, and the environment variables that are sent to it."""
-        environment = {f"args.{key}": "reads the environment" for key in ("token_env", "headers_env") if args.get(key)}
-        proxy = {"args.proxy": "sends every dialogue to a proxy"} if args.get("proxy") else {}
-        return {"args.url": "sends every dialogue to a server"} | proxy | environment
-
     def __init__(
         self,
         url: str,
@@ -84,8 +78,7 @@ class RemoteReward(BaseReward):
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
         self.batch_size, self.retries = _whole("batch_size", batch_size, 1), _whole("retries", retries, 0)
-        self.timeout_s = _seconds("timeout_s", timeout_s)
-        self.backoff_s = _seconds("backoff_s", backoff_s, zero=True)
+        self.timeout_s, self.backoff_s = _seconds("timeout_s", timeout_s, 1e-3), _seconds("backoff_s", backoff_s, 0)
         self.num_workers = _whole("num_workers", num_workers, 1)
         headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
         before = None if proxy is None else _checked_url(proxy, "proxy")
@@ -119,8 +112,15 @@ class RemoteReward(BaseReward):
         return [score for batch in self._in_batches(dialogues, scores) for score in batch]
 
     def _in_batches(self, dialogues: list[Dialogue], score: Callable[[list[Dialogue]], Scores]) -> list[Scores]:
+        """The scores of each batch, in order; after the first error no further batch begins."""
         batches = [dialogues[i : i + self.batch_size] for i in range(0, len(dialogues), self.batch_size)]
-        return in_threads(score, batches, self.num_workers)
+        if self.num_workers == 1:
+            return [score(batch) for batch in batches]
+        pool = ThreadPoolExecutor(self.num_workers)
+        try:
+            return list(pool.map(score, batches))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _scores(self, batch: list[Dialogue], retries: int | None = None) -> Scores:
         """The server's scores of one batch. Raises NoAnswer when there are none after the last retry."""
@@ -170,38 +170,8 @@ def as_json(dialogue: Dialogue) -> dict[str, Any]:
     return {name: getattr(dialogue, name) for name in names} | system
 
 
-def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -> list[Any]:
-    """The results of `work` in the order of the items. Raises the first error and starts no more; one thread: the caller's."""
-    if num_threads == 1 or len(items) < 2:
-        return [work(item) for item in items]
-    results: dict[int, Any] = {}
-    errors: list[BaseException] = []
-    todo = list(enumerate(items))[::-1]
-
-    def run() -> None:
-        while todo and not errors:
-            try:
-                i, item = todo.pop()
-                results[i] = work(item)
-            except IndexError:  # another thread took the last one
-                return
-            except BaseException as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(num_threads, len(items)))]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads) and not errors:
-        for thread in threads:
-            thread.join(0.05)
-    if errors:
-        raise errors[0]
-    return [results[i] for i in range(len(items))]
-
-
 def _refusal(status: int) -> Failed:
-    known = {int(s): s.phrase for s in HTTPStatus}
-    name = f"{status} {known.get(status, '')}".strip()
+    name = f"{status} {responses.get(status, '')}".strip()
     if 300 <= status < 400:
         return Failed(f"answered {name}; redirects are not followed: give the final address as {KEY}.url", again=False)
     return Failed(f"answered {name}", again=status >= 500 or status in RETRIED)
@@ -278,12 +248,7 @@ def _whole(key: str, value: Any, lowest: int) -> int:
     return value
 
 
-def _seconds(key: str, value: Any, zero: bool = False) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # PyYAML reads 1e-1 as text
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (number > 0 or (zero and number == 0)) or number > 86400:
-        bound = "" if zero else ", above 0"
-        raise UserError(f"{KEY}.{key}: {value!r} must be a number of seconds{bound}, at most a day")
-    return number
+def _seconds(key: str, value: Any, lowest: float) -> float:
+    if not is_finite(value) or not lowest <= float(value) <= 86400:
+        raise UserError(f"{KEY}.{key}: {value!r} must be a number of seconds, at least {lowest:g}, at most a day")
+    return float(value)

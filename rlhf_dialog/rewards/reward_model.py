@@ -37,15 +37,6 @@ class RewardModel(BaseReward):
     name = "reward_model"
     uses_device = True
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """`model` and `members` that are not on this machine."""
-        from rlhf_dialog.data.hub import is_local
-
-        why = "{!r} is not on this machine, so the Hub would be asked"
-        paths = {key: path for key, path in _paths(args).items() if not is_local(path)}
-        return {f"args.{key}": why.format(path[:100]) for key, path in paths.items()}
-
     def __init__(
         self,
         model: str | None = None,

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.hub import LOCAL_NAMES
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import FAULTS, json_or, load_json
-from rlhf_dialog.publishing.card import CardRun
-from rlhf_dialog.publishing.files import Files, folder_kind, is_published
-from rlhf_dialog.publishing.package import make_package, read_run
+from rlhf_dialog.json_files import FAULTS, json_or, load_json, read_json
+from rlhf_dialog.publishing.card import CardRun, local_names
+from rlhf_dialog.publishing.files import Files, check_model, is_published, make_package
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.identity import sha256_of
@@ -60,8 +61,8 @@ def package(folder: Path, repo: str, key: str, evaluation: Path | None = None) -
 
     `evaluation` is an output of evaluate, see `run_of`; `key` named the folder. Raises UserError when it cannot be published.
     """
-    run = run_of(folder, evaluation) if folder_kind(folder, key) == "agent" else CardRun()
-    return make_package(folder, repo, run, key), run.name
+    run = run_of(folder, evaluation) if check_model(folder, key) else CardRun()
+    return make_package(folder, repo, run, key), run.config.get("experiment_name")
 
 
 def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
@@ -72,9 +73,22 @@ def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
     """
     run = agent.absolute().parent
     check_run(run)
-    lines = run / "metrics.jsonl"  # of the agent at the end of the run, not of the best one
-    metrics = read_metrics(lines) if agent.name == "agent" and lines.is_file() else []
-    return read_run(run, evaluation or _own_evaluation(agent), metrics[-1] if metrics else {}, _versions_of(run))
+    config, lines = run / "config.yaml", run / "metrics.jsonl"
+    metrics = read_metrics(lines) if agent.name == "agent" and lines.is_file() else []  # those of the end of the run
+    path = evaluation or _own_evaluation(agent)
+    measured = _read_evaluation(path) if path else None
+    names = frozenset([*json_or(run / LOCAL_NAMES, [], list[str]), *local_names(measured)])
+    settings = read_yaml(config) if config.is_file() else {}
+    return CardRun(settings, measured, metrics[-1] if metrics else {}, _versions_of(run), names)
+
+
+def _read_evaluation(path: Path) -> dict[str, Any]:
+    tree = read_json(path, f"--evaluation: {path} cannot be read: ", "; evaluate again")
+    if not (isinstance(tree, dict) and {"settings", "baselines"} <= set(tree) and {"metrics", "after"} & set(tree)):
+        raise UserError(
+            f"--evaluation: {path} is not an output of rlhf-dialog evaluate; evaluate again, or name another file"
+        )
+    return tree
 
 
 def _own_evaluation(agent: Path) -> Path | None:

@@ -3,16 +3,14 @@
 The tolerance is measured in each run, because rounding errors grow with layers, sharp predictions and large activations.
 The frozen reference computes some responses of the first rollout twice: the rows together, and each row alone with its own
 beginning behind it once more, by the library's attention (many kernels round a row alike beside any others, but not a longer
-one). A fault of the policy or its sampling therefore does not raise the tolerance. Rows that change each other would, so each
-row is also computed alone as it is, and the run ends where that differs by more than rounding explains. Under `reference:
-false` the policy is measured.
+one). A fault of the policy or its sampling therefore does not raise the tolerance. Under `reference: false` the policy is
+measured.
 """
 
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,10 +18,8 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.load_checks import REMEDIES
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
-from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.ppo import AdaptiveKLController
 
@@ -35,13 +31,11 @@ RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and R
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
 # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)
-LEAK = 20  # times the rounding of rows that are alone, in the mean and at most: then rows change each other
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 TRY = (
     "Try precision: fp32, where the check is finer, then packing: false, then a model that uses the attention_mask and the "
     "position_ids that it gets, and draws nothing in eval mode"
 )
-DRAWS = "draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = 0.1  # of the largest, at least: kernels for few rows, as in sampling, round every token differently
 
 
@@ -58,82 +52,41 @@ class Noise:
     warned: bool = False  # whether a check has warned of a difference that is larger
 
 
-class Measured(NamedTuple):
-    """The model whose rounding is measured, with its name in messages: the reference, or the policy of a run without one."""
-
-    name: str
-    model: Policy
-
-
-def check_type(measured: Measured, num_bits: int) -> None:
-    """Raises RunStopped for a model in 16 bits in a run in 32, because its rounding would pass for noise."""
-    types = {str(p.dtype).removeprefix("torch.") for p in measured.model.parameters() if p.dtype in HALF}
-    if num_bits == 32 and (types or measured.model.use_amp):
-        how = f"weights in {min(types)}" if types else "autocast"
-        raise RunStopped(
-            f"the {measured.name} computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
-        )
-
-
 @torch.no_grad()
-def measure_rounding(measured: Measured, tokens: TokenBatch, temperature: float) -> Tensor:
+def measure_rounding(name: str, model: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
     """|differences| (K,) of the model's log-probabilities for ROWS rows, spread evenly, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when the model does, in training or in eval mode, and when its rows change each
-    other: both would pass for noise.
+    Draws no random number. Raises RunStopped when the model does, which would pass for noise; `name` is its name there.
     """
-    if any(module.training for module in measured.model.modules()):
-        raise RunStopped(f"the {measured.name} is in training mode, so its dropout may be on; call eval() on it")
     num_rows = min(len(tokens), ROWS)
     if not num_rows:
         return torch.empty(0, device=tokens.device)
-    name, model = measured
     tokens = replace(tokens.rows(torch.arange(num_rows) * len(tokens) // num_rows), prompt_groups=None)
-    before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(len(tokens))]
+    before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(num_rows)]
     together = _predict(model, tokens, temperature)
-    alone, longer = (torch.cat([_predict(model, row, temperature, more) for row in rows]) for more in (0, 1))
+    longer = torch.cat([_predict(model, row, temperature, longer=True) for row in rows])
     if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
-        raise RunStopped(f"the {name} {DRAWS}. {REMEDIES['dropout']}")
-    rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
-    _check_leak(measured, together - alone, torch.maximum((alone - longer).abs(), rounding))
-    return torch.maximum((together - longer).abs(), rounding)
+        raise RunStopped(f"the {name} draws random numbers (a dropout that is on), which would pass for noise. {TRY}")
+    return torch.maximum((together - longer).abs(), UNITS * torch.finfo(together.dtype).eps * together.abs())
 
 
 def _generators() -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
-def _check_leak(measured: Measured, changes: Tensor, rounding: Tensor) -> None:
-    """Raises RunStopped when rows have log-probabilities among others that rounding does not explain; all are (K,)."""
-    sizes = [x.double() for part in (changes.abs(), rounding) for x in (part.mean(), part.max())]
-    mean, largest, *explained = torch.stack(sizes).tolist()  # the host waits once
-    least = LEAST_IN_16_BITS if _is_coarse(measured.model) else LEAST_IN_32_BITS
-    explained = [max(x, y) for x, y in zip(explained, least, strict=True)]
-    if mean > LEAK * explained[0] and largest > LEAK * explained[1]:
-        raise RunStopped(
-            f"the {measured.name} gives the same responses other log-probabilities when other rows are computed beside them, by "
-            f"{mean:.2g} nats in the mean, and rounding explains {explained[0]:.1g}. Cause (packing): rows of a batch change "
-            f"each other. {REMEDIES['packing']}"
-        )
-
-
-def _is_coarse(model: Policy) -> bool:
-    return model.use_amp or any(parameter.dtype in HALF for parameter in model.parameters())
-
-
-def _predict(model: Policy, tokens: TokenBatch, temperature: float, times_more: int | None = None) -> Tensor:
+def _predict(model: Policy, tokens: TokenBatch, temperature: float, longer: bool = False) -> Tensor:
     """The log-probabilities (K,) of the response tokens, without the columns that are padding in all rows.
 
-    `times_more`: of one row, by the library's own attention; 1: with its first tokens behind it, as far as positions go.
+    `longer`: of one row, by the library's own attention, with its first tokens behind it, as far as positions go.
     """
     tokens = tokens.without_padding()
     packed = fed = tokens.pack()
-    if times_more:
+    if longer:
         positions = num_positions(model.lm)
         more = packed.ids[: max(0, positions - len(packed.ids) - 1) if positions else None].unsqueeze(0)
         mask = torch.cat([tokens.response_mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
         fed = tokens.with_responses(torch.cat([tokens.response_ids, more], dim=1), mask).pack()
-    features, _ = model.features(fed, padded=times_more is not None)
+    features, _ = model.features(fed, padded=longer)
     return model.predict(features[: len(packed.targets)], packed, temperature).logprobs
 
 
@@ -212,17 +165,12 @@ def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, token
     _compare(f"{text}, and sampling and update differ", largest, mean, noise, tokens)
 
 
-def times_the_noise(largest: float, mean: float, noise: Noise, tokens: float) -> float:
-    """How many times the noise a difference is: its largest size, or its mean over `tokens` tokens."""
-    return max(largest / noise.largest, mean / (noise.mean + noise.largest / max(tokens, 1.0)))
-
-
 def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float) -> None:
     """Warn above WARN times the noise, and raise RunStopped above STOP times; the first warning of a run is the only one.
 
-    One token may have the largest noise, which the mean of a few tokens shows.
+    Both sizes count, the largest and the mean over `tokens` tokens: a few may have the largest noise, which their mean shows.
     """
-    times = times_the_noise(largest, mean, noise, tokens)
+    times = max(largest / noise.largest, mean / (noise.mean + noise.largest / max(tokens, 1.0)))
     if times <= WARN:
         return
     text = (

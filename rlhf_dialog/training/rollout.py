@@ -282,11 +282,7 @@ class Collector:
         """
         temperature, num_bits = self.config.temperature, 16 if self.placement.reduced_precision else 32
         reference = self.models.ref_policy
-        measured = checks.Measured("policy", self.models.policy)
-        if reference is not None:
-            measured = checks.Measured("reference", reference)
-        if not self.is_measured:
-            checks.check_type(measured, num_bits)
+        measured = ("policy", self.models.policy) if reference is None else ("reference", reference)
         with self.world.fail_together(), self.placement.rollout():
             rollout = make_rollout()
             predictions = {"policy": rollout.logprobs, "critic": rollout.values}
@@ -295,7 +291,7 @@ class Collector:
             rollout = drop_unscored(rollout, self.group_size)
             rounding = None
             if not self.is_measured:
-                rounding = checks.measure_rounding(measured, rollout.in_segments().tokens, temperature)
+                rounding = checks.measure_rounding(*measured, rollout.in_segments().tokens, temperature)
             collected = time.perf_counter()
         if rounding is not None:
             self.noise = checks.combine_rounding(rounding, self.world, temperature, num_bits)

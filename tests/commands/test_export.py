@@ -244,7 +244,7 @@ def test_code_of_a_model_is_run_for_a_trusted_configuration_alone(run, capsys):
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", trust_remote_code=True)
     assert exported(folder, "out") == 2
-    refused(capsys, "config.yaml: trust_remote_code ignored; use --trust_config to allow it", "its own code")
+    refused(capsys, "trust_remote_code: allows code or pickles", "--trust_config")
     assert not Path("ran").exists()
     assert exported(folder, "out", "--trust_config") == 2
     refused(capsys, "code from these sources may run")
@@ -257,7 +257,5 @@ def test_pickled_weights_are_read_for_a_trusted_configuration_alone(run, capsys)
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", allow_pickle_weights=True)
     assert exported(folder, "out") == 2
-    refused(
-        capsys, "config.yaml: allow_pickle_weights ignored; use --trust_config to allow it", "no safetensors weights"
-    )
+    refused(capsys, "allow_pickle_weights: allows code or pickles", "--trust_config")
     assert exported(folder, "out", "--trust_config") == 0

@@ -5,12 +5,11 @@ Each case has its control: with --trust_config the same command does what the fo
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory, leads_out
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
 
@@ -95,42 +94,10 @@ def test_a_class_of_ones_own_is_not_built_with_a_strangers_arguments(tmp_path, c
     agent = kinds(tmp_path, {"id": "witness", "args": {"path": "/etc/passwd"}})[kind]
     code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
     assert (code, witness) == (2, [])
-    assert "environment.id: witness does not say what its arguments may reach" in said
+    assert "environment.id: witness may open connections" in said
     assert "--trust_config" in said
     outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
     assert witness[0] == {"path": "/etc/passwd"}
-
-
-@pytest.mark.parametrize("key", ["goals", "openings"])
-def test_a_file_outside_of_the_folder_is_not_read_into_the_dialogue(tmp_path, capsys, key):
-    secret = tmp_path / "secret.txt"
-    secret.write_text(SECRET)
-    args = {"model": str(tmp_path), key: str(secret)}
-    agent = language_model(tmp_path / "run", {"id": "language_model_user", "args": args})
-    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
-    assert (code, SECRET in said) == (2, False)
-    assert f"environment.args.{key}: '{secret}' is not in {tmp_path / 'run'}" in said
-    link = tmp_path / "run" / "inside.txt"
-    link.symlink_to(secret)
-    assert leads_out(str(link), tmp_path / "run")
-    link.unlink()
-    link.write_text("Hello .")
-    assert not leads_out(str(link), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("environment", "key"),
-    [
-        ({"id": "corpus", "args": {"data_path": "stranger/data"}}, "args.data_path"),
-        ({"id": "language_model_user", "args": {"model": "stranger/model"}}, "args.model"),
-    ],
-)
-def test_the_hub_is_not_asked_for_what_a_stranger_names(tmp_path, capsys, asked, environment, key):
-    agent = language_model(tmp_path / "run", environment)
-    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
-    assert (code, asked) == (2, [])
-    assert f"environment.{key}: 'stranger/" in said
-    outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
 
 
 OPENED: list[str] = []  # what Python opens while a test looks
@@ -181,7 +148,6 @@ def test_a_domain_outside_of_the_folder_is_refused_before_anything_of_it_is_open
     assert (code, SECRET in said) == (2, False)
     is_link = place in (3, 4)
     assert ("is a link out of" if is_link else "' is not in ") in said
-    assert is_link or place == 5 or ", or name " in said  # what an option can name
     assert not [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
     if is_link:  # which no trust opens
         return
@@ -197,35 +163,6 @@ def test_a_domain_that_the_command_line_names_is_opened(tmp_path, capsys, opened
         code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--domain", domain)
         assert (code, f"{domain}: 'name' is missing" in said) == (2, True)
     assert "/stranger/tea.json" not in opened
-
-
-def test_a_policys_files_lie_in_its_folder(tmp_path, capsys):
-    agent = policy_agent(tmp_path / "agent", policy={"id": "gp_sarsa", "args": {"prior": str(tmp_path / "elsewhere")}})
-    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
-    assert code == 2
-    assert f"policy.args.prior: '{tmp_path / 'elsewhere'}' is not in {agent}" in said
-
-
-def test_a_class_says_itself_what_it_reaches():
-    class Own:
-        @classmethod
-        def reaches_out(cls, args):
-            return {}
-
-    class Heir(Own):
-        pass
-
-    for name, cls in (("own", Own), ("heir", Heir)):
-        EnvironmentFactory.register(name, cls)
-    EnvironmentFactory.register("files", Heir, AccessDeclaration(("path",)))
-    try:
-        reached = {
-            name: EnvironmentFactory.reaches_out(name, {"path": "/a"}, Path("/b")) for name in ("own", "heir", "files")
-        }
-    finally:
-        for name in ("own", "heir", "files"):
-            del EnvironmentFactory.classes[name]
-    assert [sorted(one) for one in reached.values()] == [[], ["id"], ["args.path"]]
 
 
 def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked):

@@ -10,10 +10,12 @@ import shutil
 import pytest
 import yaml
 
+from rlhf_dialog.commands.dispatcher import COMMANDS as COMMANDS_BY_NAME
 from rlhf_dialog.commands.dispatcher import main
+from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from tests.parts.evaluations import save_run
 from tests.parts.hub_server import hub_server  # noqa: F401  a fixture
-from tests.parts.poisoned import MARKER
+from tests.parts.poisoned import MARKER, with_code
 from tests.parts.servers import serving
 from tests.parts.tiny import write_data
 
@@ -36,7 +38,8 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
     (tmp_path / "secret.txt").write_text(SECRET)
     with serving(ones) as server:
         reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
-        save_run(tmp_path / "evil", str(tmp_path / "data"), 1)
+        for name in ("evil", "quiet_run"):
+            save_run(tmp_path / name, str(tmp_path / "data"), 1)
         hostile = yaml.safe_load((tmp_path / "evil/config.yaml").read_text()) | {
             **{"reward_class": reward, "model_path": "stranger/model", "ref_model": "stranger/model"},
             **{
@@ -54,6 +57,11 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
             (tmp_path / name / "agent").mkdir(parents=True)
             (tmp_path / name / "agent/policy_agent.json").write_text(json.dumps(acts | {"environment": environment}))
         shutil.copytree(tmp_path / "evil", tmp_path / "talks")
+        shutil.copytree(tmp_path / "evil", tmp_path / "linked")
+        (tmp_path / "linked/config.yaml").unlink()
+        (tmp_path / "linked/config.yaml").symlink_to(tmp_path / "evil/config.yaml")
+        shutil.copytree(tmp_path / "evil", tmp_path / "coded")
+        with_code(tmp_path / "coded/agent", tmp_path / "went_off")
         user = {
             "id": "language_model_user",
             "args": {"model": "stranger/model", "openings": str(tmp_path / "secret.txt")},
@@ -97,7 +105,11 @@ STEPS = ["--max_steps", "1", "--batch_size", "2"]
 COMMANDS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
+    "evaluate of a link": "--agent linked/agent --data_path data --output out/e.json --max_prompts 2",
+    "evaluate of its code": "--agent coded/agent --data_path data --output out/e.json --trust_config",
+    "evaluate with a baseline": "--agent quiet_run/agent --baseline evil/agent --output out/e.json --max_prompts 2",
     "chat": "--agent evil/agent",
+    "chat of its code": "--agent coded/agent",
     "train": "--config own.yaml --experiment_name new",
     "train with its critic": "--config own.yaml --experiment_name new --critic_path evil/agent --use_share_model false",
     "plot-run": "--run evil --output out/plot.png",
@@ -112,6 +124,12 @@ COMMANDS = {
     "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
     "feedback init": "--run out/bot --agent evil/agent",
 }
+OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_found_networks.py what the second loads
+    *("feedback learn", "feedback serve"),
+    # these open no folder of a stranger
+    *("audit", "benchmark", "doctor", "quickstart", "schema", "train-policy", "write-dialogues"),
+    *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
+}
 CONTROLS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2 --trust_config",
@@ -122,9 +140,20 @@ CONTROLS = {
 }
 
 
+def command_of(name):
+    return name.partition(" of ")[0].partition(" with ")[0]
+
+
 def words_of(name, text):
-    command = name.partition(" of ")[0].partition(" with ")[0]
-    return [*command.split(), *text.split()]
+    return [*command_of(name).split(), *text.split()]
+
+
+def test_every_command_is_in_the_table():
+    commands = [
+        *(name for name in COMMANDS_BY_NAME if name != "feedback"),
+        *(f"feedback {name}" for name in SUBCOMMANDS),
+    ]
+    assert sorted(commands) == sorted({*map(command_of, COMMANDS), *OTHERS})
 
 
 def code_of(words):
@@ -151,3 +180,17 @@ def test_trusted_it_is_asked(place, name, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # the Hub's library asks again, and waits
     code_of(words_of(name, CONTROLS[name]))
     assert place.asked != []
+
+
+def test_a_run_that_goes_on_has_the_users_own_settings(place):
+    train = ["train", "--config", "own.yaml", "--experiment_name", "new"]
+    assert main(train) == 0
+    hostile = (place.folder / "evil/config.yaml").read_bytes()
+    for path in (place.folder / "out/new").rglob("config.yaml"):
+        path.write_bytes(hostile)
+    for state in (place.folder / "out/new/checkpoints").glob("iter_*/trainer.json"):  # a stranger makes the hashes fit
+        kept = {key: v for key, v in json.loads(state.read_text()).items() if key not in ("files", "sizes", "sha256")}
+        state.write_text(json.dumps(kept))
+    assert main([*train, "--resume", "--max_iterations", "2"]) == 0
+    assert main([*train[:-1], "other", "--resume_weights_only", "out/new"]) == 0
+    assert place.asked == []

@@ -104,7 +104,7 @@ def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(tr
         (["--agent", "{agent}/..", "--repo", "a"], "is not an agent: it has no config.json; did you mean"),
         (
             ["--agent", "{bare}", "--repo", "a"],
-            "the run has no agent yet: continue it with --resume, or: rlhf-dialog export",
+            "continue the run with --resume, or: rlhf-dialog export",
         ),
         (
             ["--agent", "{agent}", "--repo", "a", "--evaluation", "{agent}/config.json"],

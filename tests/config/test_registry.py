@@ -3,7 +3,7 @@
 import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
-from rlhf_dialog.config.registry import AccessDeclaration, Registry, RewardFactory, refusal, refuse
+from rlhf_dialog.config.registry import Registry, RewardFactory
 from rlhf_dialog.errors import UserError, nearest
 
 
@@ -93,24 +93,3 @@ def test_built_in_rewards_are_registered():
 def test_nothing_near_gives_no_suggestion(registry):
     assert "did you mean" not in registry.problem("xyz", {})
     assert nearest("xyz", ["Politeness"]) == ""
-
-
-def test_a_class_passes_where_its_arguments_stay_in_the_folder(tmp_path):
-    registry = Registry("thing")
-    registry.register("reader", dict, AccessDeclaration(files=("path",)))
-    registry.register("silent", dict)
-    (tmp_path / "inside.txt").touch()
-    found = tmp_path / "agent.json"
-    refuse(found, "part", registry, "reader", {"path": str(tmp_path / "inside.txt")})
-    with pytest.raises(UserError, match=r"part\.args\.path: '/etc/passwd' is not in .*--trust_config"):
-        refuse(found, "part", registry, "reader", {"path": "/etc/passwd"})
-    with pytest.raises(UserError, match=r"part\.id: silent does not say what its arguments may reach"):
-        refuse(found, "part", registry, "silent", {})
-    refuse(found, "part", registry, "unknown", {})  # `create` refuses it by name
-
-
-def test_the_sentence_names_file_keys_and_remedy(tmp_path):
-    text = refusal(tmp_path, {"a.b": "it asks", "c": "it reads"})
-    assert text.startswith(f"{tmp_path} was found, not named by you")
-    assert "a.b: it asks; c: it reads" in text
-    assert text.endswith("--trust_config")

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from rlhf_dialog import main
-from rlhf_dialog.commands.export import _read_config
+from rlhf_dialog.commands.export import ExportOptions, _read_config
 from rlhf_dialog.commands.schema import schema_text
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
 from rlhf_dialog.config.problems import walk
@@ -19,7 +19,7 @@ from rlhf_dialog.config.settings import DataKeys, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import read_run_config
-from rlhf_dialog.publishing.package import read_run as read_for_card
+from rlhf_dialog.runs.publish import run_of
 from rlhf_dialog.runs.run_reader import read_run
 from tests.parts.processes import ROOT
 from tests.parts.schemas import faults
@@ -170,14 +170,16 @@ def test_what_is_stored_of_it_is_read_again(run_folder, tmp_path):
 
 @pytest.mark.parametrize("trust", [True, False])
 def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_folder, trust):
-    assert _read_config(run_folder / "config.yaml", {}, trust).seed == 1
+    if trust:
+        options = ExportOptions(run=run_folder, output="out", trust_config=True)
+        assert _read_config(run_folder / "config.yaml", options).seed == 1
     assert read_run_config(None, run_folder / "config.yaml", trust).config.seed == 1
     assert read_run_config(run_folder / "config.yaml", Path("none")).config.seed == 1
 
 
 def test_the_report_and_the_card_read_it(run_folder):
     assert read_run(run_folder).config["seed"] == 1
-    assert read_for_card(run_folder, None, {}, {}).config["seed"] == 1
+    assert run_of(run_folder / "agent").config["seed"] == 1
 
 
 class TeaKeys(Settings):

@@ -38,7 +38,7 @@ from rlhf_dialog.models.load_checks import (
 )
 from rlhf_dialog.models.packing import ATTENTION, KeyValues, can_pack, run_packed
 from rlhf_dialog.models.policy import Policy, packs
-from tests.parts.faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, HidesEnds, Narrows, SeesPadding, new
+from tests.parts.faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, Narrows, SeesPadding, new
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
@@ -208,31 +208,21 @@ def test_left_padding_probe():
         check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
 
 
-def refusal(lm):
-    with pytest.raises(UserError) as caught:
-        check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "when"),
     [
-        (Drops, "draws random numbers (dropout that acts in eval mode). Call eval() on the model"),
-        (DrawsItself, "draws random numbers (not by torch's dropout). Call eval() on the model"),
-        (Narrows, "computes in 16 bits in part, and passes in 32 bits. Let precision in the YAML"),
-        (CountsFromOne, "Positions are one too large where tokens come one by one. Let the model use the position_ids"),
-        (
-            HidesEnds,
-            "hides the pad or end token (id 257) where it is part of a text. Let the model use the attention_mask",
-        ),
-        (CountsPadding, "does not see the padding, but counts its positions. Use a model that takes position_ids"),
-        (SeesPadding, "sees the tokens that pad a prompt. Let the model use the attention_mask"),
+        (Drops, "its last tokens are cut off"),
+        (DrawsItself, "its last tokens are cut off"),
+        (Narrows, "tokens come one by one"),
+        (CountsFromOne, "tokens come one by one"),
+        (CountsPadding, "a prompt is padded on the left"),
+        (SeesPadding, "a prompt is padded on the left"),
     ],
 )
-def test_the_cause_of_a_failed_try_is_named(kind, words):
-    message = refusal(new(kind, packing=False))
-    assert words in message
-    assert message.startswith("model_path: ")
+def test_a_model_with_a_fault_is_refused(kind, when):
+    lm = new(kind, packing=False)
+    with pytest.raises(UserError, match=f"model_path: 'x' .* nats when {when}"):
+        check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")
 
 
 def test_a_healthy_model_passes():

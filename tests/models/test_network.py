@@ -164,13 +164,10 @@ class Nameless(nn.Linear):
         (lambda: Careless("raises"), r"forward of 'Faulty' raised KeyError: 'weights' at .*test_network.py:\d+"),
         (lambda: Careless("shape"), r"forward of 'Faulty' returns a tensor \(1, 8\) for ids \(1, 3\), not logits"),
         (lambda: Careless("small"), "forward of 'Faulty' raised IndexError"),
-        (
-            lambda: Careless("padding"),
-            r"changes its predictions by .* nats .*Skip the tokens whose attention_mask is 0",
-        ),
+        (lambda: Careless("padding"), r"changes its predictions by .* nats when a .*uses the attention_mask"),
         (lambda: Careless("right"), r"changes its predictions by .* nats when a row is padded on the right"),
-        (lambda: Careless("future"), "looks at the tokens that follow"),
-        (lambda: Careless("state"), r"the predictions of Careless differ by .* nats when tokens come one by one"),
+        (lambda: Careless("future"), "nats when its last tokens are cut off"),
+        (lambda: Careless("state"), r"changes its predictions by .* nats when tokens come one by one"),
         (lambda: 1 / 0, "'Faulty' raised ZeroDivisionError"),
     ],
 )

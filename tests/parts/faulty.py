@@ -76,15 +76,6 @@ class CountsFromOne(GPT2LMHeadModel):
         return super().forward(*args, position_ids=position_ids, **options)
 
 
-class HidesEnds(GPT2LMHeadModel):
-    """Makes the attention mask from the ids: end tokens are hidden where all tokens are read at once."""
-
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **options):
-        if not is_step(options):
-            attention_mask = attention_mask * (input_ids != EOS)
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **options)
-
-
 class CountsPadding(GPT2LMHeadModel):
     """Takes no position_ids, and counts them from the left edge, padding or not."""
 

@@ -19,8 +19,7 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.publishing.card import agent_card
-from rlhf_dialog.publishing.package import read_run
+from rlhf_dialog.runs.publish import package
 from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.runs.verification import add_seal
 from rlhf_dialog.task_oriented.commands.evaluate_policy import EvaluatePolicyOptions
@@ -125,11 +124,11 @@ def evaluation(folder: Path) -> None:
     reward = {"id": "Meteor", "args": {}}
     config = {"model_path": "m", "lr": 3e-5, "env": {"args": {"data_path": "d"}}, "reward_class": reward}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    agents.save(folder / "agent", {"max_new_tokens": 4})
 
 
 def card(folder: Path) -> None:
-    settings = {"format_version": 1, "turn_separator": "<EOU>", "max_new_tokens": 9}
-    agent_card("a/b", settings, read_run(folder, folder / "evaluation.json", {}, {"torch": "2.7"}), "--agent")
+    package(folder / "agent", "a/b", "--agent", folder / "evaluation.json")
 
 
 def pydial(folder: Path) -> None:
@@ -207,7 +206,7 @@ KINDS = {
     ),
     "domain": Kind(domain_file, lambda folder: load_domain(folder / "tea.json"), ("tea.json",)),
     "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),
-    "evaluation": Kind(evaluation, card, ("*",)),
+    "evaluation": Kind(evaluation, card, ("config.yaml", "evaluation.json")),
     "action list": Kind(
         answer_test,
         lambda folder: read_answers(folder / "answers.json", read_actions(folder / "actions.json")),

@@ -10,7 +10,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.publishing.files import folder_kind, published_files, write
+from rlhf_dialog.publishing.files import check_model, published_files, write
 from rlhf_dialog.publishing.privacy import (
     clean_json,
     hide_names,
@@ -79,28 +79,28 @@ def test_a_token_in_a_file_is_refused(folder):
     [
         ("config.json", "is not an agent: it has no config.json; give the folder agent/ of a finished run"),
         ("model.safetensors", "has no weights (model.safetensors)"),
-        ("tokenizer_config.json", "has no tokenizer (tokenizer_config.json)"),
+        ("tokenizer_config.json", "has no tokenizer: it has no tokenizer_config.json"),
         ("rlhf_dialog.json", "is neither an agent (it has no rlhf_dialog.json) nor a reward model"),
     ],
 )
 def test_a_folder_that_lacks_a_part_is_refused_with_its_name(missing, says, folder):
-    assert folder_kind(folder, "--agent") == "agent"
+    assert check_model(folder, "--agent")
     (folder / missing).unlink()
     with pytest.raises(UserError, match=f"--agent: .*{re.escape(says)}"):
-        folder_kind(folder, "--agent")
+        check_model(folder, "--agent")
 
 
 def test_the_texts_in_a_relevance_model_stay_here(tmp_path):
     with pytest.raises(UserError, match="is a relevance model, whose bank holds texts of its data"):
-        folder_kind(Path(save_letters(tmp_path / "relevance")), "--agent")
+        check_model(Path(save_letters(tmp_path / "relevance")), "--agent")
 
 
 def test_a_classifier_is_a_reward_model(classifier, tmp_path):
-    assert folder_kind(Path(classifier), "--agent") == "reward model"
+    assert not check_model(Path(classifier), "--agent")
     tiny.gpt2().save_pretrained(tmp_path)
     tiny.byte_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="neither an agent"):
-        folder_kind(tmp_path, "--agent")
+        check_model(tmp_path, "--agent")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.repository import Target, check_before_run, push
+from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from tests.parts.hub_server import TOKEN, Repo
 
 README = b"---\nlicense: other\nrlhf_dialog_run: first\n---\n# x\n"
@@ -26,7 +26,7 @@ def _no_waiting(monkeypatch):
 
 
 def target(**options) -> Target:
-    return Target(**{"repo": "polite", "key": "--repo", **options})
+    return Target(**{"repo": "ada/polite", "key": "--repo", **options})
 
 
 def test_a_new_repository_gets_one_commit(files, hub_server):
@@ -45,14 +45,14 @@ def test_a_new_repository_gets_one_commit(files, hub_server):
         ("preupload", 403, "the token has no write access to it"),
         ("commit", 500, "the Hub failed (status 500)"),
         ("commit", 412, "somebody changed the repository meanwhile"),
-        ("whoami", 401, "the Hub does not accept the token"),
+        ("info", 401, "the Hub does not accept the token"),
     ],
 )
 def test_a_failure_in_the_middle_publishes_nothing_and_the_same_push_goes_on(kind, failure, says, files, hub_server):
     hub_server.fails = {kind: failure}
     with pytest.raises(UserError) as caught:
         push(files, target(private=True))
-    assert str(caught.value).startswith("--repo: 'polite' was not published: ")
+    assert str(caught.value).startswith("--repo: 'ada/polite' was not published: ")
     assert says in str(caught.value)
     assert TOKEN not in str(caught.value)
     assert TOKEN not in "".join(traceback.format_exception(caught.value)), "the server's words are not in it"
@@ -120,8 +120,9 @@ def test_the_name_of_somebody_else(files, hub_server):
 def test_a_token_that_may_only_read(files, hub_server):
     hub_server.role = "read"
     with pytest.raises(UserError, match="--repo: the token may only read, not write 'polite'"):
-        push(files, target())
-    assert hub_server.repos == {}
+        with_owner(target(repo="polite"))
+    hub_server.role = "write"
+    assert with_owner(target(repo="polite")).repo == "ada/polite"
 
 
 def test_no_network(files, hub_server, monkeypatch):

@@ -71,7 +71,6 @@ def test_the_model_is_frozen_and_named(folder):
     assert not any(p.requires_grad for p in judge.frozen_models()[MODEL].parameters())
     assert EncoderSimilarity.model_paths({"model": "x"}) == {MODEL: "x"}
     assert EncoderSimilarity.model_paths({}) == {}
-    assert EncoderSimilarity.reaches_out({"model": "x"}) == {}
 
 
 def test_a_model_that_cannot_work(folder, tmp_path):

@@ -91,7 +91,6 @@ def test_the_model_is_frozen_and_named(folder):
     assert not any(p.requires_grad for p in reward.frozen_models()[MODEL].parameters())
     assert LikelihoodPrice.model_paths({"model": "x"}) == {MODEL: "x"}
     assert LikelihoodPrice.model_paths({}) == {}
-    assert LikelihoodPrice.reaches_out({"model": "x"}) == {}
 
 
 def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):

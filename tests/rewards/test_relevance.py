@@ -11,7 +11,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RelevanceReward, build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device
-from rlhf_dialog.rewards.composite import model_paths, reaches_out
+from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.relevance import margins
 from tests.parts.relevance_models import BANK, save_letters
 
@@ -102,7 +102,6 @@ def test_what_it_holds(folder, reward):
     assert needs_device(reward)
     assert model_paths("RelevanceReward", {"model": folder}) == {"relevance model": folder}
     assert model_paths("RelevanceReward", {}) == {}
-    assert reaches_out("RelevanceReward", {"model": folder}) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RewardModel, build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device
-from rlhf_dialog.rewards.composite import model_paths, reaches_out
+from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.scoring import metrics_of, score_dialogues
 from tests.parts.scalars import save_scalar
@@ -86,9 +86,6 @@ def test_what_it_says_of_its_models(folders):
     assert model_paths("RewardModel", {"model": folders[0]}) == {"reward model": folders[0]}
     assert list(models_inside(build_reward("RewardModel", args))) == list(paths)
     assert needs_device(build_reward("RewardModel", args))
-    assert reaches_out("RewardModel", args) == {}
-    assert "args.model" in reaches_out("RewardModel", {"model": "somebody/reward"})
-    assert list(reaches_out("RewardModel", {"members": [folders[0], "some/body"]})) == ["args.members[1]"]
 
 
 def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch):

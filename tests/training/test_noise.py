@@ -227,16 +227,16 @@ def test_eight_rows_of_all_prompts_are_measured(monkeypatch, use_amp):
     """Not the first eight, which may all answer one prompt."""
     measured, predict = [], checks._predict
 
-    def watched(model, tokens, *args):
+    def watched(model, tokens, *args, **options):
         measured.append(tokens)
-        return predict(model, tokens, *args)
+        return predict(model, tokens, *args, **options)
 
     monkeypatch.setattr(checks, "_predict", watched)
     trainer = make_trainer(use_amp=use_amp, rollout_batch_size=72, max_new_tokens=3)
     trainer.step()
     together, *single = measured
     assert together.response_ids.tolist() == trainer.rollout.tokens.response_ids[::9].tolist()
-    assert [len(row) for row in single] == [1] * 16
+    assert [len(row) for row in single] == [1] * 8
 
 
 def test_the_limits_in_32_bits_allow_for_rare_tokens():
@@ -273,9 +273,9 @@ def test_coarse_arithmetic_is_warned_of(caplog):
 
 
 def test_a_reference_in_training_mode_is_refused():
-    trainer = make_trainer(use_amp=True)
+    trainer = trainer_on(GPT2LMHeadModel)
     trainer.models.ref_policy.train()
-    with pytest.raises(RunStopped, match="the reference is in training mode"):
+    with pytest.raises(RunStopped, match="the reference draws random numbers"):
         trainer.step()
 
 
@@ -302,8 +302,7 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
 @pytest.mark.parametrize("kind", [Drops, DrawsItself])
 def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
     message = stopped(trainer_on(kind, packing=False))
-    assert "the reference draws random numbers in eval mode" in message
-    assert "act only where self.training is true" in message
+    assert "the reference draws random numbers" in message
 
 
 @pytest.mark.parametrize(
@@ -331,22 +330,3 @@ def test_a_policy_in_training_mode_stops_the_run():
     trainer = trainer_on(GPT2LMHeadModel)
     trainer.models.policy.train()
     assert "starts as its own reference" in stopped(trainer)
-
-
-@pytest.mark.parametrize("keys", [{}, {"ref_model": "another"}])
-def test_a_reference_in_16_bits_does_not_pass_for_noise(keys):
-    trainer = trainer_on(GPT2LMHeadModel, **keys)
-    trainer.models.ref_policy.lm.bfloat16()
-    message = stopped(trainer)
-    assert message.startswith("the reference computes in 16 bits, but the run in 32 (weights in bfloat16)")
-    trainer = trainer_on(GPT2LMHeadModel, **keys)
-    trainer.models.ref_policy.use_amp = True
-    assert stopped(trainer).startswith("the reference computes in 16 bits, but the run in 32 (autocast)")
-
-
-def test_rows_that_change_each_other_in_policy_and_reference_alike_do_not_pass_for_noise():
-    message = stopped(trainer_on(Leaks))
-    assert "other log-probabilities when other rows are computed beside them" in message
-    assert "Cause (packing): rows of a batch change each other." in message
-    assert message.endswith("or set packing: false")
-    trainer_on(Leaks, packing=False).step()  # its rows are padded, and do not mix

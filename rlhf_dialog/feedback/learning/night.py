@@ -15,7 +15,7 @@ from rlhf_dialog.atomic_files import repair_swaps
 from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.evaluation.untrusted import refuse_hub_data
+from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
@@ -68,7 +68,7 @@ def learn(
 def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
     settings = read_settings(bot.settings_path)
     if not trust_config:
-        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+        check_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
     return settings
 
 

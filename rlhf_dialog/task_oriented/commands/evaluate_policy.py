@@ -19,9 +19,11 @@ from rich.table import Table
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output, check_seed
 from rlhf_dialog.commands.options import register, run_command
-from rlhf_dialog.config.registry import EnvironmentFactory, leads_out, refusal, refuse
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
+from rlhf_dialog.evaluation.untrusted import check_class, leads_out
+from rlhf_dialog.found_files import not_trusted
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
@@ -83,11 +85,12 @@ def _check_found(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> None:
     """Raises UserError where the agent's file names what leads out of its folder, other than data; nothing is opened."""
     path, environment, domain = options.agent / AGENT, agent["environment"], agent["domain"]
     if environment:
-        refuse(path, "environment", EnvironmentFactory, environment["id"], environment.get("args") or {})
-    refuse(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
+        check_class(path, "environment", EnvironmentFactory, environment["id"], environment.get("args") or {})
+    check_class(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
     place = domain["actions"] if isinstance(domain, dict) else domain
-    if place not in (*OWN, MULTIWOZ) and options.domain is None and (why := leads_out(place, options.agent)):
-        raise UserError(f"{refusal(path, {'domain': why})}, or name the one that it learned in with --domain")
+    if place not in (*OWN, MULTIWOZ) and options.domain is None and leads_out(place, options.agent):
+        why = f"domain: {place[:100]!r} is not in {options.agent}"
+        raise UserError(f"{not_trusted(path, why)}, or name the one that it learned in with --domain")
 
 
 def _read_overrides(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
@@ -31,7 +30,7 @@ class A2CArguments(ReplayArguments):
     entropy_coef: float = real(0.01, 0.0, 1e6)
 
 
-@PolicyFactory.register("a2c", reach=AccessDeclaration())
+@PolicyFactory.register("a2c")
 class A2C(ReplayLearner):
     """A policy and a critic.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
@@ -32,7 +31,7 @@ class ACERArguments(ReplayArguments):
     entropy_coef: float = real(0.01, 0.0, 1e6)
 
 
-@PolicyFactory.register("acer", reach=AccessDeclaration())
+@PolicyFactory.register("acer")
 class ACER(ReplayLearner):
     """A policy and the values of all its actions; V is their mean under the policy.
 

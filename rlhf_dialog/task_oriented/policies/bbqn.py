@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
 from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DoubleQ, DoubleQArguments, best
@@ -66,7 +65,7 @@ class BBQNArguments(DoubleQArguments):
     kl_coef: float = real(0.01, 0.0, 1e6)
 
 
-@PolicyFactory.register("bbqn", reach=AccessDeclaration())
+@PolicyFactory.register("bbqn")
 class BBQN(DoubleQ):
     """DQN that explores by weights drawn for each turn (Thompson sampling), not by epsilon; otherwise the slow means act."""
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, PolicyFactory, PolicySpec
@@ -12,7 +11,7 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, Handcraf
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
 
 
-@PolicyFactory.register("handcrafted", reach=AccessDeclaration())
+@PolicyFactory.register("handcrafted")
 def build_handcrafted(setting: PolicySpec) -> Handcrafted | HandcraftedMulti:
     """The rules for the setting's domain, or for several. Raises UserError without a domain."""
     if setting.domain is None:

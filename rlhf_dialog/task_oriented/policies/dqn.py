@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.arguments import layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, mlp
@@ -67,7 +66,7 @@ class DoubleQ(ReplayLearner):
         return functional.mse_loss(values, self.targets(turns)), {"dqn/value": values.mean().item()}
 
 
-@PolicyFactory.register("dqn", reach=AccessDeclaration())
+@PolicyFactory.register("dqn")
 class DQN(DoubleQ):
     """Values of actions from replay; with the probability epsilon the policy draws any allowed action.
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import constant, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
@@ -45,7 +44,7 @@ class ENACArguments(ReplayArguments):
         object.__setattr__(self, "capacity", self.batch_size * LONGEST)  # the way of a frozen dataclass
 
 
-@PolicyFactory.register("enac", reach=AccessDeclaration())
+@PolicyFactory.register("enac")
 class ENAC(ReplayLearner):
     """A policy without a critic; each step learns from the newest `batch_size` dialogues."""
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.arguments import layers, takes
@@ -95,7 +94,7 @@ class FeudalArguments(DQNArguments):
     hidden_sizes: Sequence[int] = layers(130, 50)
 
 
-@PolicyFactory.register("feudal", reach=AccessDeclaration())
+@PolicyFactory.register("feudal")
 class Feudal(DQN):
     """A master values `request` (an act about a slot) and `give` (the others); the worker that it prefers chooses the action.
 

@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import kernels
@@ -105,7 +104,7 @@ class GPSarsaArguments(Arguments):
         return kept
 
 
-@PolicyFactory.register("gp_sarsa", reach=AccessDeclaration(("prior",)))
+@PolicyFactory.register("gp_sarsa")
 class GPSarsa:
     """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
 

@@ -6,7 +6,6 @@ from random import Random
 
 import numpy as np
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.domains import Domain, MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
@@ -135,7 +134,7 @@ class HandcraftedMulti(Rules):
         yield f"{name}_request_booking"
 
 
-@PolicyFactory.register("random", reach=AccessDeclaration())
+@PolicyFactory.register("random")
 class RandomPolicy(FixedPolicy):
     """Draws from the allowed actions, also when it is asked to be deterministic."""
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel, FiniteFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies import network
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
@@ -62,7 +61,7 @@ class PPOState(BaseModel):
     normalizer: Sums
 
 
-@PolicyFactory.register("ppo", reach=AccessDeclaration())
+@PolicyFactory.register("ppo")
 class PPO:
     """A policy and a critic, each a small network; both learn from whole rollouts.
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.task_oriented.policies.a2c import A2C, A2CArguments
 from rlhf_dialog.task_oriented.policies.acer import project_gradient
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
@@ -22,7 +21,7 @@ class TRACERArguments(A2CArguments):
     average_share: float = real(0.05, 1e-9, 1.0)
 
 
-@PolicyFactory.register("tracer", reach=AccessDeclaration())
+@PolicyFactory.register("tracer")
 class TRACER(A2C):
     """A2C whose gradient is trusted near an average network only."""
 

@@ -4,9 +4,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.domains.loading import OWN
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS
 from rlhf_dialog.task_oriented.world.goal_oriented import LINE_LENGTH, GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
@@ -15,7 +14,7 @@ from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import Words, system_words, user_words
 
 
-@EnvironmentFactory.register("restaurant", reach=AccessDeclaration(("domain",), OWN))
+@EnvironmentFactory.register("restaurant")
 def restaurant(
     domain: str | Path = "restaurant",
     user: str | dict[str, Any] = "friendly",

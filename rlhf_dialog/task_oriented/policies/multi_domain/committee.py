@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.arguments import constant, takes
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
@@ -69,7 +68,7 @@ class CommitteeArguments(GPSarsaArguments):
         return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
 
 
-@PolicyFactory.register("committee", reach=AccessDeclaration(("prior", "abstraction")))
+@PolicyFactory.register("committee")
 class Committee:
     """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
 

@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.config.registry import AccessDeclaration
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.policies import base
@@ -20,9 +19,6 @@ from rlhf_dialog.task_oriented.policies.ppo import PPO
 STATE, UPDATE = "policy.json", "update"
 
 
-WITHOUT_FILES = ("ppo", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
-
-
 class ManagerState(BaseModel):
     """The file of a manager; the policies of its domains have their own."""
 
@@ -30,17 +26,7 @@ class ManagerState(BaseModel):
     taught: list[str]
 
 
-def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
-    """What the policies of the domains reach: those of ours that read no file nothing, all others anything."""
-    policies = args.get("policies")
-    named = [*(policies.values() if isinstance(policies, Mapping) else ()), args.get("others", "handcrafted")]
-    specs = [spec if isinstance(spec, Mapping) else {"id": spec} for spec in named]
-    reading = [spec for spec in specs if spec.get("id") != "gp_sarsa" or (spec.get("args") or {}).get("prior")]
-    unknown = [str(spec.get("id")) for spec in reading if spec.get("id") not in WITHOUT_FILES]
-    return {"args.policies": f"{unknown[0]} does not say what it reaches"} if unknown else {}
-
-
-@PolicyFactory.register("manager", reach=AccessDeclaration(other=_reaches_out))
+@PolicyFactory.register("manager")
 class Manager:
     """The policy of the domain of which the user spoke last chooses; each one learns from the turns of its domain.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.config.registry import AccessDeclaration, EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import TYPE
@@ -28,13 +28,7 @@ FIRST_WORDS = "Hello ."  # where the model begins with nothing
 LONGEST_PROMPT = 512  # tokens, for a folder that does not say what it was trained with
 
 
-def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
-    model = str(args.get("model"))
-    is_here = Path(model).expanduser().is_dir()
-    return {} if is_here else {"args.model": f"{model[:100]!r} is not on this machine, so the Hub would be asked"}
-
-
-@EnvironmentFactory.register("language_model_user", reach=AccessDeclaration(("goals", "openings"), other=_reaches_out))
+@EnvironmentFactory.register("language_model_user")
 class LMUser:
     """Any causal LM with swapped roles: its own turns are the assistant's, and the policy's replies are what it hears.
 
