@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from experiments.learned_bias import BiasTraining, learn_bias
+from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import quickstart
 from rlhf_dialog.config.loading import load_config, shipped_folder
@@ -25,7 +26,6 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.evaluation.replies import generate_replies, nearest_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature

@@ -263,7 +263,8 @@ class Table:
 
     def biased(self) -> "Replies":
         """The start with the mean logit shift, at the scale with the best score on validation prompts."""
-        from rlhf_dialog.evaluation import logit_bias_baseline, measure
+        from experiments import logit_bias_baseline
+        from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import generate_replies
 
         own, seed = self.config.system_prompt, self.options.seed
@@ -283,6 +284,7 @@ class Table:
 
     def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
         """N numbers of each measure."""
+        from experiments.matching import distinct_2
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
         from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice, build_reward
@@ -299,7 +301,7 @@ class Table:
         more: dict[str, Array] = {
             "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(dialogues),
             "asks": np.asarray([float("?" in one.response) for one in dialogues]),
-            "distinct_2": np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2)),
+            "distinct_2": np.full(len(dialogues), distinct_2([one.response for one in dialogues])),
         }
         if self.options.rule:
             scores = build_reward(self.options.rule, {})(dialogues)
