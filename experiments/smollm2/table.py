@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.seed_intervals import difference, interval
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
@@ -25,7 +26,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
+from rlhf_dialog.evaluation.intervals import Array, Interval, mean_statistic
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.metrics.text import others
 
