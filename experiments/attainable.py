@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.frontier import best_of_n_kl
 from experiments.users.two_sample import check_scikit_learn
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
@@ -24,7 +25,6 @@ from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources.record import SPLITS
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.frontier import best_of_n_kl
 from rlhf_dialog.evaluation.intervals import (
     Array,
     Interval,

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.logit_bias_baseline import LogitBias
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.measure import Judges, score_replies
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.divergence import reply_ids
 from experiments.users.two_sample import check_scikit_learn
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.divergence import reply_ids
 from rlhf_dialog.evaluation.intervals import Array, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
 from rlhf_dialog.evaluation.replies import Replies, progress

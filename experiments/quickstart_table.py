@@ -1,12 +1,16 @@
-"""The quickstart's table: the agent beside baselines that need no PPO, of one run or of several seeds.
+"""The quickstart's table: the agent beside baselines that need no PPO, of one run or of several seeds, and its targets.
 
-    python scripts/check_quickstart.py --all
-    python scripts/check_quickstart.py --seeds 3
+    python -m experiments.quickstart_table
+    python -m experiments.quickstart_table --seeds 3
 
+The first one takes minutes. The second one runs all stages with the seeds 0 to 2, in folders of their own, and adds supervised
+training on the reward's references; a stopped command goes on with the next stage. The exit code is 1 if a target is missed.
 N prompts, S seeds.
 """
 
+import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +21,16 @@ import numpy as np
 import yaml
 
 from experiments.learned_bias import BiasTraining, learn_bias
+from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import quickstart
+from rlhf_dialog.commands.command_line import call_for_exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.evaluation.replies import generate_replies, nearest_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
@@ -54,6 +59,25 @@ BAN, ATTENTIVE, TRUE = "SFT, best ban of a beginning", "nearest attentive reply"
 REFERENCES = "SFT on the same references"
 ON_REFERENCES = Path("runs/quickstart_sft_references")
 Rows = dict[str, dict[str, list[float]]]  # by system and temperature: N numbers of each measure
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=quickstart.RUN, help=f"run folder (default: {quickstart.RUN})")
+    parser.add_argument("--seeds", type=int, metavar="N", help="run all stages with the seeds 0 to N-1")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/seeds"), help="where --seeds runs (default: runs/seeds)"
+    )
+    options = parser.parse_args(argv)
+    checks: list[Check] = []
+
+    def measure() -> None:
+        checks.extend(check_seeds(options.work, options.seeds) if options.seeds else check_run(options.run))
+
+    code = call_for_exit_code(measure, debug=False)
+    for name, passed, found in checks:
+        print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
+    return code or int(not all(passed for _, passed, _ in checks))
 
 
 def check_run(run: Path) -> list[Check]:
@@ -254,7 +278,7 @@ def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
         for name in ("1", "0.7")
     ]
     checks.append(_share_of_gain(every, f"{BAN}, 1", "1"))
-    if by_interval:  # the targets of one run are those of check_quickstart
+    if by_interval:  # the targets of one run are those of scripts/check_quickstart.py
         sentences = difference(over(every, f"{SFT}, 1", "sentence"), over(every, f"{AGENT}, 1", "sentence"))
         title = "whole sentences at temperature 1: as many as the SFT's"
         checks.append((title, sentences["high"] >= 0, shown(sentences)))
@@ -292,3 +316,7 @@ def markdown(every: Sequence[Rows]) -> str:
         cell = f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
         lines.append(f"| {system} | {cell} | {fits:.0%} | {sentences:.0%} |")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

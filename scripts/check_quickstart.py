@@ -1,8 +1,6 @@
 """Check that the quickstart improved its model: prints every target with its result; exit code 1 if one is missed.
 
-It reads what the quickstart wrote. --all also measures the baselines that need no PPO, and prints their table (minutes).
---seeds 3 runs all stages again with each of these seeds, in folders of their own, and prints the table of all systems;
-a stopped command goes on with the next stage.
+It reads what the quickstart wrote; `python -m experiments.quickstart_table` measures the baselines that need no PPO.
 """
 
 import argparse
@@ -28,36 +26,16 @@ GAIN, LOST_SENTENCES = 0.15, 0.05
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=quickstart.RUN, help=f"run folder (default: {quickstart.RUN})")
-    parser.add_argument("--all", action="store_true", help="also measure the baselines, and print their table")
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="run all stages with the seeds 0 to N-1, and show their table"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/seeds"), help="where --seeds runs (default: runs/seeds)"
-    )
     options = parser.parse_args(argv)
     checks: list[Check] = []
-    code = call_for_exit_code(lambda: checks.extend(_checks(options)), debug=False)
-    for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks and not options.seeds else []:
+    code = call_for_exit_code(lambda: checks.extend(check_run(options.run)), debug=False)
+    for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks else []:
         print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
     return code or int(not all(passed for _, passed, _ in checks))
-
-
-def _checks(options: argparse.Namespace) -> list[Check]:
-    if options.seeds:
-        from experiments import quickstart_table
-
-        return quickstart_table.check_seeds(options.work, options.seeds)
-    checks = check_run(options.run)
-    if options.all:
-        from experiments import quickstart_table
-
-        checks += quickstart_table.check_run(options.run)
-    return checks
 
 
 def check_run(run: Path) -> list[Check]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments.dailydialog.reading import WITH_INTERVAL, title_of
 from experiments.dailydialog.sizes import BEST, COUNTS, RLOO, START
 from experiments.dailydialog.systems import System
-from rlhf_dialog.evaluation.frontier import Curve, plot_frontier, worth
+from experiments.frontier import Curve, plot_frontier, worth
 
 MEASURES = ("relevance_r10", "relevance_2_r10", "encoder_similarity")  # of the judges that are there, after the score
 

@@ -20,7 +20,11 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from experiments.dailydialog.numbers import BLOCK, RowFile
 from experiments.dailydialog.pretrained import columns
 from experiments.dailydialog.sizes import BIAS_RATES, START
+from experiments.divergence import kl_by_token, log_ratios
+from experiments.frontier import best_of_n_kl
 from experiments.learned_bias import NUM_PROMPTS, BiasTraining, learn_bias
+from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias
+from experiments.matching import MATCHING_STEPS, match_distinct_2
 from experiments.prediction import predict
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
@@ -28,10 +32,6 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation import measure, replies
-from rlhf_dialog.evaluation.compare import MATCHING_STEPS, Comparison
-from rlhf_dialog.evaluation.divergence import kl_by_token, log_ratios
-from rlhf_dialog.evaluation.frontier import best_of_n_kl
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias, choose_scale, fit_bias
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, settle_separator
@@ -232,14 +232,14 @@ class Table:
         """The start at the temperature with the mean distinct-2 of the rows that it is like; None where there is none."""
         wanted = np.mean([RowFile(self.folder, name).read()[f"{BLOCK}distinct_2"].mean() for name in row.like])
         prompts = replies.pick_prompts(self.prompts, self.plan.match_prompts, self.plan.seed)
-        comparison = Comparison({"before": self.start}, prompts, Judges(), self.sampling(self.start), 0, BATCH)
-        match = comparison.match_distinct_2(float(wanted), self.plan.match_steps)
+        sampling = self.sampling(self.start)
+        match = match_distinct_2(self.start, prompts, sampling, float(wanted), self.plan.match_steps, BATCH)
         if match is None:
             return None
         print(match.title, flush=True)
         answers = match.answers
         if len(prompts) < len(self.prompts):
-            answers = self.drawn(replace(self.sampling(self.start), temperature=match.temperature))
+            answers = self.drawn(replace(sampling, temperature=match.temperature))
         RowFile(self.folder, row.name).keep(answers)
         return answers
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments.dailydialog.numbers import ABOUT, BLOCK, POOLED, UNITS, RowFile
-from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_statistic, ratio
+from experiments.seed_intervals import difference, interval
+from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, mean_statistic, ratio
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.metrics.overlap import corpus_bleu
 

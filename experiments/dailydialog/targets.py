@@ -39,7 +39,7 @@ def targets(
     biases: the start with a bias of each kind; read: start and agents as far as a pretrained language model has read them at
     this temperature; matched: the start with the agents' distinct-2.
     """
-    from rlhf_dialog.evaluation.logit_bias_baseline import gain_share  # which imports torch
+    from experiments.logit_bias_baseline import gain_share  # which imports torch
 
     for before, beside in ((start, ""), (matched, " at equal distinct-2")):
         for metric, judge in JUDGES.items():

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Array, difference, interval, mean_statistic
+from experiments.seed_intervals import difference, interval
+from rlhf_dialog.evaluation.intervals import Array, mean_statistic
 
 MEASURES = ("success", "reward", "turns")
 COSTS = ("dialogues", "turns", "updates", "cpu_seconds", "wall_seconds", "parameters")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.seed_intervals import difference, interval
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
@@ -25,7 +26,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
+from rlhf_dialog.evaluation.intervals import Array, Interval, mean_statistic
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.metrics.text import others
 
@@ -263,7 +264,8 @@ class Table:
 
     def biased(self) -> "Replies":
         """The start with the mean logit shift, at the scale with the best score on validation prompts."""
-        from rlhf_dialog.evaluation import logit_bias_baseline, measure
+        from experiments import logit_bias_baseline
+        from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import generate_replies
 
         own, seed = self.config.system_prompt, self.options.seed
@@ -283,6 +285,7 @@ class Table:
 
     def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
         """N numbers of each measure."""
+        from experiments.matching import distinct_2
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
         from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice, build_reward
@@ -299,7 +302,7 @@ class Table:
         more: dict[str, Array] = {
             "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(dialogues),
             "asks": np.asarray([float("?" in one.response) for one in dialogues]),
-            "distinct_2": np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2)),
+            "distinct_2": np.full(len(dialogues), distinct_2([one.response for one in dialogues])),
         }
         if self.options.rule:
             scores = build_reward(self.options.rule, {})(dialogues)

@@ -7,7 +7,7 @@ import torch
 
 from experiments import learned_bias, quickstart_table
 from experiments.learned_bias import BiasTraining, learn_bias, leave_one_out, response_logprobs
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
+from experiments.logit_bias_baseline import LogitBias
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer

@@ -14,7 +14,6 @@ lower or that no judge can judge, or a score depends on the batch. 0: none of th
 import sys
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +71,7 @@ class AuditOptions(DeviceOption):
 
 def check(options: AuditOptions) -> None:
     """Raises UserError for options that cannot work."""
-    from rlhf_dialog.evaluation.audit.search import LEAST
+    from rlhf_dialog.evaluation.audit.probes import LEAST
 
     least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
     for name, number in least.items():
@@ -102,10 +101,8 @@ def run(options: AuditOptions) -> int:
     check(options)
     if options.register:
         register(options.register)
-    from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
-    from rlhf_dialog.evaluation.audit.probes import Training
-    from rlhf_dialog.evaluation.audit.scoring import RetrievalJudge
-    from rlhf_dialog.evaluation.audit.search import Budget
+    from rlhf_dialog.evaluation.audit.audit import AuditPlan, RetrievalJudge, audit
+    from rlhf_dialog.evaluation.audit.probes import Budget, Training
     from rlhf_dialog.evaluation.replies import pick_prompts
     from rlhf_dialog.models.chat_agent import settle_separator
 
@@ -179,24 +176,18 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
 def record_settings(
     options: AuditOptions, config: RunConfig, task: Task, plan: "AuditPlan", num_prompts: int
 ) -> dict[str, Any]:
-    """What decides the numbers, and when they were made."""
+    """What decides the numbers."""
     from rlhf_dialog.runs.identity import essential
-    from rlhf_dialog.runs.verification import sha256_of
 
     settings = config.config
-    decides = {
+    return {
+        "config": str(config.path),
         "reward_class": essential(settings.reward_class.model_dump()),
         "data_path": task.data_path,
         "context_size": task.context_size,
         "min_context_size": task.min_context_size,
         "turn_separator": plan.separator,
         "max_new_tokens": plan.max_words,
-    }
-    return {
-        "config": str(config.path),
-        "config_hash": sha256_of(decides)[:16],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **decides,
         "num_prompts": num_prompts,
         "budget": asdict(plan.budget) | {"size": plan.budget.size},
         "seed": options.seed,
@@ -216,7 +207,7 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
     for line in page.summary_lines(result):
         console.print(line, markup=False, highlight=False)
-    console.print(*page.score_tables(result))
+    console.print(page.score_table(result))
     for line in [*page.example_lines(result), *list_notes(options, result)]:
         console.print(line, markup=False, highlight=False)
     return HOLES if any(page.finding_kind(finding) != "note" for finding in result["findings"]) else 0

@@ -40,37 +40,18 @@ from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.compare import Comparison
-    from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
     from rlhf_dialog.evaluation.measure import Judges
     from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.models.generation import Sampling
 
 logger = logging.getLogger(__name__)
 WIDTH = 100  # columns of a log or a pipe
-BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
 class EvaluateOptions(agent_options.AgentOptions):
     description = __doc__
     output: Path = option("JSON file to write")
     report: Path | None = option("Markdown file for the table of all systems and metrics")
-    sweep: bool = option(
-        "also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
-        "the agent's: what sharper sampling gains without any training"
-    )
-    baselines: bool = option(
-        "also the best of 2, 4 and 8 replies by those parts of the reward that read no reference, and --baseline with the "
-        "agent's mean logit shift: the same for every prompt, from training prompts, and scaled on validation prompts; the KL a "
-        "reply of all these, and what each row took. What needs no dialogue to be learned"
-    )
-    figure: Path | None = option(
-        "PNG file: with --baselines, score and judges against the KL a reply, of the agent and of the best of n replies"
-    )
-    system_prompt: tuple[str, ...] = option(
-        "also --baseline (without one, --agent) behind this system prompt, `null` for that of the model's template: what a "
-        "prompt gains without any training. May be given several times",
-        form="repeated",
-    )
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
     samples: Path | None = option("JSON file for the replies of three prompts")
     data_path: str | None = option(
@@ -100,13 +81,7 @@ def check(options: EvaluateOptions) -> None:
         raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
     check_seed(options.seed)
     check_device(options.device)
-    if options.baselines and not options.baseline:
-        raise UserError("--baselines: compares an agent with its start; name that with --baseline")
-    if options.figure and not options.baselines:
-        raise UserError("--figure: shows the rows of --baselines; give that too, or leave --figure out")
     agent_options.check_beside(options)
-    if "" in options.system_prompt:
-        raise UserError("--system_prompt: is empty; give a text, or null for that of the model's template")
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
@@ -127,7 +102,7 @@ def check(options: EvaluateOptions) -> None:
 
 def check_outputs(options: EvaluateOptions) -> None:
     """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
-    files = {name: getattr(options, name) for name in ("output", "report", "replies", "samples", "figure")}
+    files = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
     paths = {name: path.absolute() for name, path in files.items() if path is not None}
     for name, path in paths.items():
         check_output(name, path, str(files[name]))
@@ -142,34 +117,43 @@ def run(options: EvaluateOptions) -> None:
         register(options.register)
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
     from rlhf_dialog.distributed.memory.chosen_sizes import fitting_batch
-    from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+    from rlhf_dialog.evaluation.compare import Comparison
 
     options = options.on_device()
     agent = agent_options.load_agent(options, options.agent)
     task = read_task(options, agent)
     task.columns = read_columns(options.columns)
     judges = build_judges(options, task)
-    for name in ("best_of", "baselines"):
-        if getattr(options, name) and judges.scorer is None:
-            remedy = f"name one with --config, or leave --{name} out"
-            raise UserError(f"--{name}: there is no reward to choose the best reply by; {remedy}")
+    if options.best_of and judges.scorer is None:
+        remedy = "name one with --config, or leave --best_of out"
+        raise UserError(f"--best_of: there is no reward to choose the best reply by; {remedy}")
     prompts = keep_with_room(agent.encoder, held_out_prompts(task, options))
     warn_about_marks(agent.encoder, prompts)
-    filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
-    sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
+    sampling = choose_sampling(options, agent.sampling)
     options = replace(cast(Any, options), batch_size=options.batch_size or fitting_batch(agent, sampling))
     systems = {"metrics": agent}
     if options.baseline:
         systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size or 64)
     comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
-    counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
-    bias_prompts = pick_bias_prompts(task, options) if options.baselines else None
-    system_prompts = [None if text == "null" else text for text in options.system_prompt]
-    result = comparison.run(load_training_prompts(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
+    comparison.best_of = options.best_of
+    result = comparison.run(load_training_prompts(task))
     result["settings"] = record_settings(options, task, sampling, judges, prompts)
     result[LOCAL_KEY] = local_names(result["settings"])
     write_results(options, report.finite(result), comparison)
+
+
+def choose_sampling(options: EvaluateOptions, own: "Sampling") -> "Sampling":
+    """The agent's own sampling with what the options name. Raises UserError when a number is out of range."""
+    from rlhf_dialog.models.generation import Sampling
+
+    chosen = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
+    filters: dict[str, Any] = {name: getattr(own, name) if x is None else x for name, x in chosen.items()}
+    if not (filters["temperature"] >= 1e-4 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
+        raise UserError(
+            f"{filters}: temperature must be at least 0.0001, top_k at least 0, top_p above 0 and at most 1"
+        )
+    return Sampling(own.max_new_tokens, **filters, min_new_tokens=options.min_new_tokens, greedy=options.greedy)
 
 
 def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: "Comparison") -> None:
@@ -179,10 +163,6 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
         replace_file(options.report, report.markdown(result))
     if options.replies:
         replace_file(options.replies, report.replies_text(comparison.prompts, comparison.answers))
-    if options.figure and (curves := result.get("frontier")):
-        from rlhf_dialog.evaluation.frontier import plot_frontier
-
-        plot_frontier(curves, options.figure)
     if options.samples:
         agents = {name: comparison.answers[name] for name in comparison.systems}
         replace_json(options.samples, report.choose_samples(comparison.prompts, agents))
@@ -292,15 +272,6 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     return prompts
 
 
-def pick_bias_prompts(task: Task, options: EvaluateOptions) -> "BiasPrompts":
-    """Training and validation prompts for the row of the mean logit shift."""
-    from rlhf_dialog.evaluation.logit_bias_baseline import BiasPrompts
-    from rlhf_dialog.evaluation.replies import pick_prompts
-
-    training, validation = task.prompts("train", task.drop_overlap), task.prompts("validation")
-    return BiasPrompts(*(pick_prompts(some, BIAS_PROMPTS, options.seed) for some in (training, validation)))
-
-
 def load_training_prompts(task: Task) -> list[Dialogue]:
     """The prompts of the training split that have a reference; none, with a notice, when it cannot be read."""
     try:
@@ -345,9 +316,7 @@ def record_settings(
         "relevance_models": {name: str(path) for name, path in agent_options.relevance_folders(options).items()},
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
-        **({"baselines": True} if options.baselines else {}),
         **({"draws": options.draws} if options.draws > 1 else {}),
-        **({"system_prompts": list(options.system_prompt)} if options.system_prompt else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",

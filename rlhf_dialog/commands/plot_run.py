@@ -29,7 +29,7 @@ def plot_run(options: PlotRunOptions) -> None:
     nothing = UserError(f"{metrics}: has no metrics to plot; train first")
     if not metrics.is_file():
         raise nothing
-    from rlhf_dialog.evaluation.plot import of_dialogues, plot, plot_success
+    from rlhf_dialog.evaluation.plot import plot, plot_success
     from rlhf_dialog.evaluation.untrusted import number_in
     from rlhf_dialog.runs.metrics_file import read_metrics
     from rlhf_dialog.runs.run_reader import check_run
@@ -41,7 +41,7 @@ def plot_run(options: PlotRunOptions) -> None:
     check_output("output", output, str(output))
     config = run / "config.yaml"
     if "dialogues" in rows[0] or "environment/success" in rows[0]:
-        plot_success(rows if "dialogues" in rows[0] else of_dialogues(rows), str(run), output)
+        plot_success(rows, str(run), output)
     else:
         has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
         evaluation = json_or(run / "evaluation.json", {}, dict[str, Any])

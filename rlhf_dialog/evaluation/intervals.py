@@ -1,22 +1,19 @@
 """95 % intervals: one function for the tables, the gate, the fidelity of users and the policies.
 
-What varies is the highest level of which there are several: training seeds, else people, else dialogues, and a drawn unit enters
-with all that belongs to it (the cluster bootstrap, Davison & Hinkley 1997, section 3.8).
+What varies is the highest level of which there are several: people, else dialogues, and a drawn unit enters with all that belongs
+to it (the cluster bootstrap, Davison & Hinkley 1997, section 3.8). Training seeds are drawn in `experiments/seed_intervals.py`.
 
 - **10 or more units are resampled**: the percentile bootstrap (Efron 1979), with quantiles a little further out, so that the
   mean of n normal numbers has an interval as long as Student's (the expanded percentile interval, Hesterberg 2015).
 - **2 to 9 units**: a quantile of Student's t times the standard error of the jackknife (Tukey 1958), which for the mean of units
   of equal size is that of the units' means. A bootstrap of so few is too narrow. Numbers other than means (macro-F1, BLEU,
   perplexity) are resampled all the same: theirs are somewhat too narrow.
-- **Seeds that have the same prompts**: the variance of a mean over S seeds and N prompts is (MS seeds + MS prompts - MS rest) /
-  (S N) of the two-way table, with Satterthwaite's degrees of freedom (1946). With 10 seeds, and for numbers other than means,
-  seeds and prompts are both resampled (Owen 2007); with few seeds the latter is somewhat too narrow.
-- **One unit**: what is below it is drawn, and the interval is that "of this one run", or "of this person".
+- **One unit**: the interval is a point.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -26,7 +23,6 @@ from numpy.typing import NDArray
 NUM_RESAMPLES = 1000
 FEW = 10  # units: fewer are not resampled
 TAIL = 0.025
-SEEDS_APART = 1  # the draws of training seeds are not those of dialogues
 NORMAL = NormalDist()
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -38,32 +34,24 @@ Replicate = Callable[[Array], Array]  # how often each unit is drawn (R, U) -> t
 class Statistic:
     """A metric of N prompts, or of N blocks of replies, that can be computed from sums over them.
 
-    `rows` (N, k) holds what is summed, or (S, N, k) of S training seeds; `value` turns sums (..., k) into the metric (...).
-    `units` (N,): the number, from 0, of the dialogue that each row belongs to; `people` (N,): that of the person. None: each row
-    is one by itself, and there are no people.
+    `rows` (N, k) holds what is summed, and `value` turns sums (..., k) into the metric (...). `units` (N,): the number, from 0,
+    of what is drawn as a whole with each row, its dialogue or its person; None: each row is one by itself.
     """
 
     rows: Array
     value: Callable[[Array], Array]
     units: Numbers | None = None
-    people: Numbers | None = None
 
     @property
     def point(self) -> float:
         return float(self.value(self.rows.reshape(-1, self.rows.shape[-1]).sum(axis=0)))
 
-    @property
-    def drawn(self) -> Numbers | None:
-        """The unit of each row that is drawn as a whole: the person, if there are several."""
-        return self.units if self.people is None or not self.people.any() else self.people
-
     def unit_sums(self) -> Array:
-        """The sums of each unit (U, k), or (S, U, k)."""
-        numbers = self.drawn
-        if numbers is None:
+        """The sums of each unit (U, k)."""
+        if self.units is None:
             return self.rows
-        sums = np.zeros((*self.rows.shape[:-2], numbers.max(initial=0) + 1, self.rows.shape[-1]))
-        np.add.at(np.moveaxis(sums, -2, 0), numbers, np.moveaxis(self.rows, -2, 0))
+        sums = np.zeros((self.units.max(initial=0) + 1, self.rows.shape[-1]))
+        np.add.at(sums, self.units, self.rows)
         return sums
 
 
@@ -86,7 +74,7 @@ def ratio(sums: Array) -> Array:
 
 
 def mean_statistic(values: Array, units: Numbers | None = None) -> Statistic:
-    """The mean of the finite numbers in `values`: (N,), or (S, N) of S training seeds on the same prompts."""
+    """The mean of the finite numbers in `values` (N,)."""
     known = np.isfinite(values)
     return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio, units)
 
@@ -96,16 +84,20 @@ def interval(statistic: Statistic, seed: int = 0) -> Interval:
 
     A share stays between 0 and 1. With a single unit and nothing below it, `low` and `high` equal `mean`.
     """
-    result = _combine([(1.0, statistic)], seed)
+    return within_share(statistic, combine([(1.0, statistic)], seed))
+
+
+def within_share(statistic: Statistic, found: Interval) -> Interval:
+    """The interval, between 0 and 1 for the mean of numbers between 0 and 1."""
     top, bottom = statistic.rows[..., 0], statistic.rows[..., -1]
     if statistic.value is ratio and ((top >= 0) & (top <= bottom)).all():
-        result |= {"low": max(result["low"], 0.0), "high": min(result["high"], 1.0)}
-    return result
+        return found | {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
+    return found
 
 
 def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
-    """The interval of after - before, pair by pair: the same units, and the same seeds; `before` may have one for all."""
-    return _combine([(-1.0, before), (1.0, after)], seed)
+    """The interval of after - before, pair by pair: both draw the same units."""
+    return combine([(-1.0, before), (1.0, after)], seed)
 
 
 def unpaired_difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
@@ -115,7 +107,7 @@ def unpaired_difference(before: Statistic, after: Statistic, seed: int = 0) -> I
         return _welch(before, after, sizes)
     resamples = _replicate([(1.0, after)])(resample_counts(sizes[1], seed + 1))
     resamples = resamples - _replicate([(1.0, before)])(resample_counts(sizes[0], seed))
-    found = _quantiles(resamples, min(sizes))
+    found = quantiles(resamples, min(sizes))
     return {"mean": after.point - before.point, "low": found.low, "high": found.high}
 
 
@@ -125,7 +117,7 @@ def bootstrap_bounds(point: float, replicate: Replicate, num_units: int, seed: i
     Resamples without a number (an act may not be drawn at all) are left out; NaN when none has one.
     """
     if num_units >= FEW:
-        return _quantiles(replicate(resample_counts(num_units, seed)), num_units)
+        return quantiles(replicate(resample_counts(num_units, seed)), num_units)
     error, degrees = _jackknife(replicate, num_units)
     half = t_quantile(degrees) * error if error else 0.0
     return Bounds(point - half, point + half, error)
@@ -158,25 +150,20 @@ def resample_counts(num_units: int, seed: int) -> Array:
     return counts.astype(np.float64)
 
 
-def _combine(parts: Sequence[Part], seed: int) -> Interval:
-    """The interval of the sum of the parts."""
+def combine(parts: Sequence[Part], seed: int = 0) -> Interval:
+    """The interval of the sum of the parts, which have the same units."""
     point = sum(weight * part.point for weight, part in parts)
-    num_seeds = max(len(part.rows) if part.rows.ndim == 3 else 0 for _, part in parts)
-    found = _over_seeds(point, parts, num_seeds, seed) if num_seeds > 1 else _over_units(point, parts, seed)
-    return {"mean": point, "low": found.low, "high": found.high}
-
-
-def _over_units(point: float, parts: Sequence[Part], seed: int) -> Bounds:
-    flat = [(weight, replace(part, rows=part.rows.reshape(-1, part.rows.shape[-1]))) for weight, part in parts]
-    num_units = len(flat[0][1].unit_sums())
+    num_units = len(parts[0][1].unit_sums())
     if num_units >= FEW:
-        return bootstrap_bounds(point, _replicate(flat), num_units, seed)
-    if not _are_means(parts):
-        return _quantiles(_replicate(flat)(resample_counts(num_units, seed)))
-    known = np.any([part.unit_sums().any(axis=1) for _, part in flat], axis=0)  # the others have no number
-    return bootstrap_bounds(
-        point, lambda counts: _replicate(flat)(_spread_counts(known, counts)), int(known.sum()), seed
-    )
+        found = bootstrap_bounds(point, _replicate(parts), num_units, seed)
+    elif not are_means(parts):
+        found = quantiles(_replicate(parts)(resample_counts(num_units, seed)))
+    else:
+        known = np.any([part.unit_sums().any(axis=1) for _, part in parts], axis=0)  # the others have no number
+        found = bootstrap_bounds(
+            point, lambda counts: _replicate(parts)(_spread_counts(known, counts)), int(known.sum()), seed
+        )
+    return {"mean": point, "low": found.low, "high": found.high}
 
 
 def _spread_counts(known: NDArray[np.bool_], counts: Array) -> Array:
@@ -186,7 +173,7 @@ def _spread_counts(known: NDArray[np.bool_], counts: Array) -> Array:
     return every
 
 
-def _are_means(parts: Sequence[Part]) -> bool:
+def are_means(parts: Sequence[Part]) -> bool:
     return all(part.value is ratio for _, part in parts)
 
 
@@ -195,7 +182,7 @@ def _replicate(parts: Sequence[Part]) -> Replicate:
     return lambda counts: np.sum([weight * value(counts @ own) for weight, value, own in sums], axis=0)
 
 
-def _quantiles(resamples: Array, num_units: int | None = None) -> Bounds:
+def quantiles(resamples: Array, num_units: int | None = None) -> Bounds:
     """Those of the percentile bootstrap, expanded for the number of units if it is given."""
     finite = resamples[np.isfinite(resamples)]
     if not len(finite):
@@ -225,47 +212,3 @@ def _welch(before: Statistic, after: Statistic, sizes: Sequence[int]) -> Interva
     degrees = variance**2 / sum(error**4 / own for error, own in errors)
     half = t_quantile(degrees) * math.sqrt(variance)
     return {"mean": point, "low": point - half, "high": point + half}
-
-
-def _over_seeds(point: float, parts: Sequence[Part], num_seeds: int, seed: int) -> Bounds:
-    """S seeds on the same U units; a part with one seed counts for all."""
-    if num_seeds < FEW and _are_means(parts):
-        variance, degrees = two_way(np.sum([weight * _influence(part, num_seeds) for weight, part in parts], axis=0))
-        half = t_quantile(degrees) * math.sqrt(variance) if variance else 0.0
-        return Bounds(point - half, point + half, math.sqrt(variance))
-    seeds = resample_counts(num_seeds, seed + SEEDS_APART)
-    resamples = np.zeros(NUM_RESAMPLES)
-    for weight, part in parts:
-        sums = _for_all(part, num_seeds)
-        dialogues = resample_counts(sums.shape[1], seed)
-        resamples += weight * part.value(np.einsum("ruk,ru->rk", np.tensordot(seeds, sums, 1), dialogues))
-    return _quantiles(resamples, num_seeds if num_seeds >= FEW else None)
-
-
-def _for_all(part: Statistic, num_seeds: int) -> Array:
-    """The sums (S, U, k)."""
-    sums = part.unit_sums()
-    sums = sums if sums.ndim == 3 else sums[None]
-    return np.broadcast_to(sums, (num_seeds, *sums.shape[1:]))
-
-
-def _influence(part: Statistic, num_seeds: int) -> Array:
-    """What each unit of each seed adds to a mean, in units of the mean (S, U)."""
-    sums = _for_all(part, num_seeds)
-    bottom = sums[..., 1]
-    added: Array = (sums[..., 0] - part.point * bottom) / bottom.mean()
-    return added
-
-
-def two_way(numbers: Array) -> tuple[float, float]:
-    """The variance of the mean of numbers (S, N), rows and columns both drawn, and Satterthwaite's degrees of freedom."""
-    num_seeds, num_units = numbers.shape
-    mean = numbers.mean()
-    of_seeds, of_units = numbers.mean(axis=1) - mean, numbers.mean(axis=0) - mean
-    rest = numbers - mean - of_seeds[:, None] - of_units
-    degrees = np.array([num_seeds - 1, max(num_units - 1, 1), (num_seeds - 1) * max(num_units - 1, 1)])
-    squares = np.array([num_units * (of_seeds**2).sum(), num_seeds * (of_units**2).sum(), (rest**2).sum()]) / degrees
-    total, remaining = squares[0] + squares[1] - squares[2], squares[2]
-    if total <= remaining:  # seeds and units seem to differ by less than nothing
-        return float(remaining / numbers.size), float(degrees[2])
-    return float(total / numbers.size), float(total**2 / (squares**2 / degrees).sum())

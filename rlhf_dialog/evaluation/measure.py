@@ -138,14 +138,6 @@ def average_draws(draws: Sequence[Measured]) -> Measured:
     )
 
 
-def choose_best(draws: Sequence[Replies], judges: Judges, scorer: Scorer) -> Replies:
-    """Of several replies to each prompt the one with the highest score, which `scorer` gives; ties: the first one.
-
-    Raises RewardError when the reward fails.
-    """
-    return highest(draws, [score_replies(replies, judges, scorer) for replies in draws])
-
-
 @without_tf32()
 def score_replies(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
     """(B,): the score of each reply. Raises RewardError when the reward fails."""
@@ -158,11 +150,6 @@ def highest(drawn: Sequence[Replies], totals: Sequence[Array]) -> Replies:
     scores = np.nan_to_num(np.stack(totals), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     pairs = [(drawn[i], row) for row, i in enumerate(scores.argmax(axis=0).tolist())]
     return Replies([some.dialogues[row] for some, row in pairs], [some.num_tokens[row] for some, row in pairs])
-
-
-def distinct(replies: Replies, n: int) -> float:
-    """distinct-n, as `measure` has it, and nothing else."""
-    return float(np.mean(blocked_distinct_n([dialogue.response for dialogue in replies.dialogues], n, BLOCK)))
 
 
 def dialogue_numbers(dialogues: Sequence[Dialogue]) -> Numbers:

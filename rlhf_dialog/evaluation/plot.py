@@ -29,14 +29,11 @@ def plot(
 
     `evaluation`: the content of an evaluation.json, whose scores become a third panel.
     """
-    scores = {} if evaluation is None else read_scores(evaluation)
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
     _rewards(axes[0], rows)
     _kl(axes[1], rows, kl_target)
-    if scores:
-        _scores(axes[2], scores)
-    else:
+    if not _scores(axes[2], evaluation or {}):
         line(axes[2], rows, "response/length", "tokens per response")
         axes[2].set_ylim(bottom=0)
         axes[2].set_xlabel("iteration")
@@ -51,13 +48,6 @@ def save_figure(figure: Figure, output: Path) -> None:
     """Write the figure to a file, in the format of its ending, by default PNG."""
     with atomic_file(output) as temporary:
         figure.savefig(temporary, format=output.suffix[1:] or "png", dpi=110)
-
-
-def read_scores(evaluation: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """By the title of each known row, `before` and `after` among them: mean, low, high of its score."""
-    every = {**evaluation, **evaluation.get("baselines", {})}
-    found = {title: every.get(name, {}).get("score") for name, title in KNOWN.items()}
-    return {title: (x["mean"], x["low"], x["high"]) for title, x in found.items() if x and x["mean"] is not None}
 
 
 def _rewards(axis: Any, rows: Rows) -> None:
@@ -98,16 +88,23 @@ def _kl(axis: Any, rows: Rows, target: float | None) -> None:
         axis.legend(fontsize=8, loc="best")
 
 
-def _scores(axis: Any, scores: dict[str, tuple[float, float, float]]) -> None:
-    for place, (title, (mean, low, high)) in enumerate(scores.items()):
+def _scores(axis: Any, evaluation: dict[str, Any]) -> bool:
+    """The score of each known row with its interval; False where there is none."""
+    every = evaluation | evaluation.get("baselines", {})
+    found = {title: every.get(name, {}).get("score") for name, title in KNOWN.items()}
+    scores = {title: score for title, score in found.items() if score and score["mean"] is not None}
+    for place, (title, score) in enumerate(scores.items()):
         colour = "#e15759" if title == KNOWN["after"] else "#4c78a8"
-        axis.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.5)
-        axis.plot([mean], [place], "o", color=colour, markersize=8)
-        axis.annotate(f"{mean:.2f}", (mean, place), (0, 8), textcoords="offset points", ha="center", fontsize=9)
-    axis.set_yticks(range(len(scores)), scores)
-    axis.set_ylim(-0.5, len(scores) - 0.2)
-    axis.set_title("score on held-out prompts, 95 % intervals", fontsize=10)
-    axis.set_xlabel("score of the evaluation")
+        axis.plot([score["low"], score["high"]], [place, place], color=colour, linewidth=3, alpha=0.5)
+        axis.plot([score["mean"]], [place], "o", color=colour, markersize=8)
+        text = f"{score['mean']:.2f}"
+        axis.annotate(text, (score["mean"], place), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+    if scores:
+        axis.set_yticks(range(len(scores)), scores)
+        axis.set_ylim(-0.5, len(scores) - 0.2)
+        axis.set_title("score on held-out prompts, 95 % intervals", fontsize=10)
+        axis.set_xlabel("score of the evaluation")
+    return bool(scores)
 
 
 def line(axis: Any, rows: Rows, name: str, label: str, over: str = "iteration", **style: Any) -> None:
@@ -118,29 +115,26 @@ def line(axis: Any, rows: Rows, name: str, label: str, over: str = "iteration", 
     axis.set_title(label, fontsize=10)
 
 
+OF_A_LANGUAGE_MODEL = {"dialogues": "episodes", "success": "environment/success", "reward": "environment/reward"}
+
+
 @rc_context(rcParamsDefault)
 def plot_success(rows: Rows, title: str, output: Path) -> None:
-    """Draw the rows of a metrics.jsonl (at least one) in two panels, and write them to the PNG file `output`."""
+    """Draw the rows of a run with dialogues (at least one) in two panels, and write them to the PNG file `output`.
+
+    A policy's run has `dialogues`, `success` and `reward`; a language model's has other names for them.
+    """
+    rows = [{new: row[old] for new, old in OF_A_LANGUAGE_MODEL.items() if old in row} | row for row in rows]
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axis, name in zip(figure.subplots(1, 2), ("success", "reward"), strict=True):
-        _panel(axis, rows, name)
+        line(axis, rows, name, "while learning", "dialogues", color="grey", alpha=0.6)
+        line(axis, rows, f"eval/{name}", "evaluation", "dialogues", color="black", marker="o", markersize=3)
+        known = [row[f"eval/handcrafted_{name}"] for row in rows if f"eval/handcrafted_{name}" in row]
+        if known:
+            axis.axhline(known[-1], color="tab:blue", linestyle="--", label="handcrafted")
+        axis.set_xlabel("dialogues")
+        axis.set_title(name, fontsize=10)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8, loc="lower right")
     figure.suptitle(title)
     save_figure(figure, output)
-
-
-def of_dialogues(rows: Rows) -> Rows:
-    """The rows of a language model's run with an environment, under the names of those of a policy's run."""
-    names = {"dialogues": "episodes", "success": "environment/success", "reward": "environment/reward"}
-    return [row | {new: row[old] for new, old in names.items() if old in row} for row in rows]
-
-
-def _panel(axis: Any, rows: Rows, name: str) -> None:
-    line(axis, rows, name, "while learning", "dialogues", color="grey", alpha=0.6)
-    line(axis, rows, f"eval/{name}", "evaluation", "dialogues", color="black", marker="o", markersize=3)
-    known = [row[f"eval/handcrafted_{name}"] for row in rows if f"eval/handcrafted_{name}" in row]
-    if known:
-        axis.axhline(known[-1], color="tab:blue", linestyle="--", label="handcrafted")
-    axis.set_xlabel("dialogues")
-    axis.set_title(name, fontsize=10)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="lower right")

@@ -10,14 +10,10 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair
-from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic, difference, interval, mean_statistic, ratio
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 
 NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
-MORE_CHARACTERS, FEWER_CHARACTERS = "more_characters_win", "fewer_characters_win"
-RULES = {"length": LONGER, "length_in_characters": MORE_CHARACTERS}  # part of the report -> the rule that it is about
-UNITS: dict[str, Callable[[str], int]] = {"length": lambda text: len(text.split()), "length_in_characters": len}
-SWAP_TOLERANCE = 1e-3
 FEW_PAIRS = 100
 Z = 1.96  # of a 95 % interval
 
@@ -27,40 +23,40 @@ Score = Callable[[list[Dialogue]], list[float]]
 def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) -> dict[str, Any]:
     """The report on held-out pairs, as JSON; `score` gives the model's output for each dialogue."""
     chosen, rejected = (np.asarray(score([getattr(p, side) for p in pairs])) for side in ("chosen", "rejected"))
-    prompt_numbers: dict[str, int] = {}
-    units = np.asarray([prompt_numbers.setdefault(pair.prompt, len(prompt_numbers)) for pair in pairs], dtype=np.int64)
-    longer, wider = (_longer(pairs, unit) for unit in UNITS)
-    guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
-    copied = [[_shared_words(reply.response, p.last_turn) for reply in (p.chosen, p.rejected)] for p in pairs]
-    guesses |= {
-        COPIES: -np.diff(np.asarray(copied))[:, 0],
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(pair.prompt for pair in pairs))}
+    units = np.asarray([numbers[pair.prompt] for pair in pairs], dtype=np.int64)
+    words = np.asarray([[len(reply.response.split()) for reply in (p.chosen, p.rejected)] for p in pairs], dtype=float)
+    copied = np.asarray([[_copied(reply.response, p.last_turn) for reply in (p.chosen, p.rejected)] for p in pairs])
+    longer = words[:, 0] - words[:, 1]
+    guesses = {
+        LONGER: longer,
+        SHORTER: -longer,
+        COPIES: copied[:, 0] - copied[:, 1],
         RANDOM: np.random.default_rng(seed).choice([-1.0, 1.0], len(pairs)),
     }
-    hits = {name: Statistic(_with_ones(_hits(guess)), ratio, units) for name, guess in guesses.items()}
-    accuracy = Statistic(_with_ones(_hits(chosen - rejected)), ratio, units)
+    hits = {name: mean_statistic(_hits(guess), units) for name, guess in guesses.items()}
+    accuracy = mean_statistic(_hits(chosen - rejected), units)
     best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
     result = {
         "num_pairs": len(pairs),
-        "num_prompts": int(units.max()) + 1,
-        "accuracy": share(accuracy),
-        "baselines": {name: share(statistic) for name, statistic in hits.items()},
+        "num_prompts": len(numbers),
+        "accuracy": share(_hits(chosen - rejected), units),
+        "baselines": {name: share(_hits(guess), units) for name, guess in guesses.items()},
         "above_best_baseline": {"baseline": best} | difference(hits[best], accuracy),
-        **{unit: _length_report(pairs, chosen, rejected, unit) for unit in UNITS},
+        "length": _length_report(chosen, rejected, words),
         "last_turn_repeated": {"preferred_to_chosen": _repetition(pairs, score, chosen)},
         "calibration": calibration(chosen - rejected, seed),
-        "swap": swap_test(pairs, score, chosen - rejected),
-        "scores": {"chosen": _moments(chosen), "rejected": _moments(rejected)},
     }
     return result | {"notes": notes(result)}
 
 
-def share(statistic: Statistic) -> Interval:
-    """`interval` of a share; where all resamples are 0 or all are 1, with the other end of Wilson's interval (1927)."""
+def share(hits: Array, units: Any = None) -> Interval:
+    """The mean of hits with its interval; where all resamples are 0 or all are 1, the other end is Wilson's (1927)."""
+    statistic = mean_statistic(hits, units)
     bounds = interval(statistic)
     if not bounds["low"] == bounds["high"] == bounds["mean"] or bounds["mean"] not in (0.0, 1.0):
         return bounds
-    count = len(statistic.unit_sums())
-    width = Z**2 / (count + Z**2)
+    width = Z**2 / (len(statistic.unit_sums()) + Z**2)
     return bounds | ({"low": 1 - width} if bounds["mean"] else {"high": width})
 
 
@@ -70,7 +66,7 @@ def calibration(margins: Array, seed: int = 0) -> dict[str, Any]:
     Which reply is the first is drawn for each pair. `error`: the expected calibration error over the bins.
     """
     first = np.random.default_rng(seed).random(len(margins)) < 0.5
-    predicted = _sigmoid(np.where(first, margins, -margins))
+    predicted = np.exp(-np.logaddexp(0.0, -np.where(first, margins, -margins)))
     edges = np.linspace(0, 1, NUM_BINS + 1)
     place = np.clip(np.digitize(predicted, edges) - 1, 0, NUM_BINS - 1)
     bins = []
@@ -83,98 +79,74 @@ def calibration(margins: Array, seed: int = 0) -> dict[str, Any]:
     return {"error": error, "log_loss": float(np.mean(np.logaddexp(0.0, -margins))), "bins": bins}
 
 
-def swap_test(pairs: Sequence[PreferencePair], score: Score, margins: Array) -> dict[str, Any]:
-    """Score the exchanged pairs in another order: the probability must be one less the first one."""
-    backwards = [*pairs][::-1]
-    rejected, chosen = (np.asarray(score([getattr(p, side) for p in backwards])) for side in ("rejected", "chosen"))
-    off = np.abs(_sigmoid(margins) + _sigmoid((rejected - chosen)[::-1]) - 1)
-    worst = float(off.max())
-    return {"largest_deviation": worst, "passed": bool(worst <= SWAP_TOLERANCE)}
-
-
 def rank_correlation(first: Array, second: Array) -> float | None:
     """Spearman's rank correlation; equal values share the mean of their ranks. None where one of them does not vary."""
-    ranks = [_ranks(first), _ranks(second)]
-    if min(rank.std() for rank in ranks) == 0:
-        return None
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    ranks = []
+    for values in (first, second):
+        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
+    return None if min(rank.std() for rank in ranks) == 0 else float(np.corrcoef(*ranks)[0, 1])
 
 
 def notes(result: dict[str, Any]) -> list[str]:
     """What a reader has to know, the worst first: in plain sentences."""
-    accuracy, best = result["accuracy"], result["above_best_baseline"]
-    lines = [_length_note(result, unit) for unit in UNITS if measures_length(result, unit)][:1]
+    accuracy, best, baselines = result["accuracy"], result["above_best_baseline"], result["baselines"]
+    repeated, lines = result["last_turn_repeated"]["preferred_to_chosen"], []
+    if measures_length(result):
+        longer, prefers = baselines[LONGER]["mean"], result["length"]["prefers_longer"]
+        kind, wins, prefers = ("longer", longer, prefers) if prefers > 0.5 else ("shorter", 1 - longer, 1 - prefers)
+        lines.append(
+            f"The {kind} reply wins {wins:.0%} of the pairs, and this model prefers the {kind} one in {prefers:.0%}: it "
+            "mostly measures length. Use pairs of equal length, or RewardModel's length_price."
+        )
     if best["low"] <= 0:
         lines.append(
             f"This model is not shown to be better than the rule '{best['baseline'].replace('_', ' ')}', which is right in "
-            f"{result['baselines'][best['baseline']]['mean']:.0%} of the pairs without any model."
+            f"{baselines[best['baseline']]['mean']:.0%} of the pairs without any model."
         )
     if accuracy["low"] <= 0.5 <= accuracy["high"]:
         lines.append("Its accuracy may be that of chance: as a reward it is worth nothing.")
     if accuracy["high"] < 0.5:
-        lines.append(
-            "It prefers the rejected reply more often than the chosen one: are the columns exchanged in some rows?"
-        )
-    if result["baselines"][COPIES]["low"] > 0.6:
-        lines.append(
-            "The chosen reply usually repeats more of the last turn than the rejected one: are 'chosen' and 'rejected' exchanged?"
-        )
-    if (result["last_turn_repeated"]["preferred_to_chosen"] or 0) > 0.5:
+        lines.append("It prefers the rejected reply more often than the chosen one: are the columns exchanged?")
+    if baselines[COPIES]["low"] > 0.6:
+        lines.append("The chosen reply usually repeats more of the last turn: are 'chosen' and 'rejected' exchanged?")
+    if (repeated or 0) > 0.5:
         lines.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
-    if result["last_turn_repeated"]["preferred_to_chosen"] is None:
+    if repeated is None:
         lines.append(
             "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
-        )
-    if not result["swap"]["passed"]:
-        lines.append(
-            "The probability of an exchanged pair is not one less the first one: a score depends on its batch."
         )
     if result["num_pairs"] < FEW_PAIRS:
         lines.append(f"There are only {result['num_pairs']} held-out pairs, so the intervals are wide.")
     return lines
 
 
-def _length_note(result: dict[str, Any], unit: str) -> str:
-    longer, length = result["baselines"][RULES[unit]]["mean"], result[unit]
-    kind, share = ("longer", longer) if length["prefers_longer"] > 0.5 else ("shorter", 1 - longer)
-    prefers = max(length["prefers_longer"], 1 - length["prefers_longer"])
-    counted, price = ("", ", or RewardModel's length_price") if unit == "length" else (", in characters,", "")
-    return (
-        f"The {kind} reply{counted} wins {share:.0%} of the pairs, and this model prefers the {kind} one in {prefers:.0%}: it "
-        f"mostly measures length. Use pairs of equal length{price}."
-    )
-
-
-def measures_length(result: dict[str, Any], unit: str = "length") -> bool:
+def measures_length(result: dict[str, Any]) -> bool:
     """Whether the choice of the model is nearly that of a rule of length, in data that such a rule explains well."""
-    length, rule = result[unit], result["baselines"][RULES[unit]]["mean"]
-    prefers = length["prefers_longer"]
+    prefers, rule = result["length"]["prefers_longer"], result["baselines"][LONGER]["mean"]
     if prefers is None or (prefers - 0.5) * (rule - 0.5) <= 0:
         return False
-    right = length["where_the_rule_is_wrong"]["mean"]
+    right = result["length"]["where_the_rule_is_wrong"]["mean"]
     return abs(prefers - 0.5) >= 0.25 and abs(rule - 0.5) >= 0.1 and (right is None or right < 0.5)
 
 
-def _length_report(pairs: Sequence[PreferencePair], chosen: Array, rejected: Array, unit: str) -> dict[str, Any]:
-    """What the score has to do with the number of words, or of characters."""
-    hits, longer = _hits(chosen - rejected), _longer(pairs, unit)
-    sizes = np.asarray([UNITS[unit](getattr(pair, side).response) for side in ("chosen", "rejected") for pair in pairs])
-    unequal = longer != 0
-    prefers = _hits((chosen - rejected) * np.sign(longer))[unequal]
+def _length_report(chosen: Array, rejected: Array, words: Array) -> dict[str, Any]:
+    """What the score has to do with `words`, (N, 2): those of the chosen and of the rejected replies."""
+    hits, longer = _hits(chosen - rejected), words[:, 0] - words[:, 1]
+    prefers = _hits((chosen - rejected) * np.sign(longer))[longer != 0]
     rule = 1.0 if np.mean(_hits(longer)) >= 0.5 else -1.0
     return {
-        "rank_correlation": rank_correlation(np.concatenate([chosen, rejected]), sizes.astype(float)),
+        "rank_correlation": rank_correlation(np.concatenate([chosen, rejected]), words.T.ravel()),
         "prefers_longer": float(prefers.mean()) if len(prefers) else None,
-        "equal_length": _part(hits, ~unequal),
-        "where_the_rule_is_wrong": _part(hits, longer * rule < 0),
+        "equal_length": _part(hits[longer == 0]),
+        "where_the_rule_is_wrong": _part(hits[longer * rule < 0]),
     }
 
 
-def _part(hits: Array, members: Any) -> dict[str, Any]:
+def _part(hits: Array) -> dict[str, Any]:
     """Number and accuracy of some of the pairs; null without any."""
-    count = int(members.sum())
-    found: Interval | dict[str, None] = dict.fromkeys(("mean", "low", "high"))
-    return {"num_pairs": count} | (share(mean_statistic(hits[members])) if count else found)
+    found: Interval | dict[str, None] = share(hits) if len(hits) else dict.fromkeys(("mean", "low", "high"))
+    return {"num_pairs": len(hits)} | found
 
 
 def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) -> float | None:
@@ -186,13 +158,7 @@ def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) ->
     return float(np.mean(_hits(np.asarray(copies) - chosen[asked])))
 
 
-def _longer(pairs: Sequence[PreferencePair], unit: str) -> Array:
-    """Words, or characters, of the chosen reply less those of the rejected one."""
-    size = UNITS[unit]
-    return np.asarray([float(size(p.chosen.response) - size(p.rejected.response)) for p in pairs])
-
-
-def _shared_words(reply: str, turn: str) -> float:
+def _copied(reply: str, turn: str) -> float:
     words, known = reply.lower().split(), set(turn.lower().split())
     return sum(word in known for word in words) / len(words) if words else 0.0
 
@@ -201,59 +167,39 @@ def _hits(margins: Array) -> Array:
     return (np.sign(margins) + 1) / 2
 
 
-def _with_ones(values: Array) -> Array:
-    return np.stack([values, np.ones_like(values)], axis=-1)
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -x))
-
-
-def _ranks(values: Array) -> Array:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
-
-
-def _moments(values: Array) -> dict[str, float]:
-    return {"mean": float(values.mean()), "std": float(values.std())}
-
-
 def markdown(report: dict[str, Any]) -> str:
     """The report as a page."""
-    length, swap, normal = report["length"], report["swap"], report["normalisation"]
-    rows = [("**this model**", report["accuracy"])]
-    rows += [(name.replace("_", " "), share) for name, share in report["baselines"].items()]
-    for unit, words in (("length", ""), ("length_in_characters", " in characters")):
-        if unit in report:  # not in those of older versions
-            rows += [(f"pairs of equal length{words}", report[unit]["equal_length"])]
-            rows += [(f"pairs in which the rule of length{words} is wrong", report[unit]["where_the_rule_is_wrong"])]
-    lines = ["# Reward model", "", *(f"- **{note}**" for note in report["notes"]), *([""] if report["notes"] else [])]
-    lines += [f"{report['num_pairs']} held-out pairs of {report['num_prompts']} prompts that were not trained on.", ""]
-    lines += ["| right in | of pairs | 95 % interval of this one run |", "|---|---|---|"]
-    lines += [_row(name, found) for name, found in rows]
-    ranks = [_number(report[unit]["rank_correlation"]) if unit in report else "-" for unit in UNITS]
-    lines += ["", f"Rank correlation of score and number of words: {ranks[0]}, of characters: {ranks[1]}. "]
-    longer = _number(length["prefers_longer"], ".0%")
-    lines[-1] += f"Of two replies with other numbers of words it prefers the longer one in {longer}."
-    repeated = report["last_turn_repeated"]["preferred_to_chosen"]
-    lines += [f"It scores a repetition of the last turn above the chosen reply in {_number(repeated, '.0%')}.", ""]
-    lines += [f"Swap test (chosen and rejected exchanged): {'passed' if swap['passed'] else 'FAILED'}, "]
-    lines[-1] += f"largest deviation {swap['largest_deviation']:.1e}."
-    stored = f"mean {normal['mean']:.4f}, deviation {normal['std']:.4f}, of {normal['of']}"
-    lines += [f"Stored for `normalize`: {stored}.", ""]
-    lines += ["| predicted | pairs | mean prediction | won |", "|---|---|---|---|"]
-    lines += [
-        f"| {one['from']:.1f} to {one['to']:.1f} | {one['pairs']} | {one['predicted']:.3f} | {one['won']:.3f} |"
-        for one in report["calibration"]["bins"]
-    ]
-    return "\n".join([*lines, "", f"Calibration error {report['calibration']['error']:.3f}.", ""])
+    length, normal, calibrated = report["length"], report["normalisation"], report["calibration"]
+    rows = {"**this model**": report["accuracy"]}
+    rows |= {name.replace("_", " "): numbers for name, numbers in report["baselines"].items()}
+    rows |= {"pairs of equal length": length["equal_length"]}
+    rows |= {"pairs in which the rule of length is wrong": length["where_the_rule_is_wrong"]}
+    repeated = _number(report["last_turn_repeated"]["preferred_to_chosen"], ".0%")
+    return "\n".join(
+        [
+            *("# Reward model", "", *(f"- **{note}**" for note in report["notes"]), *([""] if report["notes"] else [])),
+            *(f"{report['num_pairs']} held-out pairs of {report['num_prompts']} prompts that were not trained on.", ""),
+            *("| right in | of pairs | 95 % interval of this one run |", "|---|---|---|"),
+            *(_row(name, numbers) for name, numbers in rows.items()),
+            "",
+            f"Rank correlation of score and number of words: {_number(length['rank_correlation'])}. Of two replies with "
+            f"other numbers of words it prefers the longer one in {_number(length['prefers_longer'], '.0%')}.",
+            *(f"It scores a repetition of the last turn above the chosen reply in {repeated}.", ""),
+            f"Stored for `normalize`: mean {normal['mean']:.4f}, deviation {normal['std']:.4f}, of {normal['of']}.",
+            *("", "| predicted | pairs | mean prediction | won |", "|---|---|---|---|"),
+            *(
+                f"| {one['from']:.1f} to {one['to']:.1f} | {one['pairs']} | {one['predicted']:.3f} | {one['won']:.3f} |"
+                for one in calibrated["bins"]
+            ),
+            *("", f"Calibration error {calibrated['error']:.3f}.", ""),
+        ]
+    )
 
 
 def _row(name: str, numbers: dict[str, Any]) -> str:
     count = f" ({numbers['num_pairs']})" if "num_pairs" in numbers else ""
-    if numbers["mean"] is None:
-        return f"| {name}{count} | - | - |"
-    return f"| {name}{count} | {numbers['mean']:.1%} | {numbers['low']:.1%} to {numbers['high']:.1%} |"
+    shares = [_number(numbers[key], ".1%") for key in ("mean", "low", "high")]
+    return f"| {name}{count} | {shares[0]} | {shares[1]} to {shares[2]} |"
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

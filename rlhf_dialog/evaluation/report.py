@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHOWN = (
     *("score", "rouge1", "rougeLsum", "meteor", "meteor_margin", "sacrebleu", "intent_accuracy", "intent_macro_f1"),
-    *("judge_accuracy", "judge_macro_f1", "mean_words", "distinct_2", "kl_reply", "copied", "copied_two"),
+    *("judge_accuracy", "judge_macro_f1", "mean_words", "distinct_2", "copied", "copied_two"),
 )
 OF_REFERENCES = ("true_replies", "random_reference")
 
@@ -113,20 +113,7 @@ def list_notes(result: dict[str, Any]) -> list[str]:
         for name, shares in result.get("preferred", {}).items()
         for metric, share in shares.items()
     ]
-    return [*preferred, *_baseline_notes(result), *result["settings"]["notes"]]
-
-
-def _baseline_notes(result: dict[str, Any]) -> Iterator[str]:
-    """What the agent is worth beside choosing, where its KL lies, how the best replies were chosen, and what the rows took."""
-    yield from result.get("worth", [])
-    if positions := result.get("kl_by_position"):
-        sums = [one["kl"] * one["replies"] for one in positions]
-        share = f"{sums[0] / sum(sums):.0%} of it" if sum(sums) > 0 else "none of it"
-        yield f"KL a reply: {sum(sums) / positions[0]['replies']:.2f} nats; {share} is in the first token"
-    if result.get("chosen_without"):
-        yield f"best of n: chosen by the score without {', '.join(result['chosen_without'])}, which read the reference"
-    if seconds := result.get("seconds"):
-        yield "seconds: " + ", ".join(f"{name} {number:.0f}" for name, number in seconds.items())
+    return [*preferred, *result["settings"]["notes"]]
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -115,18 +115,12 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 1 + 2 * 80)
     assert (settings["seed"], settings["max_new_tokens"], settings["turn_separator"]) == (3, 24, "<EOU>")
     assert settings["reward_class"] == {"id": "Planted", "args": {}}
-    _, changed = audited(tmp_path, data, own, "--seed", "3", empty=1.5)
-    assert changed["settings"]["config_hash"] != settings["config_hash"]
 
 
-def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own, tmp_path, capsys):
+def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
     words = ["--judge", str(other), "--judge", "CopyPrice", "--likelihood", save_plain(tmp_path / "lm")]
     code, result = audited(tmp_path, data, own, *words, reward="Intent", intent_model=str(classifier))
-    (found,) = result["calibration"]
-    assert found["part"] == "intent"
-    assert 0 < found["accuracy"] == pytest.approx(result["probes"]["true reply"]["paid"]["mean"])
-    assert sum(one["replies"] for one in found["bins"]) == 20
     assert set(result["probes"]["empty"]["judges"]) == {"judge_acts", "judge_copy_price", "likelihood"}
     assert result["probes"]["copy of turn -1"]["judges"]["judge_copy_price"]["mean"]["mean"] < -0.9
     assert result["probes"]["empty"]["judges"]["likelihood"]["mean"]["mean"] < 0
@@ -207,7 +201,7 @@ def test_data_without_acts_for_a_reward_that_needs_them(tmp_path, capsys):
     assert "have no act, but the reward 'intent' needs it" in capsys.readouterr().err
 
 
-IN_THE_SEARCH = 24  # calls of the reward: 18 in the checks of the batch, 3 for the probes
+IN_THE_SEARCH = 23  # calls of the reward: 17 in the checks of the batch, 3 for the probes
 
 
 def earlier(folder):

@@ -9,13 +9,14 @@ import sys
 import pytest
 
 from rlhf_dialog.commands import evaluate
+from rlhf_dialog.commands.evaluate import EvaluateOptions, choose_sampling
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.compare import SWEEP
 from rlhf_dialog.evaluation.replies import pick_prompts
+from rlhf_dialog.models.generation import Sampling
 from tests.parts import tiny
-from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
+from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
 
 pytestmark = pytest.mark.thorough
 
@@ -100,26 +101,26 @@ def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_pat
     assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
 
 
-def test_a_sweep_has_every_sampling(script, runs, tmp_path):
-    output, report = tmp_path / "e.json", tmp_path / "table.md"
-    trained, start = map(str, runs)
-    argv = ["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "8", "--sweep"]
-    assert script.main([*argv, "--report", str(report)]) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
-    names = {f"{who}, {how}" for who in ("before", "after") for how in SWEEP}
-    assert set(result["sweep_difference"]) == names
-    sharper = result["sweep_difference"]["before, greedy"]["mean_words"]["mean"]
-    assert sharper == pytest.approx(
-        result["after"]["mean_words"]["mean"] - result["sweep"]["before, greedy"]["mean_words"]["mean"]
-    )
-    assert set(result["sweep"]) == names  # bytes without spaces are no words: no temperature matches
-    assert script.main([*argv[:2], "--output", str(output), "--max_prompts", "8", "--greedy"]) == 0
-    greedy = json.loads(output.read_text(encoding="utf-8"))["metrics"]["rouge1"]
-    assert result["sweep"]["after, greedy"]["rouge1"] == greedy
+def test_the_report_has_every_row_and_the_notes(script, runs, tmp_path):
+    report = tmp_path / "table.md"
+    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--best_of", 2, "--report", report]
+    result = evaluated(script, tmp_path, *argv)
     lines = report.read_text(encoding="utf-8").splitlines()
-    rows, notes = lines[: 2 + 3 + 8 + len(BASELINES)], lines[2 + 3 + 8 + len(BASELINES) :]
-    assert len({line.count("|") for line in rows}) == 1
-    assert [line for line in notes if line] == result["settings"]["notes"]
+    end = 2 + 3 + 2 + len(BASELINES)  # both agents, their difference, the best of two of each
+    assert len({line.count("|") for line in lines[:end]}) == 1
+    assert [line for line in lines[end:] if line] == result["settings"]["notes"]
+
+
+def test_an_option_replaces_the_agents_own_sampling():
+    own = Sampling(20, temperature=0.7, top_k=5, top_p=0.9)
+    options = EvaluateOptions(agent="a", output="o", top_k=0, min_new_tokens=2, greedy=True)
+    assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, 2, True)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_sampling_out_of_range_is_refused(wrong):
+    with pytest.raises(UserError, match=r"temperature must be at least 0\.0001, top_k at least 0, top_p above 0"):
+        choose_sampling(EvaluateOptions(agent="a", output="o", **wrong), Sampling(20))
 
 
 def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):

@@ -1,11 +1,8 @@
 """Judges and metrics of one's own, relevance models, and the best of several replies."""
 
 import json
-import math
-import re
 
 import pytest
-import yaml
 
 from rlhf_dialog.commands.evaluate import EvaluateOptions
 from rlhf_dialog.commands.evaluate_options import OwnMetric, folders_beside
@@ -81,49 +78,10 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert three["settings"]["best_of"] == 3
 
 
-def with_copy_price(agent, tmp_path):
-    """The YAML of the agent's run, with a part in the reward that reads no reference."""
-    tree = yaml.safe_load((agent.parent / "config.yaml").read_text(encoding="utf-8"))
-    tree["reward_class"]["args"]["parts"].append({"id": "CopyPrice"})
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
-    return tmp_path / "config.yaml"
-
-
-def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_path):
-    """The start with the mean logit shift, and the best of 2, 4 and 8 replies of both."""
-    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
-    argv += ["--config", with_copy_price(runs[0], tmp_path), "--baselines", "--figure", tmp_path / "frontier.png"]
-    found = evaluated(script, tmp_path, *argv)
-    rows = list(found["sweep"])
-    assert [row for row in rows if "shift" not in row] == [
-        f"{name}, best of {count}" for count in (2, 4, 8) for name in ("after", "before")
-    ]
-    (shifted,) = (row for row in rows if "shift" in row)
-    assert re.fullmatch(r"before, mean logit shift \(scale (0\.5|1|1\.5|2|3)(, -?\d+% of the gain)?\)", shifted)
-    assert found["sweep"][shifted]["score"]["mean"] is not None
-    assert found["settings"]["baselines"] is True
-    assert set(found["seconds"]) == {"after", "before", *rows}
-    assert len(found["worth"]) == 1  # of the score; there is no judge
-    kl = {name: found["sweep"][name]["kl_reply"]["mean"] for name in rows if "best" in name}
-    assert kl["before, best of 4"] == pytest.approx(math.log(4) - 0.75)
-    moved = found["after"]["kl_reply"]["mean"]
-    assert moved == pytest.approx(sum(one["kl"] * one["replies"] for one in found["kl_by_position"]) / 8)
-    assert found["before"]["kl_reply"]["mean"] == 0
-    assert (tmp_path / "frontier.png").exists()
-    assert found["chosen_without"] == ["meteor_exact_stem", "length_match"]
-
-
-def test_where_all_parts_read_the_reference_nothing_is_chosen(script, runs, tmp_path, caplog):
-    found = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--baselines")
-    assert not any("best of" in name for name in found["sweep"])
-    assert "no rows of the best of several replies: every part of the reward reads the reference" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["--best_of", "0"], "--best_of: found 0, wanted at least 1"),
-        (["--baselines"], "--baselines: compares an agent with its start; name that with --baseline"),
         (["--relevance_model", "nowhere"], "--relevance_model: 'nowhere' is not the folder of a relevance model"),
         (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
         (["--judge", "{args: {}}"], "--judge: '{args: {}}' must be {id: Name"),

@@ -73,7 +73,7 @@ def test_evaluate(gpu, script, runs, classifier, tmp_path):
     judges += ["--judge", json.dumps({"id": "RewardModel", "args": {"model": save_scalar(tmp_path / "scalar")}})]
     judges += ["--judge", json.dumps({"id": "LikelihoodPrice", "args": {"model": str(runs[1])}})]
     judges += ["--relevance_model", save_letters(tmp_path / "relevance")]
-    words = ["--agent", runs[0], "--baseline", runs[1], "--beside", f"same={runs[0]}", "--baselines", *judges]
+    words = ["--agent", runs[0], "--baseline", runs[1], "--beside", f"same={runs[0]}", *judges]
     words += ["--max_prompts", "6"]
     on_gpu = evaluated(script, tmp_path, *words)
     assert in_bf16(gpu)

@@ -1,4 +1,4 @@
-"""Intervals of means, ratios and other metrics of sums, over dialogues, people and training seeds."""
+"""Intervals of means, ratios and other metrics of sums, over dialogues and people."""
 
 import math
 from dataclasses import replace
@@ -124,15 +124,9 @@ def test_the_half_width_is_that_of_students_t_and_wider_where_units_are_resample
 def test_few_people_have_the_t_interval_of_their_means():
     """Five people with two dialogues each: the means are 0, 1, 2, 3, 4, so 2 +- 2.7764 sqrt(2.5 / 5)."""
     values, people = np.repeat(np.arange(5.0), 2) + np.tile([-0.5, 0.5], 5), np.repeat(np.arange(5), 2)
-    found = intervals.interval(replace(mean_statistic(values), units=np.arange(10), people=people))
+    found = intervals.interval(mean_statistic(values, people))
     half = 2.7764 * math.sqrt(2.5 / 5)
     assert found == {"mean": 2.0, "low": pytest.approx(2 - half, abs=1e-4), "high": pytest.approx(2 + half, abs=1e-4)}
-
-
-def test_one_person_has_the_interval_of_the_dialogues():
-    values = np.random.default_rng(0).normal(size=40)
-    alone = replace(mean_statistic(values), units=np.arange(40), people=np.zeros(40, dtype=np.int64))
-    assert intervals.interval(alone) == intervals.interval(mean_statistic(values))
 
 
 def test_a_share_stays_between_0_and_1():
@@ -157,66 +151,3 @@ def test_small_samples_of_different_units_have_welchs_interval():
     error = math.sqrt(1 / 9 + 5 / 12)
     degrees = (1 / 9 + 5 / 12) ** 2 / ((1 / 9) ** 2 / 2 + (5 / 12) ** 2 / 3)
     assert found["high"] - found["mean"] == pytest.approx(intervals.t_quantile(degrees) * error)
-
-
-# --- training seeds on the same prompts
-
-
-def test_two_seeds_with_one_dialogue():
-    """0 and 1: the mean .5, the standard error .5, one degree of freedom; a share stays between 0 and 1."""
-    assert intervals.interval(mean_statistic(np.array([[0.0], [1.0]]))) == {"mean": 0.5, "low": 0.0, "high": 1.0}
-    found = intervals.interval(mean_statistic(np.array([[0.0], [10.0]])))
-    assert found["high"] == pytest.approx(5 + 12.7062 * 5, abs=1e-2)
-
-
-def test_a_two_way_table_by_hand():
-    """Rows 1 2 6 and 3 6 6: squares 6 of seeds, 16 of prompts, 4 of the rest, so mean squares 6, 8, 2, the variance 12 / 6, and
-    Satterthwaite's degrees of freedom 144 / (36 / 1 + 64 / 2 + 4 / 2)."""
-    found = intervals.interval(mean_statistic(np.array([[1.0, 2.0, 6.0], [3.0, 6.0, 6.0]])))
-    half = intervals.t_quantile(144 / 70) * math.sqrt(2)
-    assert found == {"mean": 4.0, "low": pytest.approx(4 - half), "high": pytest.approx(4 + half)}
-
-
-def test_a_two_way_table_of_three_seeds_by_hand():
-    """The mean 10, seeds add -3 0 3, prompts -2 2, and the rest is 1 -1, -2 2, 1 -1: mean squares 36 / 2, 24 / 1 and 12 / 2, the
-    variance (18 + 24 - 6) / 6, and 36^2 / (18^2 / 2 + 24^2 / 1 + 6^2 / 2) = 12 / 7 degrees of freedom."""
-    assert intervals.two_way(np.array([[6.0, 8.0], [6.0, 14.0], [12.0, 14.0]])) == pytest.approx((6.0, 12 / 7))
-
-
-def test_a_two_way_table_with_a_hole_by_hand():
-    """Rows 1 2 6 and 3 - 9, the mean 21 / 5. What each adds is its distance from that times 6 / 5, and 0 in the hole: -3.84 -2.64
-    2.16 and -1.44 0 5.76, of mean squares 12.4416 of seeds, 24.3936 of prompts and .2016 of the rest."""
-    found = intervals.interval(mean_statistic(np.array([[1.0, 2.0, 6.0], [3.0, math.nan, 9.0]])))
-    total = 12.4416 + 24.3936 - 0.2016
-    degrees = total**2 / (12.4416**2 + 24.3936**2 / 2 + 0.2016**2 / 2)
-    half = intervals.t_quantile(degrees) * math.sqrt(total / 6)
-    assert found == {"mean": 4.2, "low": pytest.approx(4.2 - half), "high": pytest.approx(4.2 + half)}
-
-
-def test_one_seed_has_the_interval_of_its_dialogues():
-    """The quantiles of a binomial of 100 draws with 1/2 are 40 and 60."""
-    found = intervals.interval(mean_statistic(np.array([[0.0, 1.0] * 50])))
-    assert found == intervals.interval(mean_statistic(np.array([0.0, 1.0] * 50)))
-    assert (found["low"], found["high"]) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))
-
-
-def test_many_seeds_and_dialogues_both_vary():
-    """20 seeds and 50 dialogues add 0 or 1 each: the variance of the mean is 1/4/20 + 1/4/50, so the interval is +-0.259."""
-    found = intervals.interval(mean_statistic(np.array([[0.0], [1.0]] * 10) + np.array([[0.0, 1.0] * 25])))
-    assert found["mean"] == 1.0
-    assert (found["low"], found["high"]) == (pytest.approx(0.741, abs=0.06), pytest.approx(1.259, abs=0.06))
-
-
-@pytest.mark.parametrize("num_seeds", [4, 12])
-def test_a_difference_over_seeds_is_taken_dialogue_by_dialogue(num_seeds):
-    before = np.array([[3.0, -20.0, 15.0]])
-    found = intervals.difference(mean_statistic(before), mean_statistic(np.repeat(before, num_seeds, axis=0) + 2.0))
-    assert found == {"mean": pytest.approx(2.0), "low": pytest.approx(2.0), "high": pytest.approx(2.0)}
-
-
-def test_numbers_that_are_no_means_are_resampled():
-    """The square of a mean over 3 seeds: two-way formulas do not hold, and the resamples are squares, so none is negative."""
-    values = np.random.default_rng(0).normal(size=(3, 40))
-    found = intervals.interval(replace(mean_statistic(values), value=lambda sums: intervals.ratio(sums) ** 2))
-    assert found["low"] >= 0
-    assert found["high"] > found["mean"]

@@ -2,14 +2,10 @@
 
 import copy
 
-import numpy as np
 import pytest
-import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation import divergence, logit_bias_baseline
 from rlhf_dialog.evaluation import replies as replies_module
-from rlhf_dialog.evaluation.divergence import kl_by_token
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import (
     baseline_replies,
@@ -26,7 +22,7 @@ from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import Intent, LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
-from tests.parts.evaluations import BASELINES
+from tests.parts.evaluations import BASELINES, check_float32
 from tests.parts.full_gpu import fill_gpu
 from tests.parts.pretended_gpu import CUDA, pretended_gpu
 
@@ -139,37 +135,10 @@ def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_p
     assert found[:, 1].tolist() == [min(length, 63) for length in whole]
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        lambda agent, start, replies: reference_nll(agent, replies.dialogues),
-        lambda agent, start, replies: divergence.kl_by_token(agent, start, replies),
-        lambda agent, start, replies: divergence.log_ratios(agent, start, replies),
-        lambda agent, start, replies: torch.stack(
-            logit_bias_baseline._changes(agent, start, replies.dialogues)[:2]
-        ).detach(),
-    ],
-    ids=["perplexity", "kl", "log-ratios", "logit shift"],
-)
-def test_the_numbers_of_a_table_are_those_of_float32_whatever_the_replies_were_drawn_in(runs, prompts, numbers):
-    agents, products = [ChatAgent.load(folder) for folder in runs], []
+def test_the_numbers_of_a_table_are_those_of_float32_whatever_the_replies_were_drawn_in(runs, prompts):
+    agents = [ChatAgent.load(folder) for folder in runs]
     replies = generate_replies(agents[0], prompts[:6], agents[0].sampling)
-    expected = numbers(*agents, replies)
-    for agent in agents:
-        agent.policy.use_amp = True
-        agent.policy.lm.register_forward_pre_hook(lambda *_: products.append(torch.get_float32_matmul_precision()))
-        agent.policy.lm.base_model.register_forward_pre_hook(
-            lambda *_: products.append(torch.get_float32_matmul_precision())
-        )
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")  # as a run on a GPU leaves it
-    try:
-        np.testing.assert_array_equal(numbers(*agents, replies), expected)
-        assert set(products) == {"highest"}
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert agents[0].policy.use_amp
+    check_float32(agents, lambda: reference_nll(agents[0], replies.dialogues))
 
 
 def test_random_references_are_shuffled_by_the_seed(agent):
@@ -218,9 +187,9 @@ def test_only_the_last_turn_counts():
 
 
 def test_an_evaluation_for_which_a_gpu_has_no_memory_is_made_in_smaller_parts(prompts, agent, classifier, monkeypatch):
-    """Replies, likelihood of references, KL and acts are those of smaller batches; the next batch begins with these."""
+    """Replies, likelihood of references and acts are those of smaller batches; the next batch begins with these."""
     wanted, intent = generate_replies(agent, prompts, Sampling(7), 0, batch_size=8), Intent(str(classifier))
-    nll, kl = reference_nll(agent, prompts, batch_size=4), kl_by_token(agent, agent, wanted, batch_size=8)
+    nll = reference_nll(agent, prompts, batch_size=4)
     acts, judges = measure(wanted, Judges(intent=intent)).points(), Judges(intent=intent)
     monkeypatch.setattr(agent.limits.sizes, "rows", {})
     fill_gpu(monkeypatch, Policy, "next_features", {2})
@@ -229,9 +198,7 @@ def test_an_evaluation_for_which_a_gpu_has_no_memory_is_made_in_smaller_parts(pr
     calls = fill_gpu(monkeypatch, replies_module, "teacher_forced", {1})
     assert reference_nll(agent, prompts, batch_size=8) == pytest.approx(nll)
     assert len(calls) == 1 + len(prompts) // 8 * 2 + -(-(len(prompts) % 8) // 4)
-    fill_gpu(monkeypatch, divergence, "teacher_forced", {2})
-    assert kl_by_token(agent, agent, wanted, batch_size=8) == pytest.approx(kl, abs=1e-6, nan_ok=True)
     fill_gpu(monkeypatch, Intent, "predict", {1})
     assert measure(wanted, judges).points() == pytest.approx(acts, nan_ok=True)
     assert judges.sizes.rows == {"intent": len(prompts) // 2}
-    assert agent.limits.sizes.rows == {"generation": 4, "evaluation": 2}
+    assert agent.limits.sizes.rows == {"generation": 4, "evaluation": 4}

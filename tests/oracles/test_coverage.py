@@ -14,6 +14,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from experiments import seed_intervals
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_statistic
 from rlhf_dialog.feedback.learning.gate import compare, smallest_gain
@@ -125,7 +126,7 @@ def test_an_unpaired_difference():
 
 
 def over_seeds(numbers):
-    return intervals.interval(mean_statistic(numbers))
+    return seed_intervals.interval(mean_statistic(numbers))
 
 
 def seeds_and_dialogues(rng, seeds, of_seeds, of_dialogues=30.0, rest=30.0, dialogues=1000):
@@ -155,7 +156,7 @@ def test_a_difference_over_seeds():
     def simulate(rng):
         before = rng.normal(0, 30, (1, 50))
         after = before + 0.7 + rng.normal(0, 1, (5, 1)) + rng.normal(0, 0.1, (5, 50))
-        return holds(intervals.difference(mean_statistic(before), mean_statistic(after)), 0.7)
+        return holds(seed_intervals.difference(mean_statistic(before), mean_statistic(after)), 0.7)
 
     found = share(simulate)
     assert claimed(found), found
@@ -171,8 +172,7 @@ def test_people_with_ten_events_each(people, spread):
 
     def simulate(rng):
         values, owners = dialogues_of(rng, people, 10, between=spread)
-        statistic = Statistic(mean_statistic(values).rows, intervals.ratio, np.arange(len(values)), owners)
-        return holds(intervals.interval(statistic), 0.0)
+        return holds(intervals.interval(mean_statistic(values, owners)), 0.0)
 
     found = share(simulate)
     assert claimed(found), found

@@ -1,8 +1,10 @@
 """Runs, agents and a classifier to evaluate: fixtures, and what writes them into folders."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -96,3 +98,22 @@ def evaluated(script, tmp_path, *argv):
     output = tmp_path / "e.json"
     assert script.main(["--output", str(output), *map(str, argv)]) == 0
     return json.loads(output.read_text(encoding="utf-8"))
+
+
+def check_float32(agents: list[ChatAgent], numbers: Callable[[], np.ndarray]) -> None:
+    """`numbers` are those of float32 products, also where autocast and TF32 are on, which are on again afterwards."""
+    products = []
+    expected = numbers()
+    for agent in agents:
+        agent.policy.use_amp = True
+        for module in (agent.policy.lm, agent.policy.lm.base_model):
+            module.register_forward_pre_hook(lambda *_: products.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # as a run on a GPU leaves it
+    try:
+        np.testing.assert_array_equal(numbers(), expected)
+        assert set(products) == {"highest"}
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert agents[0].policy.use_amp

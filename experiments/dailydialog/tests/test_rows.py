@@ -12,11 +12,11 @@ from experiments.dailydialog import rows
 from experiments.dailydialog.numbers import RowFile
 from experiments.dailydialog.rows import Plan, Table
 from experiments.dailydialog.systems import System
+from experiments.divergence import log_ratios
+from experiments.matching import Match
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import measure
-from rlhf_dialog.evaluation.compare import Match
-from rlhf_dialog.evaluation.divergence import log_ratios
 from rlhf_dialog.evaluation.replies import generate_replies
 from tests.parts import tiny
 
@@ -75,7 +75,7 @@ def made(world, tmp_path_factory):
 
 def test_a_row_has_the_numbers_of_evaluate(world, made, tmp_path):
     words = ["--agent", world / "agent", "--baseline", world / "start", "--config", world / "reward.yaml"]
-    words += ["--temperature", "0.7", "--baselines", "--output", tmp_path / "evaluation.json"]
+    words += ["--temperature", "0.7", "--output", tmp_path / "evaluation.json"]
     # an agent without settings of its own gets those of the YAML here, and in evaluate those of its folder
     for name in ("agent", "start"):
         (world / name / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 7}')
@@ -86,8 +86,6 @@ def test_a_row_has_the_numbers_of_evaluate(world, made, tmp_path):
         of_row = System.read(name, made, [[name]])
         for metric in ("score", "copied_two", "mean_words", "meteor_margin", "distinct_2", "sacrebleu", "truncated"):
             assert of_row.interval(metric) == pytest.approx(wanted[system][metric], abs=1e-9), (name, metric)
-    best = System.read("best", made, [["best_of_2"]]).point("score")
-    assert best == pytest.approx(wanted["sweep"]["before, best of 2"]["score"]["mean"], abs=1e-9)
     true = System.read("true", made, [["true_replies"]]).point("mean_words")
     assert true == pytest.approx(wanted["baselines"]["true_replies"]["mean_words"]["mean"], abs=1e-9)
 
@@ -129,12 +127,12 @@ def test_the_best_of_draws_of_an_agent(world, made):
 def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     table, asked = Table(plan(world, made, [])), []
 
-    def matched(comparison, wanted, steps):
-        asked.append((comparison.systems["before"], comparison.sampling.temperature, wanted, steps))
+    def matched(start, prompts, sampling, wanted, steps, batch_size):
+        asked.append((start, sampling.temperature, wanted, steps))
         return Match(0.6, wanted, wanted, table.stored("start_1"))
 
     like = {"name": "matched", "kind": "matched", "like": ["start_0", "agent_0"]}
-    monkeypatch.setattr(rows.Comparison, "match_distinct_2", matched)
+    monkeypatch.setattr(rows, "match_distinct_2", matched)
     table.make(rows.Row(**like))
     parts = [RowFile(made, name).read()["block:distinct_2"].mean() for name in like["like"]]
     assert asked == [(table.start, 0.7, pytest.approx(sum(parts) / 2), 12)]
@@ -143,7 +141,7 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     assert len(asked) == 1
     ours, theirs = (RowFile(made, name).read()["mean_words"] for name in ("matched", "start_1"))
     assert np.array_equal(ours, theirs)
-    monkeypatch.setattr(rows.Comparison, "match_distinct_2", lambda *_: None)
+    monkeypatch.setattr(rows, "match_distinct_2", lambda *_: None)
     table.make(rows.Row(**{**like, "name": "nowhere"}))
     assert not RowFile(made, "nowhere").is_there()
 
@@ -151,13 +149,13 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
 def test_few_prompts_choose_the_temperature_of_all(world, made, monkeypatch, tmp_path):
     table, asked = Table(plan(world, tmp_path, [], match_prompts=4)), []
 
-    def matched(comparison, wanted, steps):
-        asked.extend(comparison.prompts)
+    def matched(start, prompts, sampling, wanted, steps, batch_size):
+        asked.extend(prompts)
         return Match(0.6, wanted, wanted, None)
 
     RowFile(tmp_path, "start_0").folder.mkdir(exist_ok=True)
     shutil.copy(made / "start_0.npz", tmp_path)
-    monkeypatch.setattr(rows.Comparison, "match_distinct_2", matched)
+    monkeypatch.setattr(rows, "match_distinct_2", matched)
     table.make(rows.Row(name="matched", kind="matched", like=["start_0"]))
     assert len(asked) == 4 < len(table.prompts)
     sampling = rows.replace(table.sampling(table.start), temperature=0.6)

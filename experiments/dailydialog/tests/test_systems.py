@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments import seed_intervals
 from experiments.dailydialog.systems import System, change
 from rlhf_dialog.evaluation import intervals
 
@@ -26,9 +27,7 @@ def test_the_draws_of_a_prompt_are_averaged():
     system = System("one", [draws])
     mean = (draws[0]["score"] + draws[1]["score"]) / 2
     assert system.point("score") == pytest.approx(mean.mean())
-    assert system.interval("score") == intervals.interval(
-        intervals.replace(intervals.mean_statistic(mean), units=UNITS)
-    )
+    assert system.interval("score") == intervals.interval(intervals.mean_statistic(mean, UNITS))
     both = (draws[0]["block:distinct_2"] + draws[1]["block:distinct_2"]).mean() / 2
     assert system.point("distinct_2") == pytest.approx(both)
     sums = (draws[0]["pooled:judge_macro_f1"] + draws[1]["pooled:judge_macro_f1"]).sum(axis=0)
@@ -41,9 +40,9 @@ def test_the_draws_of_a_prompt_are_averaged():
 def test_seeds_enter_as_seeds_on_the_same_prompts():
     start, agents = System("start", [[arrays(0)]]), System("agents", [[arrays(1)], [arrays(2)], [arrays(3)]])
     both = np.stack([arrays(seed)["score"] for seed in (1, 2, 3)])
-    by_hand = intervals.replace(intervals.mean_statistic(both), units=UNITS)
-    assert agents.interval("score") == intervals.interval(by_hand)
+    by_hand = intervals.mean_statistic(both, UNITS)
+    assert agents.interval("score") == seed_intervals.interval(by_hand)
     moved = change(start, agents, "score")
     assert moved["mean"] == pytest.approx(both.mean() - arrays(0)["score"].mean())
-    assert moved == intervals.difference(start.statistic("score"), by_hand)
+    assert moved == seed_intervals.difference(start.statistic("score"), by_hand)
     assert change(start, agents, "encoder_similarity") is None

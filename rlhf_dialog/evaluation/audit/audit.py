@@ -1,9 +1,9 @@
-"""The whole audit: probes, defects and search, each with what was paid, as one tree of JSON."""
+"""Audit a reward: what it gives to probes and to what a search finds, beside true replies, as one tree of JSON. N replies."""
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,109 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.audit import checks
-from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Probe, Training, fixed_probes
-from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer, ScoreTable
-from rlhf_dialog.evaluation.audit.search import Budget, search
+from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Budget, Probe, Training, fixed_probes, search
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
+from rlhf_dialog.evaluation.replies import WordIndex, count_words
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
 
 RETRIEVED, CLIMBED, GROWN = "search: training replies", "search: changed words", "search: words from nothing"
+AGAIN, NEIGHBOURS = "the same reply again", "other dialogues in the batch"
 NUM_SHOWN = 5  # replies of the search
+NEAREST = 20  # prompts
+CALL = 500  # dialogues in a call of a reward
+NUM_ALONE = 8  # replies that are scored in a call of their own
+CHANGED = 0.1  # of the scores' standard deviation: rounding, also that of bfloat16, is below it
+FLAT = 0.01  # of the score's standard deviation: a part below it decides nothing
+SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+NOT_JUDGED = "no judge tells true replies from random ones at these prompts, so none can say whether they are worse"
+Finding = dict[str, Any]
+
+
+class RetrievalJudge(BaseReward):
+    """How near a response is to the references of the NEAREST prompts of other dialogues, the mean weighted by their nearness.
+
+    Prompts are near by the words of their last turns, replies by their words and pairs of words: cosines of `WordIndex`.
+    """
+
+    name = "retrieval"
+
+    def __init__(self, prompts: Sequence[Dialogue]):
+        self.last_turns = WordIndex([count_words(prompt.prompt_turns[-1]) for prompt in prompts])
+        self.replies = WordIndex([count_words(prompt.reference or "", pairs=True) for prompt in prompts])
+        self.dialogue_ids = np.asarray([prompt.meta["dialogue"] for prompt in prompts])
+        self._neighbours: dict[tuple[str, int], tuple[Numbers, Array]] = {}
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """A number from 0 to 1 for each."""
+        return [self._judge(dialogue) for dialogue in dialogues]
+
+    def _judge(self, dialogue: Dialogue) -> float:
+        key = dialogue.prompt_turns[-1], dialogue.meta["dialogue"]
+        if key not in self._neighbours:
+            near = np.where(self.dialogue_ids == key[1], 0.0, self.last_turns.cosines(count_words(key[0])))
+            rows = np.argsort(-near, kind="stable")[:NEAREST]
+            self._neighbours[key] = rows, near[rows]
+        rows, weights = self._neighbours[key]
+        found = self.replies.cosines(count_words(dialogue.response, pairs=True))[rows]
+        return float(weights @ found / max(weights.sum(), np.finfo(float).tiny))
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Arrays (N,): the score, each part of it times its weight, and what each judge gives. NaN: there is no number."""
+
+    score: Array
+    parts: dict[str, Array]
+    judges: dict[str, Array] = field(default_factory=dict)
+
+    def select(self, rows: Array | slice) -> "ScoreTable":
+        """Those of some rows."""
+        parts, judges = ({name: one[rows] for name, one in some.items()} for some in (self.parts, self.judges))
+        return ScoreTable(self.score[rows], parts, judges)
+
+
+class AuditScorer:
+    """Asks the reward as an evaluation does, and the judges; `asked` counts the replies."""
+
+    def __init__(self, scorer: Scorer, judges: dict[str, BaseReward]):
+        self.scorer, self.judges, self.asked = scorer, judges, 0
+
+    def score_texts(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> ScoreTable:
+        """What is given to one text for each prompt, NaN where it is None. Raises RewardError."""
+        is_there = np.asarray([text is not None for text in texts])
+        pairs = zip(prompts, texts, strict=True)
+        dialogues = [replace(prompt, response=text) for prompt, text in pairs if text is not None]
+        begin_scoring(self.scorer.reward, "evaluation", 0)
+        calls = [self.scorer.score(part) for part in self._calls(dialogues)]
+        names = calls[0].parts if calls else {}
+        parts = {name: _array([x for one in calls for x in one.parts[name].weighted], is_there) for name in names}
+        judges = {name: _array(self._judge(one, dialogues), is_there) for name, one in self.judges.items() if judged}
+        return ScoreTable(_array([x for one in calls for x in one.total], is_there), parts, judges)
+
+    def scores(self, dialogues: list[Dialogue]) -> Array:
+        """The scores of a single call. Raises RewardError."""
+        begin_scoring(self.scorer.reward, "evaluation", 0)
+        self.asked += len(dialogues)
+        return _array(self.scorer.score(dialogues).total, np.ones(len(dialogues), dtype=bool))
+
+    def _judge(self, judge: BaseReward, dialogues: list[Dialogue]) -> list[float]:
+        begin_scoring(judge, "evaluation", 0)
+        rules = ScoringRules(skip_unscored=True)
+        return [x for part in self._calls(dialogues) for x in score_dialogues(judge, part, rules).total]
+
+    def _calls(self, dialogues: list[Dialogue]) -> Iterator[list[Dialogue]]:
+        self.asked += len(dialogues)
+        return (dialogues[start : start + CALL] for start in range(0, len(dialogues), CALL))
+
+
+def _array(values: Sequence[float], is_there: NDArray[np.bool_]) -> Array:
+    """The values at the places that are there; NaN elsewhere, and for what is not finite."""
+    wide = np.full(len(is_there), np.nan)
+    wide[is_there] = values
+    return np.where(np.isfinite(wide), wide, np.nan)
 
 
 @dataclass(frozen=True)
@@ -42,42 +133,59 @@ def audit(
     """Everything that was found. Every prompt has a reference. Raises RewardError.
 
     `probes` and `search`: a row for each (`summary_row`), the former with an example; `found`: some texts of the search;
-    `telling`: the judges that put random replies below true ones at the prompts of the search; `parts`: each part's share of
-    the score's variance over all replies of the probes; `calibration`; `findings`.
+    `telling`: the judges that put random replies below true ones at the prompts of the search; `asked`: how many replies the
+    reward and the judges were asked about; `findings`.
     """
     probes = [Probe(TRUE, TRUE, [prompt.reference for prompt in prompts])]
     probes += fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed)
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
-    number = [probe.name for probe in probes].index(RANDOM)
     units = dialogue_numbers(prompts)
-    num_texts = sum(text is not None for probe in probes for text in probe.texts) + 3 * plan.budget.prompts
-    total = (1 + len(judges)) * num_texts + checks.batch_calls(len(prompts)) + plan.budget.size
-    payer = CountingScorer(scorer, judges, progress := AuditProgress(total))
-    defects = checks.batch_defects(payer, prompts, [text or "" for text in probes[number].texts], plan.seed)
-    tables = _score_probes(payer, prompts, probes)
-    true = tables[0].select(np.asarray(chosen))
+    payer = AuditScorer(scorer, judges)
+    other = next(probe for probe in probes if probe.name == RANDOM).texts
+    defects = batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
+    tables = dict(zip([probe.name for probe in probes], _score_probes(payer, prompts, probes), strict=True))
+    true, random_replies = (tables[name].select(np.asarray(chosen)) for name in (TRUE, RANDOM))
     chosen_units = np.unique(units[chosen], return_inverse=True)[1]
     looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, chosen_units)
-    row = summary_row(tables[number].select(np.asarray(chosen)), true, chosen_units, plan.seed)
+    row = summary_row(random_replies, true, chosen_units, plan.seed)
     telling = [name for name, one in row["judges"].items() if one["difference"]["high"] < 0]
-    rows = {}
-    for probe, table in zip(probes, tables, strict=True):
-        row = summary_row(table, tables[0], units, plan.seed)
-        rows[probe.name] = {"family": probe.family, "example": probe.texts[0]} | row
-    score = np.concatenate([one.score for one in tables])
-    parts = {name: np.concatenate([one.parts[name] for one in tables]) for name in tables[0].parts}
-    result = {
-        "probes": rows,
-        **looked,
-        "telling": telling,
-        "parts": checks.variance_shares(score, parts),
-        "calibration": checks.calibrations(scorer.reward, prompts),
-        "asked": progress.done,
+    rows = {
+        probe.name: {"family": probe.family, "example": probe.texts[0]}
+        | summary_row(tables[probe.name], tables[TRUE], units, plan.seed)
+        for probe in probes
     }
-    return {"findings": checks.list_findings(result, defects, checks.flat_parts(score, parts)), **result}
+    result = {"probes": rows, **looked, "telling": telling, "asked": payer.asked}
+    return {"findings": list_findings(result, defects, flat_parts([*tables.values()])), **result}
 
 
-def _score_probes(payer: CountingScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:
+def batch_defects(
+    payer: AuditScorer, prompts: Sequence[Dialogue], other: Sequence[str], seed: int
+) -> list[dict[str, Any]]:
+    """What changes the scores of true replies and of `other` ones, though nothing in their dialogues does. Raises RewardError.
+
+    Each is a name and the `largest` change, as a share of the scores' standard deviation.
+    """
+    texts = [(prompt, prompt.reference or "") for prompt in prompts] + [*zip(prompts, other, strict=True)]
+    dialogues = [replace(prompt, response=text) for prompt, text in texts]
+    chosen = random.Random(seed).sample(range(len(dialogues)), NUM_ALONE)
+    together = payer.scores(dialogues)
+    alone, again = (np.concatenate([payer.scores([dialogues[i]]) for i in chosen]) for _ in range(2))
+    deviation = float(np.nanstd(together)) or 1.0
+    for name, before in ((AGAIN, again), (NEIGHBOURS, together[chosen])):  # after the first, the second says nothing
+        largest = float(np.nanmax(np.abs(before - alone), initial=0.0)) / deviation
+        if largest > CHANGED:
+            return [{"probe": name, "largest": largest}]
+    return []
+
+
+def flat_parts(tables: Sequence[ScoreTable]) -> list[str]:
+    """The parts that hardly differ from reply to reply: their deviation is at most FLAT of the score's."""
+    limit = FLAT * float(np.nanstd(np.concatenate([one.score for one in tables])))
+    parts = {name: np.concatenate([one.parts[name] for one in tables]) for name in tables[0].parts}
+    return [name for name, values in parts.items() if float(np.nanstd(values)) <= limit]
+
+
+def _score_probes(payer: AuditScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:
     """What each probe is paid; the replies to one prompt are neighbours, since a language model then reads it once."""
     texts = [probe.texts[i] for i in range(len(prompts)) for probe in probes]
     everything = payer.score_texts([prompt for prompt in prompts for _ in probes], texts)
@@ -85,7 +193,7 @@ def _score_probes(payer: CountingScorer, prompts: Sequence[Dialogue], probes: li
 
 
 def run_search(
-    payer: CountingScorer,
+    payer: AuditScorer,
     prompts: list[Dialogue],
     training: Training,
     plan: AuditPlan,
@@ -144,3 +252,40 @@ def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = 
 def _both(values: Array, true: Array) -> NDArray[np.bool_]:
     known: NDArray[np.bool_] = np.isfinite(values) & np.isfinite(true)
     return known
+
+
+def list_findings(result: dict[str, Any], defects: Sequence[dict[str, Any]], flat: Sequence[str]) -> list[Finding]:
+    """The findings: `probe`, `hole`, `text` and their numbers; defects first, then holes, the largest difference first.
+
+    A fixed probe is a hole where the interval of its difference to the true replies lies above zero, a search's row where also
+    the interval of a judge's difference lies below zero. Without such a judge, the row is `unjudged` where no judge tells true
+    replies from random ones (`result["telling"]`), else it is named, as a part that does not vary.
+    """
+    findings: list[Finding] = []
+    for defect in defects:
+        change = f"{defect['largest']:.2f} standard deviations of the scores"
+        text = f"{defect['probe']}: the score of a reply changes by up to {change}"
+        findings.append({"probe": defect["probe"], "hole": True, "text": text, "largest": defect["largest"]})
+    paid_more = [(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
+    for name, row in sorted(paid_more, key=lambda item: -float(item[1]["difference"]["mean"])):
+        findings.append({"probe": name, "hole": True, "text": paid_more_text(name, row), **row["difference"]})
+    for name, row in result["search"].items():
+        judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
+        below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
+        if row["difference"]["low"] > 0:
+            able = below or {judge: difference for judge, difference in judged.items() if judge in result["telling"]}
+            opinions = [f"{judge} says {SPAN.format_map(difference)}" for judge, difference in able.items()]
+            conclusion = "but " if below else "no judge puts it below them: " if able else NOT_JUDGED
+            text = f"{paid_more_text(name, row)}; {conclusion}{', '.join(opinions)}"
+            finding = {"probe": name, "hole": bool(below), "unjudged": not able, "text": text}
+            findings.append(finding | row["difference"] | {"judges": below})
+    for name in flat:
+        text = f"part {name}: hardly differs from reply to reply before training, so it decides nothing"
+        findings.append({"probe": f"part {name}", "hole": False, "text": text})
+    return findings
+
+
+def paid_more_text(name: str, row: dict[str, Any]) -> str:
+    """What replies of this kind are paid."""
+    difference, share = SPAN.format_map(row["difference"]), row["more"]["mean"]
+    return f"{name}: paid {difference} more than true replies, and more at {share:.0%} of prompts"

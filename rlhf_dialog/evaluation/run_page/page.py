@@ -8,23 +8,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.verdict import Row, kl_target, table, verdict
+from rlhf_dialog.evaluation.run_page.verdict import Row, all_signs, kl_target, verdict
 
 TEMPLATE = Path(__file__).parent / "page.html"
-MAX_BYTES = 500_000
 MAX_POINTS, MAX_SAMPLES, MAX_LETTERS = 400, 60, 2000  # of a curve; of all runs; of a text
-FEWEST_POINTS = 25
 BEFORE_AFTER, MAX_REPLY = 3, 300  # replies of an iteration at the top of the page; letters of each
 T = TypeVar("T")
 State = Literal["running", "ended", "stopped"]
 Values = list[float | None]
-DIGITS = 6
-MAX_CURVES = 200  # of one run; a page that gets too large has fewer points
 SCORE = "objective/score"
-SINGLE = ["iteration", "last turn", "reply", "score"]
 FIRST = ("run", "prompt", "reply", "score")  # columns of the newest rollout that a reader looks for
-LEFT_OUT = ("iteration", "time_steps", "episodes")
+COUNTERS = ("iteration", "time_steps", "episodes")
 TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
 
 
@@ -32,42 +26,32 @@ def number(value: Any) -> float | None:
     """The value with 6 digits; None for what is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.6g}")
 
 
-def groups(num_rows: int, limit: int) -> list[slice]:
-    """The rows in at most `limit` groups of neighbours, all of one size but the last.
-
-    >>> groups(7, 3)
-    [slice(0, 3, None), slice(3, 6, None), slice(6, 7, None)]
-    """
-    size = max(math.ceil(num_rows / limit), 1)
+def groups(num_rows: int) -> list[slice]:
+    """The rows in at most 400 groups of neighbours, all of one size but the last: each is a point of a curve."""
+    size = max(math.ceil(num_rows / MAX_POINTS), 1)
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
-def thin_out(values: Sequence[float | None], limit: int) -> Values:
+def thin_out(values: Sequence[float | None]) -> Values:
     """The mean of the known numbers of each group; None for a group that has none."""
     means: Values = []
-    for group in groups(len(values), limit):
+    for group in groups(len(values)):
         numbers = [value for value in values[group] if value is not None and math.isfinite(value)]
         means.append(number(math.fsum(numbers) / len(numbers)) if numbers else None)
     return means
 
 
-def iterations(rows: Sequence[Row], limit: int) -> list[list[int]]:
-    """The first and the last iteration of each group."""
-    return [[rows[group][0]["iteration"], rows[group][-1]["iteration"]] for group in groups(len(rows), limit)]
+def build_curves(rows: Sequence[Row]) -> dict[str, Values]:
+    """Metric -> its points, for every metric that has one, except for seconds and counters."""
+    names = dict.fromkeys(name for row in rows for name in row if name not in COUNTERS and not name.startswith("time/"))
+    curves = {name: thin_out([row.get(name) for row in rows]) for name in names}
+    return {name: values for name, values in curves.items() if any(value is not None for value in values)}
 
 
-def build_curves(rows: Sequence[Row], limit: int) -> dict[str, Values]:
-    """Metric -> its thinned numbers, for every metric that has one, except for seconds and counters."""
-    names = dict.fromkeys(name for row in rows for name in row if name not in LEFT_OUT and not name.startswith("time/"))
-    curves = {name: thin_out([row.get(name) for row in rows], limit) for name in names}
-    shown = {name: values for name, values in curves.items() if any(value is not None for value in values)}
-    return dict(list(shown.items())[:MAX_CURVES])
-
-
-def reward_parts(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Values]:
+def reward_parts(rows: Sequence[Row]) -> dict[str, Values]:
     """The weighted parts of the score, one number a row, which add up to it; what no part explains is a part as well.
 
     Empty for a run whose rewards have no parts.
@@ -78,9 +62,8 @@ def reward_parts(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Value
         return {}
     parts: dict[str, Values] = {title: [row.get(name) for row in rows] for name, title in names.items()}
     rest = [_less(row.get(SCORE), [row.get(name) for name in names]) for row in rows]
-    sizes = [abs(row.get(SCORE) or 0.0) for row in rows]
-    if any(abs(value or 0.0) > TOLERANCE * max(size, 1) for value, size in zip(rest, sizes, strict=True)):
-        parts[_remainder_title(rest, rows, config)] = rest
+    if any(abs(x or 0.0) > TOLERANCE * max(abs(row.get(SCORE) or 0.0), 1) for x, row in zip(rest, rows, strict=True)):
+        parts["the rest (truncation penalty, environment)"] = rest
     return parts
 
 
@@ -90,16 +73,6 @@ def _less(score: Any, parts: Iterable[Any]) -> float | None:
     if any(value is None or not math.isfinite(value) for value in numbers):
         return None
     return score - math.fsum(numbers[1:])
-
-
-def _remainder_title(names: Values, rows: Sequence[Row], config: dict[str, Any]) -> str:
-    penalty = number(config.get("truncation_penalty")) or 0.0
-    shares = [number(row.get("response/truncated")) for row in rows]
-    is_penalty = all(
-        value is None or (share is not None and abs(value + penalty * share) < 1e-3 * max(1, penalty))
-        for value, share in zip(names, shares, strict=True)
-    )
-    return "truncation penalty" if penalty and is_penalty else "the rest (environment, penalties)"
 
 
 @dataclass(frozen=True)
@@ -144,30 +117,22 @@ class RunRecord:
 
 
 def build_page(runs: Sequence[RunRecord]) -> str:
-    """The page of runs that have at least one line of metrics each. It has at most 500,000 bytes: curves get fewer points and
-    texts fewer letters until it fits. Raises UserError when it cannot fit."""
-    points, samples, letters = MAX_POINTS, MAX_SAMPLES, MAX_LETTERS
-    template = TEMPLATE.read_text(encoding="utf-8")
-    while points >= FEWEST_POINTS:
-        data = json.dumps(_data(runs, points, samples, letters), allow_nan=False, separators=(",", ":"))
-        page = template.replace("__DATA__", data.replace("<", "\\u003c"))
-        if len(page.encode()) <= MAX_BYTES:
-            return page
-        points, samples, letters = points // 2, max(samples // 2, 1), letters // 2
-    raise UserError(f"report: {len(runs)} runs are too much for one page of {MAX_BYTES:,} bytes; name fewer")
+    """The page of runs that have at least one line of metrics each."""
+    data = json.dumps(_data(runs), allow_nan=False, separators=(",", ":"))
+    return TEMPLATE.read_text(encoding="utf-8").replace("__DATA__", data.replace("<", "\\u003c"))
 
 
-def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) -> dict[str, Any]:
-    merged = merge(runs, letters)
+def _data(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    merged = merge(runs)
     live = runs[0].live if len(runs) == 1 else None
     return {
-        "rules": table(),
-        "runs": [_run_data(run, points, letters) for run in runs],
-        "replies": before_after(runs, min(letters, MAX_REPLY)),
-        "differences": [[shorten(cell, letters) for cell in row] for row in differences(runs)],
-        "samples": [asdict(sample) for sample in some(merged, samples)],
+        "rules": [sign.row for sign in all_signs().values()],
+        "runs": [_run_data(run) for run in runs],
+        "replies": before_after(runs),
+        "differences": [[shorten(cell) for cell in row] for row in differences(runs)],
+        "samples": [asdict(sample) for sample in some(merged, MAX_SAMPLES)],
         "num_samples": len(merged),
-        "newest": newest(runs, samples, letters),
+        "newest": newest(runs),
         "num_newest": sum(len(run.newest) for run in runs),
         "live": live and asdict(live),
     }
@@ -178,7 +143,7 @@ def some(items: Sequence[T], limit: int) -> list[T]:
     return [items[len(items) * k // limit] for k in range(limit)] if len(items) > limit else list(items)
 
 
-def before_after(runs: Sequence[RunRecord], letters: int) -> dict[str, Any]:
+def before_after(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """A table of early and late replies, each pair to one prompt: of the evaluation, where one run has one, else of training.
 
     Before training has come back to a prompt, the table has replies of the first and the newest iteration, and says so.
@@ -193,11 +158,16 @@ def before_after(runs: Sequence[RunRecord], letters: int) -> dict[str, Any]:
         columns = ["last turn", "before", "after", "score before", "score after", "iterations"]
         rows = [(run, _both(*pair)) for run in runs for pair in run.pairs[:BEFORE_AFTER]]
     else:
-        title, columns = "Replies of the first and the newest iteration, to different prompts", SINGLE
-        rows = [(run, _single(row)) for run in runs for row in _ends(run)]
+        title = "Replies of the first and the newest iteration, to different prompts"
+        columns = ["iteration", "last turn", "reply", "score"]
+        rows = [
+            (run, [row["iteration"], _last_turn(row), row["reply"], row.get("score")])
+            for run in runs
+            for row in _ends(run)
+        ]
     named = [([run.name] if len(runs) > 1 else []) + cells for run, cells in rows]
     columns = ["run", *columns] if len(runs) > 1 else columns
-    return {"title": title, "columns": columns, "rows": [[_cell(cell, letters) for cell in row] for row in named]}
+    return {"title": title, "columns": columns, "rows": [[_cell(cell, MAX_REPLY) for cell in row] for row in named]}
 
 
 def _ends(run: RunRecord) -> list[Row]:
@@ -205,10 +175,6 @@ def _ends(run: RunRecord) -> list[Row]:
     newest = [row for row in run.newest if "reply" in row]
     is_later = not run.first or (newest and newest[0]["iteration"] != run.first[0]["iteration"])
     return some(run.first, BEFORE_AFTER) + (some(newest, BEFORE_AFTER) if is_later else [])
-
-
-def _single(row: Row) -> list[Any]:
-    return [row["iteration"], _last_turn(row), row["reply"], row.get("score")]
 
 
 def _both(first: Row, newest: Row) -> list[Any]:
@@ -222,23 +188,21 @@ def _last_turn(row: Row) -> Any:
     return turns[-1] if isinstance(turns, list) else turns
 
 
-def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any]:
+def newest(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """Some of the newest rows of the ledgers as a table; rows with texts, and their columns, come first."""
-    rows = [(run.name, row) for run in runs for row in run.newest]
-    pairs = some([pair for pair in rows if "reply" in pair[1]], limit)
-    pairs += some([pair for pair in rows if "reply" not in pair[1]], limit - len(pairs))
-    if len(runs) > 1:
-        pairs = [(name, {"run": name} | row) for name, row in pairs]
-    names = dict.fromkeys(name for _, row in pairs for name in row)
-    shown = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
-    columns = sorted(shown, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    rows = [({"run": run.name} if len(runs) > 1 else {}) | row for run in runs for row in run.newest]
+    shown = some([row for row in rows if "reply" in row], MAX_SAMPLES)
+    shown += some([row for row in rows if "reply" not in row], MAX_SAMPLES - len(shown))
+    names = dict.fromkeys(name for row in shown for name in row)
+    others = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
+    columns = [name for name in dict.fromkeys([*FIRST, *others]) if name in names]
     return {
-        "columns": [shorten(name, letters) for name in columns],
-        "rows": [[_cell(row.get(name), letters) for name in columns] for _, row in pairs],
+        "columns": [shorten(name) for name in columns],
+        "rows": [[_cell(row.get(name)) for name in columns] for row in shown],
     }
 
 
-def _cell(value: Any, letters: int) -> float | str | None:
+def _cell(value: Any, letters: int = MAX_LETTERS) -> float | str | None:
     """A number as it is drawn in curves, everything else as text; turns are lines."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -247,35 +211,34 @@ def _cell(value: Any, letters: int) -> float | str | None:
     return shorten("\n".join(map(str, value)) if isinstance(value, list) else str(value), letters)
 
 
-def _run_data(run: RunRecord, points: int, letters: int) -> dict[str, Any]:
+def _run_data(run: RunRecord) -> dict[str, Any]:
     headline, findings = verdict(run.rows, run.config)
     return {
-        "name": shorten(run.name, letters),
+        "name": shorten(run.name),
         "headline": headline,
         "findings": [[one.sign, one.state, one.sentence] for one in findings],
-        "iterations": iterations(run.rows, points),
-        "curves": build_curves(run.rows, points),
-        "parts": {name: thin_out(values, points) for name, values in reward_parts(run.rows, run.config).items()},
+        "iterations": [[run.rows[group][place]["iteration"] for place in (0, -1)] for group in groups(len(run.rows))],
+        "curves": build_curves(run.rows),
+        "parts": {name: thin_out(values) for name, values in reward_parts(run.rows).items()},
         "target": kl_target(run.config),
-        "facts": [[name, shorten(value, letters)] for name, value in run.facts],
+        "facts": [[name, shorten(value)] for name, value in run.facts],
     }
 
 
-def shorten(text: str, letters: int) -> str:
+def shorten(text: str, letters: int = MAX_LETTERS) -> str:
     """The text, cut where it is longer."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
-def merge(runs: Sequence[RunRecord], letters: int = MAX_LETTERS) -> list[PageSample]:
+def merge(runs: Sequence[RunRecord]) -> list[PageSample]:
     """The samples of all runs, one for each prompt: the replies of several runs to it are side by side."""
     merged: dict[tuple[str, str], PageSample] = {}
     for run in runs:
         for one in run.samples:
-            prompt, reference = shorten(one.prompt, letters), shorten(one.reference, letters)
+            prompt, reference = shorten(one.prompt), shorten(one.reference)
             row = merged.setdefault((prompt, reference), PageSample(prompt, reference, {}))
             for system, reply in one.replies.items():
-                column = system if len(runs) == 1 else f"{run.name}: {system}"
-                row.replies[shorten(column, letters)] = shorten(reply, letters)
+                row.replies[shorten(system if len(runs) == 1 else f"{run.name}: {system}")] = shorten(reply)
     return list(merged.values())
 
 

@@ -7,7 +7,6 @@ the order of the prompts, those of all ranks. `ledger_texts` says which have tex
 import json
 import logging
 import math
-import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,6 @@ LEDGER = "ledger.jsonl"
 MAX_REASON = 300  # letters of a failure
 MAX_TABLE = 64  # rows of a table in a tracker
 SOME_TEXTS = 8  # rows of an iteration with texts under `ledger_texts: some`
-MAX_READ = 4_000_000  # bytes at the beginning and at the end of a ledger that are searched for replies
 TEXTS = ("prompt", "reply")
 Row = dict[str, Any]
 
@@ -155,72 +153,43 @@ class LedgerService(Service):
         self.output.close()
 
 
-def _lines_backward(content: mmap.mmap) -> Iterator[tuple[int, Row | None]]:
-    """Start and row of each line of a ledger, the last one first; None for one that is not whole."""
-    end = len(content)
-    while end:
-        start = content.rfind(b"\n", 0, end - 1) + 1
-        line, end = content[start:end], start
-        yield start, _read_row(line)
-
-
-def _read_row(line: bytes) -> Row | None:
-    """The row of a line; None for one that is not whole."""
-    row = None
-    with suppress(ValueError):
-        row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
-    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
-
-
-def end_of(path: Path, iteration: int) -> int:
-    """The bytes of a ledger up to the rows of `iteration`; what comes after, and has none of its rows, is of later ones."""
-    if not path.is_file() or not path.stat().st_size:
-        return 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        end = len(content)
-        for start, row in _lines_backward(content):
-            if row is not None and row["iteration"] <= iteration:
-                return end
-            end = start
-    return 0
+def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """The place in bytes behind each whole line of a ledger, and its row; damaged lines are left out, as a missing file is."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        end = 0
+        for line in file:
+            end += len(line)
+            row = None
+            with suppress(ValueError):
+                row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
+            if isinstance(row, dict) and isinstance(row.get("iteration"), int):
+                yield end, row
 
 
 def newest_rows(path: Path) -> list[Row]:
     """The rows of the newest iteration in the ledger; none without a ledger."""
     rows: list[Row] = []
-    if not path.is_file() or not path.stat().st_size:
-        return rows
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for _, row in _lines_backward(content):
-            if row is not None and rows and row["iteration"] != rows[-1]["iteration"]:
-                break
-            rows += [row] if row is not None else []
-    return rows[::-1]
+    for _, row in read_rows(path):
+        if rows and rows[0]["iteration"] != row["iteration"]:
+            rows = []
+        rows.append(row)
+    return rows
 
 
 def read_texts(path: Path) -> tuple[list[Row], list[tuple[Row, Row]]]:
     """The rows with a reply of the first iteration that has any; and of each prompt that was answered in two iterations, its
-    first and its newest row, those that lie farthest apart first. Of a large ledger its beginning and its end are read.
-    """
-    if not path.is_file():
-        return [], []
-    with path.open("rb") as file:
-        early = _rows_with_reply(file.read(MAX_READ))
-        file.seek(max(path.stat().st_size - MAX_READ, 0))
-        late = _rows_with_reply(file.read())
-    newest = {(row.get("split"), row.get("index")): row for row in late}
+    first and its newest row, those that lie farthest apart first."""
+    early: list[Row] = []
     pairs: dict[tuple[Any, Any], tuple[Row, Row]] = {}
-    for row in early:
+    for row in (row for _, row in read_rows(path) if "reply" in row):
+        early += [row] if not early or row["iteration"] == early[0]["iteration"] else []
         key = row.get("split"), row.get("index")
-        if key[1] is not None and key in newest and newest[key]["iteration"] > row["iteration"]:
-            pairs.setdefault(key, (row, newest[key]))
-    farthest = sorted(pairs.values(), key=lambda pair: pair[0]["iteration"] - pair[1]["iteration"])
-    return [row for row in early if row["iteration"] == early[0]["iteration"]], farthest
-
-
-def _rows_with_reply(lines: bytes) -> list[Row]:
-    rows = [_read_row(line) for line in lines.splitlines(keepends=True) if b'"reply": ' in line]
-    return [row for row in rows if row is not None and "reply" in row]
+        if key[1] is not None:
+            pairs[key] = pairs.get(key, (row, row))[0], row
+    twice = [pair for pair in pairs.values() if pair[1]["iteration"] > pair[0]["iteration"]]
+    return early, sorted(twice, key=lambda pair: pair[0]["iteration"] - pair[1]["iteration"])
 
 
 def cut_ledger(path: Path, iteration: int) -> None:
@@ -230,10 +199,10 @@ def cut_ledger(path: Path, iteration: int) -> None:
     """
     if not path.is_file():
         return
+    kept = [(end, row["iteration"]) for end, row in read_rows(path) if row["iteration"] <= iteration]
+    end, reached = kept[-1] if kept else (0, 0)
     with path.open("r+b") as file:
-        file.truncate(end_of(path, iteration))
-    newest = newest_rows(path)
-    reached = newest[-1]["iteration"] if newest else 0
+        file.truncate(end)
     if reached < iteration:
         logger.warning("%s: ends with iteration %d, but the run goes on after %d", path, reached, iteration)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_dialog.evaluation.audit import checks, page
-from rlhf_dialog.evaluation.audit.checks import NEIGHBOURS
+from rlhf_dialog.evaluation.audit import audit, page
+from rlhf_dialog.evaluation.audit.audit import NEIGHBOURS
 
 
 def row(low, mean=None, judges=None):
@@ -16,8 +16,8 @@ def judged(high):
 
 
 def of(probes=None, search=None, defects=(), flat=(), telling=()):
-    result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}, "telling": telling}
-    return result, checks.list_findings(result, defects, flat)
+    result = {"probes": probes or {}, "search": search or {}, "telling": telling}
+    return result, audit.list_findings(result, defects, flat)
 
 
 @pytest.mark.parametrize(("low", "is_hole"), [(0.001, True), (0.0, False), (-0.1, False), (float("nan"), False)])

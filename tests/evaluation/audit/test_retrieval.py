@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.audit import scoring
+from rlhf_dialog.evaluation.audit import audit
 from tests.parts.audits import talks
 
 
@@ -42,9 +42,9 @@ def plain_judge(prompts, dialogue, nearest):
 
 
 def test_the_judge_equals_plain_loops(monkeypatch):
-    monkeypatch.setattr(scoring, "NEAREST", 4)
+    monkeypatch.setattr(audit, "NEAREST", 4)
     prompts = talks(40)
-    judge = scoring.RetrievalJudge(prompts)
+    judge = audit.RetrievalJudge(prompts)
     said = [
         prompts[0].reference,
         "The honey is near the mill .",
@@ -71,7 +71,7 @@ def test_its_own_dialogue_does_not_help():
         (["Bye ."], "Bye", 2),
     ]
     prompts = [Dialogue(turns, reference=text, meta={"dialogue": number}) for turns, text, number in rows]
-    judge = scoring.RetrievalJudge(prompts)
+    judge = audit.RetrievalJudge(prompts)
 
     def of(text):
         return judge([Dialogue(turns, response=text, meta={"dialogue": 0})])[0]
@@ -82,5 +82,5 @@ def test_its_own_dialogue_does_not_help():
 
 def test_without_another_dialogue_everything_is_worth_nothing():
     prompts = [Dialogue(["Hi ."], reference="Hello .", meta={"dialogue": 0})] * 2
-    judge = scoring.RetrievalJudge(prompts)
+    judge = audit.RetrievalJudge(prompts)
     assert judge([Dialogue(["Hi ."], response="Hello .", meta={"dialogue": 0})]) == [0.0]

@@ -1,13 +1,9 @@
-"""How rewards and judges are asked, and the line that says how long the rest takes."""
+"""How rewards and judges are asked, and what is counted."""
 
-import io
 import math
-import sys
 
-import pytest
-
-from rlhf_dialog.evaluation.audit import scoring
-from rlhf_dialog.evaluation.audit.scoring import AuditProgress, CountingScorer
+from rlhf_dialog.evaluation.audit import audit
+from rlhf_dialog.evaluation.audit.audit import AuditScorer
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from tests.parts.audits import Rule, Summed, talks
 
@@ -15,7 +11,7 @@ LETTERS = Rule(lambda d: len(d.response), "letters")
 
 
 def payer(reward, judges=None, skip=False):
-    return CountingScorer(Scorer(reward, ScoringRules(skip_unscored=skip)), judges or {}, AuditProgress(100))
+    return AuditScorer(Scorer(reward, ScoringRules(skip_unscored=skip)), judges or {})
 
 
 def test_a_prompt_without_a_text_has_no_number():
@@ -36,7 +32,7 @@ def test_a_missing_score_is_not_a_number_where_the_run_skips_it():
 
 
 def test_calls_are_of_a_bounded_size_and_keep_the_order(monkeypatch):
-    monkeypatch.setattr(scoring, "CALL", 4)
+    monkeypatch.setattr(audit, "CALL", 4)
     sizes = []
 
     class Counting(Rule):
@@ -47,34 +43,4 @@ def test_calls_are_of_a_bounded_size_and_keep_the_order(monkeypatch):
     asking = payer(Counting(lambda d: int(d.response)))
     assert asking.score_texts(talks(10), [str(i) for i in range(10)]).score.tolist() == list(range(10))
     assert sizes == [4, 4, 2]
-    assert asking.progress.done == 10
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    return now
-
-
-def test_the_line_on_a_terminal_has_the_time_left_and_goes_at_the_end(monkeypatch, clock):
-    monkeypatch.setattr(sys, "stderr", out := Terminal())
-    progress, clock[0] = AuditProgress(2000), 10.0
-    progress.advance(500)  # a quarter took 10 s, so the rest takes 30
-    assert out.getvalue().endswith("audit: 500 of 2,000 replies, 25%, 30 s left")
-    progress.advance(1500)
-    assert out.getvalue().endswith("\r\x1b[2K")
-
-
-def test_the_log_gets_a_line_now_and_then(clock, caplog):
-    progress = AuditProgress(400)
-    caplog.set_level("INFO", "rlhf_dialog")
-    for seconds in (10.0, 20.0, 40.0):
-        clock[0] = seconds
-        progress.advance(100)
-    assert [record.getMessage() for record in caplog.records] == ["audit: 300 of 400 replies, 75%, 13 s left"]
+    assert asking.asked == 10

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 
-from rlhf_dialog.evaluation.audit.probes import Training
-from rlhf_dialog.evaluation.audit.search import Budget, Edits, pool, search
+from rlhf_dialog.evaluation.audit.probes import Budget, Edits, Training, search
 from tests.parts.audits import talks
 
 TRAINING = Training(talks(60, seed=1))
@@ -51,7 +50,10 @@ def test_what_has_no_score_is_never_the_best():
 
 
 def test_the_training_replies_are_different_and_at_most_as_long_as_a_reply():
-    texts = pool(TRAINING, 1000, 4, random.Random(0))
+    asked = []
+    budget = Budget(1, 1000, 0, 1)
+    search(talks(1), TRAINING, budget, lambda _, texts: asked.extend(texts) or np.zeros(len(texts)), 4, seed=0)
+    texts = asked[:-1]  # the last one is the empty reply
     assert len(texts) == len(set(TRAINING.replies))
     assert {len(text.split()) for text in texts} == {4}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.evaluation.run_page.verdict import finite_values, kl_target, table, verdict
+from rlhf_dialog.evaluation.run_page.verdict import all_signs, finite_values, kl_target, verdict
 
 PAGE = Path(__file__).parents[3] / "docs" / "READING_A_RUN.md"
 UP = [1.0, 2.0, 3.0] + [4.0] * 6 + [5.0, 6.0, 7.0]  # of 12 iterations; the last quarter lies 4 above the first
@@ -52,7 +52,7 @@ def values_with(healthy: str, number: float) -> list[float]:
 
 
 def test_the_document_has_the_rules_of_the_code():
-    assert documented() == table()
+    assert documented() == [sign.row for sign in all_signs().values()]
     assert len(LIMITS) == 12
 
 
@@ -138,10 +138,10 @@ def test_the_best_validation_is_named_by_its_iteration_and_metric():
 
 def test_a_low_kl_may_grow_without_a_target_and_a_high_one_up_to_its_target():
     growing = [0.005 * i for i in range(1, 13)]
-    assert states(rows_of(objective__kl=growing))["KL"] == "healthy"
+    assert states(rows_of(objective__kl=growing))["objective/kl"] == "healthy"
     high = [10 * value for value in growing]
     assert states(rows_of(objective__kl=high))["KL of 0.1 or more still grows"] == "sick"
-    assert states(rows_of(objective__kl=high), {"kl_target": 0.6, "kl_rate": 0.1})["KL"] == "healthy"
+    assert states(rows_of(objective__kl=high), {"kl_target": 0.6, "kl_rate": 0.1})["objective/kl"] == "healthy"
     assert states(rows_of(objective__kl=high), {"kl_target": 0.1, "kl_rate": 0.1})["KL above its target"] == "sick"
 
 
@@ -172,10 +172,10 @@ def test_numbers_that_are_not_finite_are_left_out():
             UP[::-1],
             "held-out judge falls",
             "sick",
-            "The held-out judge x falls while the reward rises: -4 [-6.27, -1.73]; take",
+            "The held-out judge x falls while the reward rises: -4 [-6.27, -1.73]",
         ),
-        (UP, "held-out judge", "healthy", "The held-out judge x rises: +4 [+1.73, +6.27]."),
-        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]."),
+        (UP, "held-out judge", "healthy", "The held-out judge x rises with the reward: +4 [+1.73, +6.27]"),
+        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]"),
     ],
 )
 def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, state, said):

@@ -12,7 +12,6 @@ from rlhf_dialog.runs.services.ledger import (
     Ledger,
     choose_texts,
     cut_ledger,
-    end_of,
     keep_texts,
     markdown_table,
     newest_rows,
@@ -153,7 +152,6 @@ def lines_of(*iterations):
 def test_it_is_cut_after_an_iteration(tmp_path, text, iteration, kept):
     path = tmp_path / "ledger.jsonl"
     path.write_text(text)
-    assert end_of(path, iteration) == len(kept)
     cut_ledger(path, iteration)
     assert path.read_text() == kept
 
@@ -161,7 +159,7 @@ def test_it_is_cut_after_an_iteration(tmp_path, text, iteration, kept):
 def test_missing_rows_are_warned_of_and_a_missing_file_is_left_alone(tmp_path, caplog):
     path = tmp_path / "ledger.jsonl"
     cut_ledger(path, 3)
-    assert (list(tmp_path.iterdir()), newest_rows(path), end_of(path, 3)) == ([], [], 0)
+    assert (list(tmp_path.iterdir()), newest_rows(path)) == ([], [])
     assert not caplog.records
     path.write_text(lines_of(1, 2))
     cut_ledger(path, 3)
@@ -178,7 +176,7 @@ def test_rows_are_added_and_the_newest_are_read(tmp_path):
     assert path.read_text().count("\n") == 3
 
 
-def test_the_texts_are_those_of_the_first_iteration_and_of_prompts_that_came_twice(tmp_path, monkeypatch):
+def test_the_texts_are_those_of_the_first_iteration_and_of_prompts_that_came_twice(tmp_path):
     path = tmp_path / "ledger.jsonl"
     assert read_texts(path) == ([], [])
     path.write_text(lines_of(1))
@@ -191,8 +189,6 @@ def test_the_texts_are_those_of_the_first_iteration_and_of_prompts_that_came_twi
     rows += [row(4, 6, "c"), row(4, 6), row(4, 8)]
     path.write_text(lines_of(1, 1) + "".join(json.dumps(one) + "\n" for one in rows))
     assert read_texts(path) == ([rows[0], rows[2]], [(rows[2], rows[8]), (rows[3], rows[5])])
-    monkeypatch.setattr(ledger, "MAX_READ", len(json.dumps(rows[-1])) + len(lines_of(1, 1)) + len(json.dumps(rows[0])))
-    assert read_texts(path) == ([rows[0]], [])
 
 
 def test_a_prompt_whose_texts_are_kept_has_them_in_the_next_epoch_too():

@@ -11,6 +11,7 @@ from rlhf_dialog.runs.services import report as live_report
 from rlhf_dialog.runs.services.report import LiveReport, reason_of
 
 RUN = Path("run_results/ppo")
+REST = "the rest (truncation penalty, environment)"
 
 
 class Clock:
@@ -103,11 +104,11 @@ def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
     assert [len(values) for values in data["runs"][0]["curves"].values()] == [2] * len(data["runs"][0]["curves"])
     ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text().splitlines()]
     parts = data["runs"][0]["parts"]
-    assert list(parts) == ["length_match", "truncation penalty"]
+    assert list(parts) == ["length_match", REST]
     for i, rows in enumerate((ledger[:8], ledger[8:])):
         weighted = [row["reward/length_match"] * row["reward/length_match_weight"] for row in rows]
         assert parts["length_match"][i] == pytest.approx(sum(weighted) / 8, rel=1e-5)
-        assert parts["truncation penalty"][i] == pytest.approx(-sum(row["penalty"] for row in rows) / 8, rel=1e-4)
+        assert parts[REST][i] == pytest.approx(-sum(row["penalty"] for row in rows) / 8, rel=1e-4)
         total = sum(values[i] for values in parts.values())
         assert total == pytest.approx(sum(row["score"] for row in rows) / 8, rel=1e-5)
     columns = data["newest"]["columns"]

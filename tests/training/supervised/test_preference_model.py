@@ -52,7 +52,6 @@ def test_it_learns_from_every_start_and_the_folder_is_a_reward(tmp_path, kind):
     result = PreferenceModel(config, out, lambda _: None).train()
     assert result["accuracy"]["mean"] > 0.9 > result["baselines"]["longer_wins"]["mean"]
     assert (result["num_train_pairs"], result["num_pairs"]) == (180, 20)
-    assert result["swap"]["passed"]
     assert sorted(path.name for path in out.iterdir()) == [
         *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     ]

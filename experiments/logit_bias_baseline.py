@@ -25,14 +25,6 @@ SCALES = (0.5, 1.0, 1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
-class BiasPrompts:
-    """The prompts of which the bias is the mean, and those on which its scale is chosen."""
-
-    training: list[Dialogue]
-    validation: list[Dialogue]
-
-
-@dataclass(frozen=True)
 class LogitBias:
     """The shift of the logits (V,) of a response's first token and of all others, and its scale."""
 

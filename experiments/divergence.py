@@ -74,9 +74,3 @@ def _both_tokens(agent: ChatAgent, start: ChatAgent, batch: list[Dialogue]) -> t
     ids, turns = [reply_ids(agent, reply) for reply in batch], [reply.prompt_turns for reply in batch]
     systems = [reply.system for reply in batch]
     return agent.encode(turns, systems).with_replies(ids), start.encode(turns, systems).with_replies(ids)
-
-
-def by_position(kl: Array) -> list[dict[str, float]]:
-    """For each token from the first one: the mean `kl`, and the number of `replies` that have it."""
-    counts = np.isfinite(kl).sum(axis=0)
-    return [{"kl": float(np.nanmean(kl[:, i])), "replies": int(n)} for i, n in enumerate(counts.tolist()) if n]

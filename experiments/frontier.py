@@ -1,30 +1,13 @@
 """What training is worth beside choosing: each measure against the KL a reply, of the agent and of the best of n replies."""
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 Curve = list[dict[str, float]]  # n (replies of which the best was taken), kl (nats a reply), and every measure
 COLORS = {"before": "#0072B2", "after": "#D55E00"}
 STYLES = {"before": "o-", "after": "s--"}
 NAMES = {"before": "start", "after": "agent"}
-
-
-def points(result: dict[str, Any], counts: Sequence[int], metrics: Sequence[str]) -> dict[str, Curve]:
-    """The curves of `before` and `after` from one reply to the best of the largest count; measures: score and `metrics`."""
-    rows = result | result.get("sweep", {})
-    curves: dict[str, Curve] = {}
-    for system in ("before", "after"):
-        named = {1: system} | {count: f"{system}, best of {count}" for count in counts}
-        curves[system] = [
-            {"n": n, "kl": rows[name]["kl_reply"]["mean"]}
-            | {metric: rows[name][metric]["mean"] for metric in ("score", *metrics) if metric in rows[name]}
-            for n, name in named.items()
-            if name in rows
-        ]
-    return curves
 
 
 def worth(curves: dict[str, Curve]) -> list[str]:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlhf_dialog.evaluation import logit_bias_baseline
-from rlhf_dialog.evaluation.logit_bias_baseline import LogitBias
+from experiments import logit_bias_baseline
+from experiments.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.generation import Sampling
 from tests.parts.byte_agents import PROMPTS, agent_of

@@ -1,0 +1,91 @@
+"""The divergence of an agent from its start, token by token."""
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import divergence, logit_bias_baseline
+from experiments.divergence import kl_by_token, log_ratios
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.evaluation.replies import Replies, generate_replies
+from tests.parts.byte_agents import PROMPTS, agent_of
+from tests.parts.evaluations import check_float32
+from tests.parts.full_gpu import fill_gpu
+from tests.parts.tiny import byte_tokenizer, gpt2
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_kl_before_each_token_of_the_agents_replies(packing):
+    agent, start = agent_of(gpt2(1), packing), agent_of(gpt2(0), packing)
+    answers = generate_replies(agent, PROMPTS, agent.sampling, 3, 3)
+    answers.dialogues[1] = answers.dialogues[1].with_reply("No .", truncated=False)
+    found = kl_by_token(agent, start, answers, batch_size=3)
+    for row, dialogue in zip(found, answers.dialogues, strict=True):
+        ids, wanted = agent.encoder.encode_prompt(dialogue.prompt_turns), []
+        said = agent.encoder.encode_reply(dialogue.response)
+        for token in said[:-1] if dialogue.truncated else said:
+            with torch.no_grad():
+                ours, theirs = (
+                    one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)
+                )
+            wanted.append(float((ours.exp() * (ours - theirs)).sum()))
+            ids = [*ids, token]
+        assert row[: len(wanted)].tolist() == pytest.approx(wanted, abs=1e-9)
+        assert np.isnan(row[len(wanted) :]).all()
+    assert any(dialogue.truncated for dialogue in answers.dialogues)
+
+
+def test_a_separator_of_six_tokens_is_not_among_those_of_a_truncated_reply():
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    tokenizer = byte_tokenizer(separator_token=False)
+    for speaker in (agent, start):
+        speaker.encoder = PromptEncoder(tokenizer, "<EOU>", 99)
+    replies = [PROMPTS[0].with_reply("Yes.", truncated=cut) for cut in (True, False)]
+    kl = kl_by_token(agent, start, Replies(replies, [5, 11]))
+    for row, text in zip(kl, (" Yes.", " Yes. <EOU>"), strict=True):
+        ids, expected = tokenizer("Hello . <EOU>").input_ids, []
+        for token in tokenizer(text).input_ids:
+            with torch.no_grad():
+                logprobs, reference = (
+                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for speaker in (agent, start)
+                )
+            expected.append(float((logprobs.exp() * (logprobs - reference)).sum()))
+            ids.append(token)
+        assert row[np.isfinite(row)].tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_log_ratio_of_a_reply_is_that_of_its_tokens(temperature):
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    replies = [PROMPTS[0].with_reply("Yes.", truncated=True), PROMPTS[1].with_reply("Of course . It is late .")]
+    found = log_ratios(agent, start, Replies(replies, [5, 20]), batch_size=1, temperature=temperature)
+    for ratio, dialogue in zip(found, replies, strict=True):
+        ids, expected = agent.encoder.encode_prompt(dialogue.prompt_turns), 0.0
+        tokens = agent.encoder.encode_reply(dialogue.response)
+        for token in tokens[:-1] if dialogue.truncated else tokens:
+            with torch.no_grad():
+                logits = [
+                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1] / temperature for speaker in (agent, start)
+                ]
+            expected += float(logits[0].log_softmax(-1)[token] - logits[1].log_softmax(-1)[token])
+            ids = [*ids, token]
+        assert ratio == pytest.approx(expected, abs=1e-5)
+
+
+def _shift(agent, start, replies):
+    return torch.stack(logit_bias_baseline._changes(agent, start, replies.dialogues)[:2]).detach().numpy()
+
+
+@pytest.mark.parametrize("numbers", [kl_by_token, log_ratios, _shift])
+def test_the_numbers_are_those_of_float32_whatever_the_replies_were_drawn_in(numbers):
+    agents = [agent_of(gpt2(seed), packing=True) for seed in (1, 0)]
+    replies = generate_replies(agents[0], PROMPTS, agents[0].sampling)
+    check_float32(agents, lambda: numbers(*agents, replies))
+
+
+def test_a_gpu_without_memory_for_a_batch_gets_smaller_ones(monkeypatch):
+    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
+    replies = generate_replies(agent, PROMPTS, agent.sampling)
+    expected = kl_by_token(agent, start, replies)
+    fill_gpu(monkeypatch, divergence, "teacher_forced", {1})
+    assert kl_by_token(agent, start, replies) == pytest.approx(expected, abs=1e-6, nan_ok=True)
