@@ -57,7 +57,6 @@ SCRIPTS = {  # script -> the command that it starts, or why it opens no folder o
     "count_iteration.py": "makes its models and prompts",
     "check_wheel.py": "installs the wheel that it built",
     "sick_runs.py": "reads runs that it made",
-    "pins.py": "reads the project's own files",
     "run_hashes.py": "reads what its own runs left",
     "site_pages.py": "reads the project's own pages",
     "write_config_docs.py": "writes alone",
