@@ -29,7 +29,7 @@ class NLPReward(CompositeReward):
         without = not args.get("intent_model") or (is_finite(coef) and float(coef) == 0)
         return {} if without else Intent.reaches_out(args)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         intent_model: str | None = None,
         intent_coef: float = 0.5,

@@ -68,7 +68,7 @@ class RemoteReward(BaseReward):
         proxy = {"args.proxy": "sends every dialogue to a proxy"} if args.get("proxy") else {}
         return {"args.url": "sends every dialogue to a server"} | proxy | environment
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         url: str,
         batch_size: int = 64,

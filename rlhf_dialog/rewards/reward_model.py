@@ -46,7 +46,7 @@ class RewardModel(BaseReward):
         paths = {key: path for key, path in _paths(args).items() if not is_local(path)}
         return {f"args.{key}": why.format(path[:100]) for key, path in paths.items()}
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         model: str | None = None,
         normalize: bool | None = None,

@@ -36,7 +36,7 @@ STEP = 500  # tokens of PPO
 SFT_EVALUATED = 128  # prompts that the SFT itself reads for its validation loss
 
 
-def estimate(scene: Scene) -> None:
+def estimate(scene: Scene) -> None:  # noqa: PLR0915 - one line for each number of the plan
     """Write the dialogues in other forms, measure, and write `estimate.json`: epochs, tokens, test prompts, and minutes."""
     from rlhf_dialog.distributed.machine import processor
 
