@@ -11,7 +11,7 @@
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed, those marked gpu where there is one,
 #                   and after make quickstart those of its run
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
-# make lint         ruff and mypy
+# make lint         ruff, import-linter and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
 # make pins         constraints.txt: the exact versions of all packages; what is pinned stays, with PINS=--upgrade the newest
@@ -60,6 +60,7 @@ test-all: .venv/installed-dev
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 hooks: .venv/installed-dev
