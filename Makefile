@@ -13,7 +13,7 @@
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
 # make lint         ruff, import-linter and mypy
 # make hooks        ruff before every commit
-# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
+# make docs         what is generated: docs/CONFIG.md, tables of docs/SCALING.md, the schemas in configs/schemas/, the keys of a month
 # make pins         constraints.txt: the exact versions of all packages; what is pinned stays, with PINS=--upgrade the newest
 # make site         the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
