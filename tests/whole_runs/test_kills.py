@@ -195,16 +195,6 @@ def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, e
     assert left_behind(folder) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_fifty_kills(starter, world, tmp_path, expected, seed):
-    folder = write_config(tmp_path, world)
-    kill_and_resume(starter, folder, 5, seed)
-    assert starter.run(folder, "--resume") == 0, (folder / "said").read_text()
-    assert results(folder) == expected[0]
-    assert left_behind(folder) == []
-
-
 def check_kill_before(starter, world, folder, expected, step):
     write_config(folder, world)
     assert starter.run(folder, step=step) == -signal.SIGKILL
@@ -218,13 +208,6 @@ def check_kill_before(starter, world, folder, expected, step):
 @pytest.mark.parametrize("share", [of_all(0.02), 0.3, of_all(0.6), 0.97])
 def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, share):
     check_kill_before(starter, world, tmp_path, expected, int(share * expected[1]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_a_kill_before_every_change_of_the_disk(starter, world, tmp_path, expected, part):
-    for step in range(1 + part, expected[1], 10):
-        check_kill_before(starter, world, tmp_path / str(step), expected, step)
 
 
 KINDS = {

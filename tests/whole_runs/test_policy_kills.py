@@ -110,11 +110,6 @@ def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numb
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_every_change_of_the_disk_goes_on_to_the_same_numbers(config):
-    check_killed(killed(config, every=1, first=1))
-
-
-@pytest.mark.slow
 def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
     ((said, code, lines, saved, again, same),) = killed(config, every=0, first=3000)
     assert (code, again, same) == (2, 0, True)
