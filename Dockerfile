@@ -1,6 +1,5 @@
 # rlhf-dialog for CPUs:      docker build --tag rlhf-dialog . && docker run --rm --volume "$PWD:/work" rlhf-dialog doctor
 # For NVIDIA GPUs, torch's CUDA build:  docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 ...
-# This file was not built where it was written, because there is no Docker; a test checks its pip lines alone.
 FROM python:3.11-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1

@@ -11,11 +11,11 @@
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed, those marked gpu where there is one,
 #                   and after make quickstart those of its run
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
-# make lint         ruff and mypy
+# make lint         ruff, import-linter and mypy
 # make hooks        ruff before every commit
-# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
-# make pins        constraints.txt anew: the exact versions of all packages, for Python 3.11 to 3.14
-# make site        the pages of docs/ as a site in site/, with search
+# make docs         what is generated: docs/CONFIG.md, tables of docs/SCALING.md, the schemas in configs/schemas/, the keys of a month
+# make pins         constraints.txt: the exact versions of all packages; what is pinned stays, with PINS=--upgrade the newest
+# make site         the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
@@ -60,6 +60,7 @@ test-all: .venv/installed-dev
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 hooks: .venv/installed-dev
@@ -74,7 +75,10 @@ docs: .venv/installed
 	$(BIN)/python scripts/write_scaling_docs.py
 
 pins: .venv/installed-dev
-	$(BIN)/python scripts/pins.py write
+	cp constraints.txt .venv/constraints.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --only-binary :all: --no-binary rouge-score --no-binary deepspeed \
+		--all-extras --no-annotate --custom-compile-command "make pins" $(PINS) --output-file .venv/constraints.txt pyproject.toml
+	cmp -s .venv/constraints.txt constraints.txt || cp .venv/constraints.txt constraints.txt # else make would install again
 
 site: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -13,12 +13,6 @@ PAGE = (ROOT / "docs/DATA.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_has_examples():
-    assert {language for language, _, _ in BLOCKS} == {"jsonl", "json", "csv"}
-    assert len(BLOCKS) >= 12
-    assert PAGE.count("```") == 2 * len(BLOCKS)
-
-
 @pytest.mark.parametrize(("language", "refused", "text"), BLOCKS, ids=range(len(BLOCKS)))
 def test_examples_load(tmp_path, language, refused, text):
     path = tmp_path / f"example.{language}"

@@ -1,4 +1,4 @@
-"""Where the links of the documents lead, and what their advice and programs are."""
+"""The relative links of the documents lead to a file and a heading."""
 
 import re
 from pathlib import Path
@@ -22,10 +22,6 @@ MARKDOWN = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in 
 PAGES = [path.relative_to(ROOT).as_posix() for path in MARKDOWN]
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-
-
-def text_of(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def without_code(markdown: str) -> str:
@@ -53,20 +49,13 @@ def leads_somewhere(path: Path, link: str) -> bool:
     return target.exists() and (not anchor or anchor in anchors(target.read_text(encoding="utf-8")))
 
 
-def test_the_readme_lists_its_own_sections():
-    text = text_of("README.md")
-    assert [link[2:-1] for link in re.findall(r"\(#[^)]+\)", text)] == [
-        title.lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", without_code(text), flags=re.MULTILINE)
-    ]
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     assert dead_links(ROOT / page) == []
 
 
 def test_every_page_of_results_is_listed():
-    listed = LINK.findall(text_of("docs/RESULTS.md"))
+    listed = LINK.findall((ROOT / "docs/RESULTS.md").read_text(encoding="utf-8"))
     assert [
         path.name
         for path in (ROOT / "experiments" / "results").glob("*.md")
@@ -82,26 +71,3 @@ def test_dead_links_and_anchors(tmp_path):
     )
     assert dead_links(tmp_path / "page.md") == ["gone.md", "other.md#no-heading", "#missing"]
     assert anchors("## Another_one\n### A - b") == {"another_one", "a---b"}
-
-
-def test_no_advice_names_a_package_that_no_index_has():
-    """From the checkout it is `pip install -e ".[chat]"`; without -e it would replace the editable install by a copy."""
-    files = [
-        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py", ".yaml")
-    ]
-    texts = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *files] if path != Path(__file__)}
-    wrong = r"rlhf-dialog\[|pip install (?!-e )[\"']?\.\["
-    assert {str(path): found for path, text in texts.items() if (found := re.findall(wrong, text))} == {}
-
-
-def test_a_program_of_the_documents_imports_the_package_before_torch():
-    """Otherwise a run of it warns of torch's idle threads."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
-    programs = [block for text in texts for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
-    late = [
-        text
-        for text in programs
-        if re.search(r"^(import torch|from transformers).*^from rlhf_dialog", text, re.M | re.S)
-    ]
-    assert len(programs) > 10
-    assert late == []

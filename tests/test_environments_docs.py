@@ -1,4 +1,4 @@
-"""docs/ENVIRONMENTS.md: its programs run, its domain loads, and its tables name what is there."""
+"""docs/ENVIRONMENTS.md: its programs run, and its domain loads."""
 
 import re
 import shlex
@@ -13,9 +13,7 @@ from rlhf_dialog.commands.options import parse_options
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.world import act_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.multi_domain import act_level as multi_act_level
 from tests.parts.small_world import write_world
 
 ROOT = Path(__file__).parents[1]
@@ -47,9 +45,7 @@ def test_the_measuring_script(tmp_path):
 
 
 def test_the_dialogue_in_words(capsys):
-    program = blocks("python")[2]
-    assert len(program.splitlines()) <= 16
-    exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
+    exec(compile(blocks("python")[2], "ENVIRONMENTS.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("user:   ")
     assert lines[1].startswith("[db] ")
@@ -87,14 +83,3 @@ def test_the_domain_loads(tmp_path):
     path.write_text(blocks("json")[0])
     assert ActLevel(path).action_space.n == 2 * 3 + 7
     assert load_domain(path).type == "cafe"
-
-
-def test_the_parts_are_there():
-    parts = re.findall(r"`((?:environments|task_oriented)/[\w/]+\.py)`", PAGE)
-    assert len(parts) > 5
-    assert [part for part in parts if not (ROOT / "rlhf_dialog" / part).is_file()] == []
-
-
-def test_the_numbers_of_the_definition():
-    assert (act_world.TURN_REWARD, act_world.SUCCESS_REWARD, act_world.MAX_TURNS) == (-1, 20, 25)
-    assert (multi_act_level.END_REWARD, multi_act_level.MAX_TURNS) == ((80, -40), 20)

@@ -1,4 +1,4 @@
-"""docs/POLICIES.md: its programs run, its commands are there, and its table has the defaults."""
+"""docs/POLICIES.md: its programs run, and its table has the defaults."""
 
 import inspect
 import json
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
@@ -105,18 +104,6 @@ def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", typed)
     exec(compile(code, "POLICIES.md", "exec"), {})
     assert capsys.readouterr().out == shown_by(code)
-
-
-def test_the_scripts_and_configurations_are_there():
-    scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
-    known = {f"scripts/{name}.py" for name in ("train_policy", "evaluate_policy", "plot_run")}
-    assert known == set(scripts)
-    assert all((ROOT / script).is_file() for script in scripts)
-    own = re.findall(r"^# (\w+\.yaml)", PAGE, re.MULTILINE)
-    assert all(
-        (ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE) if name not in own
-    )
-    assert {"train-policy", "evaluate-policy"} <= set(COMMANDS)
 
 
 def shown(value: object) -> str:

@@ -19,7 +19,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
 from tests.parts.ppo_runs import world as world
-from tests.parts.processes import ROOT, environment, load_script, run_command
+from tests.parts.processes import ROOT, environment, run_command
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTINUED = [ROOT / "docs" / f"{name}.md" for name in ("RUNS", "EVALUATION", "EXTENDING")]
@@ -174,12 +174,6 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     asked = (after_the_quickstart / "run_results" / "asked" / "metrics.jsonl").read_text().splitlines()
     assert {"reward/politeness", "response/questions"} <= set(json.loads(asked[-1]))
     assert (after_the_quickstart / "ppo_agent" / "model.safetensors").is_file()
-
-
-def test_config_page_is_what_the_script_writes():
-    script = load_script("scripts/write_config_docs.py")
-    written = (ROOT / "docs" / "CONFIG.md").read_text(encoding="utf-8")
-    assert written == script.page(), "run python scripts/write_config_docs.py"
 
 
 def test_the_commands_that_it_names_are_commands():

@@ -1,4 +1,4 @@
-"""docs/SCALING.md: its tables are what the script writes, and the script writes what a run forecasts."""
+"""docs/SCALING.md: its numbers are what a run forecasts, and its names are there."""
 
 import re
 
@@ -16,10 +16,6 @@ PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def script():
     return load_script("scripts/write_scaling_docs.py")
-
-
-def test_the_tables_are_up_to_date(script):
-    assert script.page(PAGE) == PAGE
 
 
 def test_a_table_by_hand(script):

@@ -122,7 +122,7 @@ def _goal(domain: Domain, record: DialogueRecord) -> dict[str, Any] | None:
     return {key: goal[key] for key in ("constraints", "requests")}
 
 
-def language_model(
+def language_model(  # noqa: PLR0913 - called once, from the command
     speaker: "ChatAgent",
     partner: "ChatAgent",
     persona: str,

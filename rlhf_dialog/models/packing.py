@@ -177,7 +177,7 @@ def for_each_head(x: Tensor, query: Tensor) -> Tensor:
     return x if x.shape[1] == query.shape[1] else x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
 
 
-def packed_attention(
+def packed_attention(  # noqa: PLR0913 - the signature of transformers
     module: nn.Module,
     query: Tensor,
     key: Tensor,

@@ -22,7 +22,7 @@ class NLPReward(CompositeReward):
     name = "nlp"
     lifts_kl = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         intent_model: str | None = None,
         intent_coef: float = 0.5,

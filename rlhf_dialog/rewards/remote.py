@@ -62,7 +62,7 @@ class RemoteReward(BaseReward):
 
     name = "remote"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         url: str,
         batch_size: int = 64,

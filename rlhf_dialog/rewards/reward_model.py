@@ -37,7 +37,7 @@ class RewardModel(BaseReward):
     name = "reward_model"
     uses_device = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of its YAML
         self,
         model: str | None = None,
         normalize: bool | None = None,

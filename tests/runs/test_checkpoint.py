@@ -42,20 +42,8 @@ def test_files_of_a_checkpoint(tmp_path):
     assert yaml.safe_load((tmp_path / "checkpoints/iter_000001/config.yaml").read_text())["lr"] == 3e-3
 
 
-@pytest.mark.parametrize("keep", [1, 2])
-def test_keep_checkpoints(tmp_path, keep):
-    trainer = make_trainer(keep_checkpoints=keep, ppo_epoch=1)
-    for iteration in (1, 2, 10):
-        trainer.iteration = iteration
-        save(trainer, tmp_path)
-        assert (tmp_path / "latest").read_text() == f"iter_{iteration:06d}"
-    kept = {f"iter_{i:06d}" for i in (1, 2, 10)[-keep:]}
-    assert {path.name for path in tmp_path.iterdir()} == {"latest", *kept}
-
-
-@pytest.mark.parametrize(("keep", "kept"), [(1, (2, 10)), (2, (2, 4, 10)), (4, (1, 2, 4, 10))])
-def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path, keep, kept):
-    trainer = make_trainer(keep_checkpoints=keep, ppo_epoch=1)
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path):
+    trainer, kept = make_trainer(keep_checkpoints=2, ppo_epoch=1), (2, 4, 10)
     for iteration in (1, 2, 4, 10):
         trainer.iteration = iteration
         state = trainer.state_dict()
@@ -96,9 +84,13 @@ def test_the_same_iteration_is_saved_again(tmp_path):
 # -- broken writes
 
 
-@pytest.mark.parametrize("error", [OSError("No space left on device"), SafetensorError("I/O error")])
 @pytest.mark.parametrize(
-    ("module", "name"), [(training_state, "save_file"), (training_state, "save_module"), (checkpoint, "write_json")]
+    ("module", "name", "error"),
+    [
+        (training_state, "save_file", OSError("No space left on device")),
+        (training_state, "save_module", SafetensorError("I/O error")),
+        (checkpoint, "write_json", OSError("No space left on device")),
+    ],
 )
 def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, module, name, error):
     trainer = build("shared trunk")
@@ -121,17 +113,6 @@ def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypa
 # -- what is refused
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        save(build("shared trunk"), tmp_path / "file")
-
-
-def test_no_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="contains no checkpoint to resume from"):
-        resume("shared trunk", tmp_path)
-
-
 def test_unknown_format_version(tmp_path):
     trainer = build("shared trunk")
     path = save(trainer, tmp_path) / "trainer.json"
@@ -149,25 +130,27 @@ def test_a_checkpoint_of_another_kind_of_run(tmp_path):
         resume("shared trunk", tmp_path)  # no value head in it
 
 
-@pytest.mark.parametrize(
-    "name", ["trainer.json", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"]
-)
-@pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_damaged_checkpoint(tmp_path, name, damage):
+def test_a_damaged_checkpoint(tmp_path):
     trainer = build("shared trunk")
     steps(trainer, 1)
-    path = save(trainer, tmp_path) / name
-    path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="iter_000001"):
-        resume("shared trunk", tmp_path)
+    saved = save(trainer, tmp_path)
+    for name in ("trainer.json", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"):
+        path, whole = saved / name, (saved / name).read_bytes()
+        path.write_bytes(whole[:-20])
+        with pytest.raises(UserError, match="iter_000001"):
+            resume("shared trunk", tmp_path)
+        path.unlink()
+        with pytest.raises(UserError, match="iter_000001"):
+            resume("shared trunk", tmp_path)
+        path.write_bytes(whole)
+    assert resume("shared trunk", tmp_path).iteration == 1
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"])
-def test_a_damaged_file_of_the_right_size_has_a_way_back(tmp_path, name):
+def test_a_damaged_file_of_the_right_size_has_a_way_back(tmp_path):
     trainer = build("shared trunk")
     for _ in range(2):
         steps(trainer, 1)
-        path = save(trainer, tmp_path) / name
+        path = save(trainer, tmp_path) / "policy_optimizer.safetensors"
     data = bytearray(path.read_bytes())
     data[8] ^= 1  # the brace of the header
     path.write_bytes(data)
@@ -187,11 +170,7 @@ def test_a_latest_pointer_that_cannot_be_written(tmp_path):
 # -- names that lead elsewhere, and kills in the moment of a swap
 
 
-@pytest.mark.parametrize("pointer", ["latest", "best"])
-@pytest.mark.parametrize(
-    "text", ["../elsewhere", "/etc", "iter_000001/..", "..", "", "iter_000001\n../x", "x" * 9999, "\0"]
-)
-def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
+def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path):
     trainer = build("shared trunk")
     save_training(
         tmp_path,
@@ -201,12 +180,11 @@ def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
         trainer.optimizers,
         CheckpointExtras(best=True),
     )
-    (tmp_path / pointer).write_text(text)
-    read = newest_checkpoint if pointer == "latest" else checkpoint.best_checkpoint
-    with pytest.raises(
-        UserError, match=rf"{pointer}: names .*which is not a checkpoint of this folder; write the name"
-    ):
-        read(tmp_path)
+    for text in ("../elsewhere", "/etc", "iter_000001/..", "..", "", "iter_000001\n../x", "x" * 9999, "\0"):
+        for pointer, read in (("latest", newest_checkpoint), ("best", checkpoint.best_checkpoint)):
+            (tmp_path / pointer).write_text(text)
+            with pytest.raises(UserError, match=rf"{pointer}: names .*not a checkpoint of this folder"):
+                read(tmp_path)
 
 
 def test_a_pointer_may_not_be_a_link_out_of_the_folder_or_a_pipe(tmp_path):
@@ -224,14 +202,15 @@ def test_a_pointer_may_not_be_a_link_out_of_the_folder_or_a_pipe(tmp_path):
         newest_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", ["", "policy.safetensors", "trainer.json", "random.safetensors"])
-def test_a_checkpoint_of_links_is_refused(tmp_path, name):
-    trainer = build("shared trunk")
-    path = save(trainer, tmp_path / "checkpoints") / name
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"is a link out of"):
-        resume("shared trunk", tmp_path / "checkpoints")
+def test_a_checkpoint_of_links_is_refused(tmp_path):
+    saved = save(build("shared trunk"), tmp_path / "checkpoints")
+    for path in (saved, *(saved / name for name in ("policy.safetensors", "trainer.json", "random.safetensors"))):
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(UserError, match=r"is a link out of"):
+            resume("shared trunk", tmp_path / "checkpoints")
+        path.unlink()
+        (tmp_path / "elsewhere").rename(path)
 
 
 def test_a_checkpoint_without_its_pointer_is_found(tmp_path):
@@ -278,9 +257,9 @@ def test_a_pointer_that_was_changed_since_the_kill_stays(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("unannounced"))
 
 
-@pytest.mark.parametrize("state", [[], {}, {"format_version": 1}, {"format_version": 1, "optimizers": 3}, None, 7])
-def test_json_that_is_no_state_is_the_users_error(tmp_path, state):
+def test_json_that_is_no_state_is_the_users_error(tmp_path):
     path = save(build("shared trunk"), tmp_path) / "trainer.json"
-    path.write_text(json.dumps(state))
-    with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
-        resume("shared trunk", tmp_path)
+    for state in ([], {}, {"format_version": 1}, {"format_version": 1, "optimizers": 3}, None, 7):
+        path.write_text(json.dumps(state))
+        with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
+            resume("shared trunk", tmp_path)

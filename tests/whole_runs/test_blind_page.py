@@ -19,12 +19,11 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_reader_judges_all_pairs_by_keyboard(browser, tmp_path, width):
+def test_a_reader_judges_all_pairs_by_keyboard(browser, tmp_path):
     reading = blind.reading(ROWS, ("one", "two"), 4, seed=5)
     (tmp_path / "page.html").write_text(reading.page, encoding="utf-8")
     asked, dialogs = [], []
-    page = browser.new_page(viewport={"width": width, "height": 800})
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(LONG)
     page.on("request", lambda request: asked.append(request.url))
     page.on("dialog", lambda dialog: dialogs.append(dialog) or dialog.dismiss())
@@ -40,7 +39,7 @@ def test_a_reader_judges_all_pairs_by_keyboard(browser, tmp_path, width):
     with page.expect_download() as download:
         page.get_by_role("button", name="save verdicts").click()
     download.value.save_as(tmp_path / "verdicts.json")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     page.close()
     saved = json.loads((tmp_path / "verdicts.json").read_text(encoding="utf-8"))
     assert (saved["reader"], saved["verdicts"]) == ("Ann 1 2", ["left", "tie", "tie", "right"])

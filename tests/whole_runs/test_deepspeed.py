@@ -38,20 +38,14 @@ def codes(ended) -> list:
 
 
 @pytest.mark.parametrize(
-    ("size", "stage", "more"),
+    ("stage", "more"),
     [
-        (2, 0, []),
-        (2, 1, []),
-        (2, 2, ["--use_share_model", "true"]),
-        (2, 2, ["--use_offload", "true"]),
-        (2, 3, []),
-        (2, 3, ["--use_offload", "true", "--use_share_model", "true"]),
-        (2, 3, ["--eval_interval", "1", "--eval_episodes", "3"]),
-        (1, 2, []),
-        (1, 3, []),
+        (2, ["--use_share_model", "true"]),
+        (3, ["--use_offload", "true", "--eval_interval", "1", "--eval_episodes", "3"]),
     ],
 )
-def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):
+def test_a_resumed_run_has_equal_losses(ppo, tmp_path, stage, more):
+    size = 2
     keys = [*deepspeed_keys(tmp_path, stage), *more]
     whole_run = ppo(size, *keys, "--experiment_name", "whole")
     assert codes(whole_run) == [0] * size, whole_run[0][2]
@@ -257,7 +251,7 @@ DOCUMENT = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["deepspeed", "deepspeed of three", "torchrun", "deepspeed alone", "python"])
+@pytest.mark.parametrize("launcher", ["deepspeed", "python"])
 def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):
     """The users' YAML and JSON, with a small model in place of those of the Hub."""
     for name, blocks in DOCUMENT.items():
@@ -287,12 +281,8 @@ def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_p
         )
     )
     scripts = Path(sys.executable).parent
-    program = [str(scripts / "deepspeed")]
     command = {
-        "deepspeed": [*program, "--num_accelerators", "2", "--master_port", str(free_port())],
-        "deepspeed of three": [*program, "--num_accelerators", "3", "--master_port", str(free_port())],
-        "torchrun": [str(scripts / "torchrun"), "--nproc_per_node", "2", "--master_port", str(free_port())],
-        "deepspeed alone": [*program, "--master_port", str(free_port())],
+        "deepspeed": [str(scripts / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port())],
         "python": [sys.executable],
     }[launcher]
     ran = launched(tmp_path, command)

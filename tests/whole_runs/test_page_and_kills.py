@@ -15,7 +15,7 @@ import pytest
 from rlhf_dialog.feedback.store.bot import Bot
 from tests.parts.agents import save
 
-SIZES = [pytest.param(20, 3, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.ci)]  # people, kills
+NUM_PEOPLE, KILLS = 4, 1
 
 
 class Person:
@@ -71,8 +71,8 @@ def teach(person, acknowledged, enough, stop):
             enough.release()
 
 
-@pytest.mark.parametrize(("num_people", "kills"), SIZES)
-def test_nothing_that_was_acknowledged_is_lost(tmp_path, num_people, kills):
+@pytest.mark.ci
+def test_nothing_that_was_acknowledged_is_lost(tmp_path):
     bot = Bot.create(tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 4, "max_prompt_length": 100})))
     process, address = start(bot, 0)
     port = int(address.split(":")[2].strip("/"))
@@ -81,13 +81,13 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, num_people, kills):
     acknowledged, enough, stop = [], threading.Semaphore(0), threading.Event()
     people = [
         threading.Thread(target=teach, args=(Person(address, config), acknowledged, enough, stop))
-        for _ in range(num_people)
+        for _ in range(NUM_PEOPLE)
     ]
     try:
         for one in people:
             one.start()
-        for _ in range(kills):
-            for _ in range(num_people):
+        for _ in range(KILLS):
+            for _ in range(NUM_PEOPLE):
                 enough.acquire()
             process.kill()
             process.wait()
@@ -105,6 +105,6 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, num_people, kills):
     ).fetchall()
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
-    assert len(acknowledged) >= kills * num_people
+    assert len(acknowledged) >= KILLS * NUM_PEOPLE
     assert set(acknowledged) <= set(stored)
-    assert len({text.split()[0] for text, _ in acknowledged}) > num_people / 2
+    assert len({text.split()[0] for text, _ in acknowledged}) > NUM_PEOPLE / 2

@@ -4,8 +4,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -28,11 +26,11 @@ def bot(tmp_path_factory):
     return Bot.create(folder / "bot", str(save(folder / "model", {"max_new_tokens": 8, "max_prompt_length": 100})))
 
 
-@contextmanager
-def served(bot, *arguments):
+@pytest.fixture(scope="module")
+def address(bot):
     """The address of `feedback serve` in a process of its own."""
     command = [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder), "--port", "0"]
-    process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
         yield re.search(r"http://\S+", line)[0]
@@ -41,16 +39,10 @@ def served(bot, *arguments):
         assert process.wait() == 143
 
 
-@pytest.fixture(scope="module")
-def address(bot):
-    with served(bot) as address:
-        yield address
-
-
 @contextmanager
-def opened(browser, address, width=1280, **options):
+def opened(browser, address, width=1280):
     """A page of a new person; requests that leave the machine, and errors of scripts, fail the test."""
-    context = browser.new_context(viewport={"width": width, "height": 844}, **options)
+    context = browser.new_context(viewport={"width": width, "height": 844})
     context.set_default_timeout(LONG)
     page = context.new_page()
     outside, errors = [], []
@@ -115,10 +107,9 @@ def rows(bot, statement, *values):
         connection.close()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width):
-    hello = f"Hello from {width}"
-    with opened(browser, address, width) as page:
+def test_what_people_do_on_the_page_of_a_phone_is_in_the_store(browser, bot, address):
+    hello = "Hello from a phone"
+    with opened(browser, address, 390) as page:
         page.get_by_text("is stored to train this bot").wait_for()
         say(page, hello)
         like, dislike, send = (
@@ -179,10 +170,9 @@ def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width
     ]
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, address, width):
+def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, address):
     seen = HOSTILE.replace("\x1b", "\\x1b")
-    with opened(browser, address, width) as page:
+    with opened(browser, address) as page:
         page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
         say(page, HOSTILE)
         assert read(page, "user") == seen
@@ -214,109 +204,3 @@ def test_keys_and_what_is_too_long(browser, bot, address):
         noted(page, "The message has 5,000 characters; shorten it to 4,000.")
         assert len(page.input_value("#message textarea")) == 5000
     assert rows(bot, "SELECT count(*) FROM turns WHERE text LIKE 'xxxx%'") == [(0,)]
-
-
-def test_two_tabs_of_one_dialogue(browser, bot, address):
-    with opened(browser, address) as page:
-        say(page, "Two tabs")
-        other = page.context.new_page()
-        other.goto(address)
-        other.locator("#earlier input").click()
-        other.get_by_role("option", name="Two tabs").click()
-        other.locator("#chat .bot.message").wait_for()
-        say(other, "From the other one")
-        page.fill("#message textarea", "From the first one")
-        page.press("#message textarea", "Enter")
-        noted(page, "nothing was saved of what you just did")
-        page.locator("#chat").get_by_text("From the other one").wait_for()
-        assert page.input_value("#message textarea") == "From the first one"
-    assert rows(bot, "SELECT count(*) FROM turns WHERE text = 'From the first one'") == [(0,)]
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_dark_and_light(browser, address, width, scheme):
-    with opened(browser, address, width, color_scheme=scheme) as page:
-        say(page, "Hello")
-        for part in ("#chat .user.message", "#chat .bot.message", "#head p", "#message textarea", "#score label"):
-            text, ground = page.locator(part).first.evaluate(COLOURS)
-            assert contrast(text, ground) > 4.5, part
-            assert (luminance(ground) < 0.2) == (scheme == "dark"), part
-
-
-COLOURS = """element => {
-  let ground = element;
-  while (/rgba\\(.*, 0\\)/.test(getComputedStyle(ground).backgroundColor) && ground.parentElement) ground = ground.parentElement;
-  return [getComputedStyle(element).color, getComputedStyle(ground).backgroundColor];
-}"""
-
-
-def luminance(colour: str) -> float:
-    """As WCAG 2 defines it, of `rgb(r, g, b)`."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_forget_me_removes_the_rows_and_changes_the_cookie(browser, bot, address):
-    with opened(browser, address) as page:
-        say(page, "Please forget this")
-        before = page.context.cookies()
-        ((person,),) = rows(
-            bot, "SELECT person FROM dialogues d JOIN turns t ON t.dialogue = d.id WHERE text = 'Please forget this'"
-        )
-        page.get_by_role("button", name="Forget me").click()
-        page.get_by_role("button", name="Remove all").click()
-        noted(page, "Removed: 3 rows")
-        assert rows(bot, "SELECT * FROM dialogues WHERE person = ?", person) == []
-        say(page, "Hello again")
-        assert page.context.cookies()[0]["value"] != before[0]["value"]
-        assert rows(bot, "SELECT * FROM dialogues WHERE person = ?", person) == []
-
-
-def test_a_page_behind_a_password(browser, bot):
-    with served(bot, "--auth", "somebody:open sesame") as address:
-        for path in (
-            "config",
-            "gradio_api/queue/data?session_hash=a",
-            "gradio_api/heartbeat/a",
-            "gradio_api/app_id",
-            "manifest.json",
-        ):
-            assert status(f"{address}{path}") == 401
-        assert status(f"{address}gradio_api/file={bot.store_path}") == status(f"{address}file={bot.store_path}") == 404
-        context = browser.new_context(viewport={"width": 390, "height": 844})
-        context.set_default_timeout(LONG)
-        page = context.new_page()
-        page.goto(address)
-        page.get_by_label("username").fill("somebody")
-        page.get_by_label("password").fill("wrong password")
-        page.get_by_role("button", name="Login").click()
-        page.get_by_text("Incorrect credentials").wait_for()
-        page.get_by_label("username").fill("somebody")
-        page.get_by_label("password").fill("open sesame")
-        page.get_by_role("button", name="Login").click()
-        page.wait_for_selector("#message textarea")
-        say(page, "Hello")
-        assert {(one["httpOnly"], one["sameSite"]) for one in context.cookies()} == {(True, "Lax"), (True, "Strict")}
-        context.close()
-
-
-def test_another_name_is_refused(address):
-    assert status(address, Host="evil.example") == 403
-    assert status(f"{address}config", Host="evil.example") == 403
-    assert status(f"{address}config", Origin="http://evil.example") == 403
-    assert status(address, Host="localhost") == 200
-
-
-def status(address, **headers):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code

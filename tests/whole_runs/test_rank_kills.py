@@ -10,10 +10,10 @@ from tests.parts.rank_runs import lines, numbers, weights
 from tests.parts.zero_files import ZERO3, write_json
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
-KEYS = {"ddp": [], "fsdp": ["--use_fsdp", "true"], "zero2": {"stage": 2}, "zero3": ZERO3}
+KEYS = {"ddp": [], "fsdp": ["--use_fsdp", "true"], "zero3": ZERO3}
 
 
-@pytest.mark.parametrize(("how", "places"), [("ddp", 20), ("fsdp", 8), ("zero2", 3), ("zero3", 3)])
+@pytest.mark.parametrize(("how", "places"), [("ddp", 6), ("fsdp", 3), ("zero3", 2)])
 def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numbers(ppo, tmp_path, how, places):
     keys = KEYS[how]
     if how.startswith("zero"):

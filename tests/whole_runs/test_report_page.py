@@ -1,4 +1,4 @@
-"""The page about runs in a browser, opened from disk: values under the pointer, search, order; it asks for nothing."""
+"""The page about runs in a browser, opened from disk: search, order, loading again while the run goes on; it asks for nothing."""
 
 from dataclasses import replace
 
@@ -53,28 +53,6 @@ def opened(browser, tmp_path):
         context.close()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_value_under_the_pointer_and_under_the_keys(opened, width):
-    page, noticed = opened([record("runs/a", 0.25)], width)
-    figure = page.locator("#charts figure").first
-    plot, values = figure.locator(".plot"), figure.locator(".values")
-    assert values.text_content() == "iteration 11:2.5"
-    plot.scroll_into_view_if_needed()
-    box = plot.locator("svg").bounding_box()
-    left, right = 54 / 360 * box["width"], (360 - 8) / 360 * box["width"]
-    page.mouse.move(box["x"] + left + (right - left) * 0.62, box["y"] + box["height"] / 2)  # nearest to 6 of 10 steps
-    assert values.text_content() == "iteration 7:1.5"
-    plot.focus()
-    for key, iteration in (("ArrowLeft", 6), ("Home", 1), ("ArrowLeft", 1), ("ArrowRight", 2), ("End", 11)):
-        page.keyboard.press(key)
-        assert values.text_content() == f"iteration {iteration}:{0.25 * (iteration - 1):g}"
-        assert plot.get_attribute("aria-valuetext") == f"iteration {iteration}: {0.25 * (iteration - 1):g}"
-    parts = page.locator("#charts figure").nth(1).locator(".values")
-    assert parts.text_content() == "iteration 11:score 2.5intent 1.25length 1.25"
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert noticed == []
-
-
 def test_search_and_sorting_of_replies_that_are_hostile(opened):
     page, noticed = opened([record("runs/a", 0.25)], scheme="dark")
     rows = page.locator("#samples tbody tr")
@@ -92,23 +70,6 @@ def test_search_and_sorting_of_replies_that_are_hostile(opened):
     assert page.locator("#facts tbody td").all_text_contents() == ["torch", HOSTILE]
     dark = page.evaluate("getComputedStyle(document.documentElement).colorScheme")
     assert dark == "light dark"
-    assert noticed == []
-
-
-def test_two_runs_are_overlaid_with_the_settings_in_which_they_differ(opened):
-    page, noticed = opened([record("runs/a", 0.25), record("runs/b", 0.5)])
-    assert page.locator("#verdict h2").all_text_contents() == ["runs/a", "runs/b"]
-    figure = page.locator("#charts figure").first
-    assert figure.locator("polyline").count() == 4  # each as measured and smoothed
-    assert figure.locator(".values").text_content() == "iteration 11:runs/a 2.5runs/b 5"
-    assert page.locator("#differences").is_visible()
-    assert page.locator("#differences tbody td").all_text_contents() == ["lr", "0.25", "0.5"]
-    assert page.locator("#samples thead th").all_text_contents() == [
-        "last turns",
-        "runs/a: after",
-        "runs/b: after",
-        "a person's reply",
-    ]
     assert noticed == []
 
 
@@ -170,42 +131,4 @@ def test_a_page_that_goes_on_loads_again_and_keeps_what_was_chosen(watched, tmp_
     assert (page.evaluate("scrollY"), wide.evaluate("(one) => one.scrollLeft")) == (700, 40)
     assert page.locator("#others figure").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert noticed == []
-
-
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        ("ended", "The run has ended after iteration 4, "),
-        ("stopped", f": {HOSTILE}. --resume continues it after its newest checkpoint."),
-    ],
-)
-def test_it_stops_loading_at_the_end(watched, tmp_path, state, text):
-    page, noticed = watched
-    next_page(page, tmp_path, live(state, 4, HOSTILE), 31)
-    said(page, text)
-    next_page(page, tmp_path, live("running", 9), 3600)
-    assert text in page.locator("#live").text_content()
-    assert page.locator("#live img, #newest img").count() == 0
-    assert noticed == []
-
-
-def test_a_page_that_nobody_writes_any_more_is_stale_until_somebody_does(watched, tmp_path):
-    page, _ = watched
-    page.clock.run_for(31_000)
-    said(page, "The run goes on")
-    page.clock.set_system_time(BEGAN + 600)
-    page.clock.run_for(31_000)
-    said(page, "This page is stale: the run has written nothing for 11 minutes")
-    assert page.locator("#live.stale").count() == 1
-    next_page(page, tmp_path, live("ended", 5), 31)
-    said(page, "The run has ended after iteration 5")
-
-
-def test_without_storage_it_still_loads_again(opened, tmp_path):
-    page, noticed = opened(live("running", 3), at=BEGAN)
-    page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error('denied'); } })")
-    page.reload()
-    next_page(page, tmp_path, live("ended", 4), 31)
-    said(page, "The run has ended after iteration 4")
     assert noticed == []

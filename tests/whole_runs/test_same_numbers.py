@@ -155,10 +155,7 @@ def bits(folder):
     return {part: parts[part] for part in ("weights", "optimizer", "metrics", "random numbers") if parts[part]}
 
 
-FOUR_THREADS = [pytest.param(4, name, marks=[] if name == "gae" else pytest.mark.slow) for name in RUNS]
-
-
-@pytest.mark.parametrize(("starter", "name"), [*((2, name) for name in RUNS), *FOUR_THREADS], indirect=["starter"])
+@pytest.mark.parametrize(("starter", "name"), [*((2, name) for name in RUNS), (4, "gae")], indirect=["starter"])
 def test_the_same_bits_after_a_kill(starter, root, name, tmp_path):
     shutil.copytree(root / "inputs", tmp_path / "inputs")
     found = {}

@@ -111,18 +111,3 @@ def test_agreement_by_hand():
     first, second = ["a", "a", "b", "tie"], ["a", "b", "b", "tie"]
     assert blind.agreement(first, second) == pytest.approx((0.75, (0.75 - 5 / 16) / (1 - 5 / 16)))
     assert blind.agreement(["a", "a"], ["a", "a"]) == (1.0, 1.0)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    ("width", "buttons"), [(390, ["above", "neither", "below"]), (1280, ["1 left", "0 neither", "2 right"])]
-)
-def test_the_buttons_are_named_by_where_the_replies_are(browser, tmp_path, width, buttons):
-    (tmp_path / "page.html").write_text(blind.reading(ROWS, ("after", "before"), 4, seed=0).page, encoding="utf-8")
-    page = browser.new_page(viewport={"width": width, "height": 844})
-    page.goto((tmp_path / "page.html").as_uri())
-    assert [button.inner_text() for button in page.locator("[data-says]").all()[:3]] == buttons
-    left, right = (page.locator(part).bounding_box() for part in ("#left", "#right"))
-    assert (left["y"] < right["y"]) == (width == 390)
-    page.locator("[data-says=right]").click()
-    assert page.locator("#place").inner_text() == "pair 2 of 4, 1 judged"

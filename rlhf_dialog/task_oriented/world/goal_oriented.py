@@ -52,7 +52,7 @@ class GoalOriented(ActWorld[str]):
 
     baselines = ("handcrafted", "random")  # policies of acts that understand it, see `environments.base.Baseline`
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a dialogue
         self,
         user: User,
         tracker: BeliefTracker,
