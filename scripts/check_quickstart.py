@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 import numpy as np
 
 from rlhf_dialog.commands import quickstart
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Interval, difference, mean_statistic
@@ -39,12 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     checks: list[Check] = []
-    code = call_for_exit_code(lambda: checks.extend(_checks(options)), debug=False)
+    with exit_code(debug=False) as ending:
+        checks.extend(_checks(options))
     for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks and not options.seeds else []:
         print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
-    return code or int(not all(passed for _, passed, _ in checks))
+    return ending.code or int(not all(passed for _, passed, _ in checks))
 
 
 def _checks(options: argparse.Namespace) -> list[Check]:
