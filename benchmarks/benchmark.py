@@ -17,7 +17,7 @@ from benchmarks.options import parse
 from benchmarks.versions import versions
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.command_line import call_for_exit_code, exit_on_sigterm, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
@@ -55,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     set_up_logging()
     exit_on_sigterm()
     keep_freed_memory()
-    return call_for_exit_code(lambda: run(options), options.debug)
+    with exit_code(options.debug) as ending:
+        run(options)
+    return ending.code
 
 
 def run(options: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks import machine, report
 from rlhf_dialog.atomic_files import replace_json, replace_text
-from rlhf_dialog.commands.command_line import call_for_exit_code, exit_on_sigterm, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code, exit_on_sigterm, set_up_logging
 from rlhf_dialog.errors import UserError
 
 TRL = "trl==1.12.0"
@@ -84,9 +84,10 @@ def main(argv: list[str] | None = None) -> int:
     set_up_logging()
     exit_on_sigterm()
     outcomes: list[Outcome] = []
-    code = call_for_exit_code(lambda: outcomes.extend(run(options)), options.debug)
+    with exit_code(options.debug) as ending:
+        outcomes.extend(run(options))
     failed = any(outcome.status != "done" and not outcome.status.startswith("skipped") for outcome in outcomes)
-    return code or int(failed)
+    return ending.code or int(failed)
 
 
 def run(options: argparse.Namespace) -> list[Outcome]:

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from benchmarks import machine, workload
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.errors import UserError
 
 
@@ -57,7 +57,9 @@ def add_sizes(parser: argparse.ArgumentParser, device: str, max_new_tokens: int,
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse(argv)
-    return call_for_exit_code(lambda: run(options), debug=False)
+    with exit_code(debug=False) as ending:
+        run(options)
+    return ending.code
 
 
 def run(options: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import chat_workload, machine
 from benchmarks.trl import Laps, add_sizes, usual
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import process_group
@@ -45,7 +45,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse(argv)
-    return call_for_exit_code(lambda: run(options), debug=False)
+    with exit_code(debug=False) as ending:
+        run(options)
+    return ending.code
 
 
 class Counted:

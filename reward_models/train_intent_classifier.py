@@ -6,7 +6,7 @@ python reward_models/train_intent_classifier.py --config intent_quickstart.yaml 
 import sys
 
 try:
-    from rlhf_dialog.commands.supervised.intent_classifier import main
+    from rlhf_dialog.commands.supervised import train_intent_classifier as main
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 

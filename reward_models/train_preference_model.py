@@ -6,7 +6,7 @@ python reward_models/train_preference_model.py --config preference_quickstart.ya
 import sys
 
 try:
-    from rlhf_dialog.commands.supervised.preference_model import main
+    from rlhf_dialog.commands.supervised import train_preference_model as main
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 

@@ -6,7 +6,7 @@ python reward_models/train_relevance_model.py --config relevance_dailydialog_sma
 import sys
 
 try:
-    from rlhf_dialog.commands.supervised.relevance_model import main
+    from rlhf_dialog.commands.supervised import train_relevance_model as main
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 

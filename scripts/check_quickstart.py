@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 import numpy as np
 
 from rlhf_dialog.commands import quickstart
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Interval, difference, mean_statistic
@@ -30,12 +30,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, default=quickstart.RUN, help=f"run folder (default: {quickstart.RUN})")
     options = parser.parse_args(argv)
     checks: list[Check] = []
-    code = call_for_exit_code(lambda: checks.extend(check_run(options.run)), debug=False)
+    with exit_code(debug=False) as ending:
+        checks.extend(check_run(options.run))
     for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks else []:
         print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
-    return code or int(not all(passed for _, passed, _ in checks))
+    return ending.code or int(not all(passed for _, passed, _ in checks))
 
 
 def check_run(run: Path) -> list[Check]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.plot import plot
@@ -41,7 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/sick"), help="where the runs are (default: runs/sick)")
     parser.add_argument("--output", type=Path, default=Path("docs/images"), help="folder of the pictures")
     options = parser.parse_args(argv)
-    return call_for_exit_code(lambda: draw(options.work, options.output), debug=False)
+    with exit_code(debug=False) as ending:
+        draw(options.work, options.output)
+    return ending.code
 
 
 def draw(work: Path, output: Path) -> None:

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from rlhf_dialog.commands.supervised.sft import main
+    from rlhf_dialog.commands.supervised import train_sft as main
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 

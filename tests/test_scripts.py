@@ -7,7 +7,7 @@ import pytest
 
 from tests.parts.processes import ROOT, environment, run_python
 
-SHIMS = {  # script: the module whose main it calls
+SHIMS = {  # script: the command that it calls, `main` where no name is given
     "scripts/audit.py": "rlhf_dialog.commands.audit",
     "scripts/benchmark.py": "benchmarks.benchmark",
     "scripts/benchmark_gpu.py": "benchmarks.gpu",
@@ -17,18 +17,20 @@ SHIMS = {  # script: the module whose main it calls
     "scripts/push_to_hub.py": "rlhf_dialog.commands.push_to_hub",
     "scripts/quickstart.py": "rlhf_dialog.commands.quickstart",
     "scripts/train_policy.py": "rlhf_dialog.task_oriented.commands.train_policy",
-    "scripts/train_sft.py": "rlhf_dialog.commands.supervised.sft",
-    "reward_models/train_intent_classifier.py": "rlhf_dialog.commands.supervised.intent_classifier",
-    "reward_models/train_preference_model.py": "rlhf_dialog.commands.supervised.preference_model",
-    "reward_models/train_relevance_model.py": "rlhf_dialog.commands.supervised.relevance_model",
+    "scripts/train_sft.py": "rlhf_dialog.commands.supervised:train_sft",
+    "reward_models/train_intent_classifier.py": "rlhf_dialog.commands.supervised:train_intent_classifier",
+    "reward_models/train_preference_model.py": "rlhf_dialog.commands.supervised:train_preference_model",
+    "reward_models/train_relevance_model.py": "rlhf_dialog.commands.supervised:train_relevance_model",
 }
 
 
 @pytest.mark.parametrize("path", SHIMS)
 def test_a_script_ends_with_the_exit_code_of_its_command(path, monkeypatch):
     given = {}
-    command = importlib.import_module(SHIMS[path])
-    monkeypatch.setattr(command, "main", lambda argv=None, **options: given.update(options) or 42)
+    module, _, name = SHIMS[path].partition(":")
+    monkeypatch.setattr(
+        importlib.import_module(module), name or "main", lambda argv=None, **options: given.update(options) or 42
+    )
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(ROOT / path), run_name="__main__")
     assert end.value.code == 42

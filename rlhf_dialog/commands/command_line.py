@@ -14,7 +14,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
@@ -56,31 +56,41 @@ def _leave(signum: int, _: object) -> NoReturn:
     raise SignalExit(128 + signum)
 
 
-def call_for_exit_code(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
-    """Call `run`; returns the code that it returns, 0 for None, or that of how it ended, after one message on stderr.
+@dataclass
+class Ending:
+    """How a command ended."""
+
+    code: int = 0
+
+
+@contextmanager
+def exit_code(debug: bool, folders: Sequence[Path] = ()) -> Iterator[Ending]:
+    """The ending of the block, which may set a code; an exception becomes its code, after one message on stderr.
 
     2 is a UserError, 3 a RunStopped or a GPU without memory, 130 Ctrl-C, 141 a standard output that nobody reads any more (no
     message), and 70 any other exception, whose traceback goes to error.log in the first of `folders` that is there then.
     """
+    ending = Ending()
     try:
-        code = run()
+        yield ending
         if sys.stdout:
             sys.stdout.flush()
     except RunStopped as error:
-        return _end(error.exit_code, f"error: {error}", debug)
+        ending.code = _end(error.exit_code, f"error: {error}", debug)
     except KeyboardInterrupt:
-        return _end(INTERRUPTED, "interrupted")
+        ending.code = _end(INTERRUPTED, "interrupted")
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
-            return BROKEN_PIPE
-        if text := out_of_memory(error):
-            return _end(RunStopped.exit_code, f"error: {text}", debug)
-        if isinstance(error, UserError):
-            return _end(error.exit_code, f"error: {error}", debug)
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-        path = _leave_traceback(folders)
-        return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
-    return code or 0
+            ending.code = BROKEN_PIPE
+        elif text := out_of_memory(error):
+            ending.code = _end(RunStopped.exit_code, f"error: {text}", debug)
+        elif isinstance(error, UserError):
+            ending.code = _end(error.exit_code, f"error: {error}", debug)
+        else:
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            path = _leave_traceback(folders)
+            text = f"internal error, please report: {words}; the traceback is in {path}"
+            ending.code = _end(INTERNAL_ERROR, text, debug)
 
 
 def out_of_memory(error: Exception) -> str:

@@ -12,6 +12,7 @@ from rlhf_dialog.wings import DEVELOP, GROUPS, MEASURE, PUBLISH, START, TEACH, C
 
 
 def _entry(module: str, meaning: str, group: str) -> Command:
+    """A command of this folder: the `main` of a module, or the function of `module:function`."""
     return Command(f"rlhf_dialog.commands.{module}", meaning, group)
 
 
@@ -28,13 +29,15 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     "plot-run": _entry("plot_run", "plot the metrics of a run", MEASURE),
     "report": _entry("report", "write the HTML report of a run", MEASURE),
     "audit": _entry("audit", "find bad replies that a reward overrates", MEASURE),
-    "train-sft": _entry("supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH),
+    "train-sft": _entry("supervised:train_sft", "fine-tune a language model on dialogues (supervised)", TEACH),
     "train-intent-classifier": _entry(
-        "supervised.intent_classifier", "train the dialogue act classifier of the reward", TEACH
+        "supervised:train_intent_classifier", "train the dialogue act classifier of the reward", TEACH
     ),
-    "train-preference-model": _entry("supervised.preference_model", "train a reward model on pairs of replies", TEACH),
+    "train-preference-model": _entry(
+        "supervised:train_preference_model", "train a reward model on pairs of replies", TEACH
+    ),
     "train-relevance-model": _entry(
-        "supervised.relevance_model", "train a model that scores how well a reply fits its prompt", TEACH
+        "supervised:train_relevance_model", "train a model that scores how well a reply fits its prompt", TEACH
     ),
     **wings.commands(),
     "export": _entry("export", "export a checkpoint as an agent", PUBLISH),
@@ -62,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: there is no command {name!r}{advice}\n")
         return UserError.exit_code
     sys.argv[0] = f"{_program()} {name}"  # the program name in the help of the command
-    return int(import_module(COMMANDS[name].module).main([*rank, *arguments]))
+    module, _, function = COMMANDS[name].module.partition(":")
+    return int(getattr(import_module(module), function or "main")([*rank, *arguments]))
 
 
 def usage() -> str:

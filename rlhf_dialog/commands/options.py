@@ -149,7 +149,6 @@ class RunOptions(YamlOptions[S]):
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
-AnyYaml = TypeVar("AnyYaml", bound=YamlOptions[Any])
 
 
 def run_command(
@@ -167,13 +166,15 @@ def run_command(
     words = sys.argv[1:] if argv is None else argv
     command_line.set_up_logging()
     command_line.exit_on_sigterm()
-    if issubclass(kind, YamlOptions):
-        folders: list[Path] = []
-        return command_line.call_for_exit_code(
-            lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders
-        )
-    options = parse_options(kind, words, name, about)
-    return command_line.call_for_exit_code(lambda: run(options), options.debug)
+    folders: list[Path] = []
+    with command_line.exit_code("--debug" in words, folders) as ending:
+        if issubclass(kind, YamlOptions):
+            options = parse_yaml_options(kind, words, folders)
+        else:
+            options = parse_options(kind, words, name, about)
+        if options is not None:
+            ending.code = run(options) or 0
+    return ending.code
 
 
 def parse_options(
@@ -241,9 +242,12 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(spelled, namespace)
 
 
-def _run_yaml(
-    kind: type[AnyYaml], run: Callable[[AnyYaml], int | None], words: list[str], folders: list[Path]
-) -> int | None:
+def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[Path]) -> AnyOptions | None:
+    """The options that the words give; None where they only asked for --help or --print_config, which is printed.
+
+    Raises UserError for words that make none.
+    """
+    assert issubclass(kind, YamlOptions)
     types_of = get_type_hints(kind)
     names = [one.name for one in option_fields(kind) if one.name != "config"]
     flags = {name for name in names if types_of[name] is bool}  # the others have a text, and what is no option is a key
@@ -251,14 +255,13 @@ def _run_yaml(
     config, keys, set_flags = parse_arguments(words, flags | {"help"}, texts)
     if "help" in set_flags:
         command_line.show_help(kind.schema, "\n".join(_usage_lines(kind)))
-        return 0
+        return None
     values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
-    values |= {"config": config, "keys": keys, "folders": folders}
-    options = kind(**values)
+    options = kind(**values, config=config, keys=keys, folders=folders)
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
-        return 0
-    return run(options)
+        return None
+    return options
 
 
 def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:

@@ -74,7 +74,7 @@ class ComputeKeys(AsksPrecision, Settings):
 
 
 ColumnKind = Literal[
-    "messages", "utterance", "role", "act", "dialog_id", "prompt", "reference", "references", "replies", "chosen", "rejected",
+    "messages", "utterance", "role", "act", "dialog_id", "prompt", "reference", "references", "chosen", "rejected",
     "margin",
 ]  # fmt: skip
 ColumnsKey = Annotated[

@@ -101,14 +101,20 @@ def test_mistakes_of_the_user_are_exit_code_2_without_traceback(argv, words, cap
     assert "Traceback" not in error
 
 
+def exit_code_of(run, debug, folders=()):
+    with command_line.exit_code(debug, folders) as ending:
+        run()
+    return ending.code
+
+
 @pytest.mark.parametrize(("error", "code"), [(UserError("a"), 2), (RunStopped("b"), 3), (KeyboardInterrupt(), 130)])
 def test_exit_codes(error, code, capsys):
     def fail() -> None:
         raise error
 
-    assert command_line.call_for_exit_code(fail, debug=False) == code
+    assert exit_code_of(fail, debug=False) == code
     assert "Traceback" not in capsys.readouterr().err
-    assert command_line.call_for_exit_code(fail, debug=True) == code
+    assert exit_code_of(fail, debug=True) == code
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
 
 
@@ -118,7 +124,7 @@ def test_a_full_gpu_is_no_bug(wrapper, capsys):
         error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
         raise wrapper or error from (error if wrapper else None)
 
-    assert command_line.call_for_exit_code(fail, debug=False) == 3
+    assert exit_code_of(fail, debug=False) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: the GPU has no memory left (2.50 GiB asked for); close other programs")
     assert "or choose a smaller model or device: cpu" in error
@@ -137,7 +143,7 @@ def test_a_bug_is_one_line_and_leaves_its_traceback(place, tmp_path, monkeypatch
     if place == "temp":
         (tmp_path / "rlhf_dialog_error.log").mkdir()  # a file there cannot be written
     folders = [tmp_path / "run"] if place == "run" else [tmp_path / "not there yet"]
-    assert command_line.call_for_exit_code(break_down, debug=False, folders=folders) == 70
+    assert exit_code_of(break_down, debug=False, folders=folders) == 70
     (line,) = capsys.readouterr().err.splitlines()
     start = r"internal error, please report: ZeroDivisionError: division by \x1b[2Jzero; the traceback is in "
     assert line.startswith(start)
@@ -149,7 +155,7 @@ def test_a_bug_is_one_line_and_leaves_its_traceback(place, tmp_path, monkeypatch
 
 def test_debug_shows_the_traceback_of_a_bug(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert command_line.call_for_exit_code(break_down, debug=True) == 70
+    assert exit_code_of(break_down, debug=True) == 70
     text = capsys.readouterr().err
     assert text.startswith("Traceback")
     assert "in break_down" in text
@@ -160,7 +166,7 @@ def test_another_rank_leaves_the_file_of_rank_0_alone(tmp_path, monkeypatch, cap
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "error.log").write_text("of rank 0", encoding="utf-8")
-    assert command_line.call_for_exit_code(break_down, debug=False, folders=[tmp_path]) == 70
+    assert exit_code_of(break_down, debug=False, folders=[tmp_path]) == 70
     assert (tmp_path / "error.log").read_text(encoding="utf-8") == "of rank 0"
     assert len(list(tmp_path.glob("rlhf_dialog_error_*.log"))) == 1
 
@@ -172,7 +178,7 @@ def test_what_a_person_reads_has_no_control_characters(capsys):
     def fail() -> None:
         raise UserError("row '\x9b2J\u202e'\nerror: forged")
 
-    assert command_line.call_for_exit_code(fail, debug=False) == 2
+    assert exit_code_of(fail, debug=False) == 2
     lines = [r"data: \x1b]0;owned\x07", "  error: forged", r"error: row '\x9b2J\u202e'", "  error: forged"]
     assert capsys.readouterr().err.splitlines() == lines
 

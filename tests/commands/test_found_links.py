@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_dialog.atomic_files import LITTER, atomic_file, atomic_folder, remove_whole, repair_swaps, replace_text
 from rlhf_dialog.commands import plot_run, report
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.feedback.store.bot import Bot
@@ -107,7 +107,9 @@ def test_a_lock_that_is_a_link_is_an_error(tmp_path, outside, target):
 def test_the_log_of_an_error_does_not_follow_a_link(tmp_path, outside, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rlhf_dialog_error.log").symlink_to(outside / "mine")
-    assert call_for_exit_code(lambda: 1 // 0, debug=False) == 70
+    with exit_code(debug=False) as ending:
+        raise ZeroDivisionError
+    assert ending.code == 70
     assert "ZeroDivisionError" in (tmp_path / "rlhf_dialog_error.log").read_text()
 
 

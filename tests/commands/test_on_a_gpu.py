@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from rlhf_dialog.commands import audit, chat
-from rlhf_dialog.commands.supervised import intent_classifier, preference_model, relevance_model, sft
+from rlhf_dialog.commands.supervised import (
+    train_intent_classifier,
+    train_preference_model,
+    train_relevance_model,
+    train_sft,
+)
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.task_oriented.commands import evaluate_policy
@@ -42,20 +47,20 @@ def in_bf16(gpu):
 
 def test_sft(gpu, data, tmp_path):
     small = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--evals", "1"]
-    assert sft.main(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
+    assert train_sft(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
     assert in_bf16(gpu)
 
 
 def test_an_act_classifier(gpu, data, tmp_path):
     small = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48"]
-    assert intent_classifier.main(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
+    assert train_intent_classifier(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
     assert in_bf16(gpu)
 
 
 def test_a_preference_model(gpu, tmp_path):
     pairs = write_pairs(tmp_path / "pairs.jsonl", pairs_about_a_word(40))
     words = ["--data_path", pairs, "--model_path", save_plain(tmp_path / "start"), "--output", str(tmp_path / "out")]
-    assert preference_model.main([*words, "--num_samples", "2", "--max_new_tokens", "4", *FEW]) == 0
+    assert train_preference_model([*words, "--num_samples", "2", "--max_new_tokens", "4", *FEW]) == 0
     assert in_bf16(gpu)
 
 
@@ -64,7 +69,7 @@ def test_a_relevance_model(gpu, data, tmp_path, architecture):
     words = ["--data_path", data, "--output", str(tmp_path / "out"), "--architecture", architecture]
     replies = ["--model_replies", "4", "--sft_model", save_plain(tmp_path / "start")]
     small = ["--hidden_size", "32", "--vocab_size", "300", "--members", "1", "--bank_size", "8"]
-    assert relevance_model.main([*words, *replies, *small, *FEW]) == 0
+    assert train_relevance_model([*words, *replies, *small, *FEW]) == 0
     assert in_bf16(gpu)
 
 

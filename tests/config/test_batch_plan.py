@@ -82,25 +82,6 @@ def test_batch_plan_by_hand(write, text, numbers, words):
     assert words in found.text
 
 
-@pytest.mark.parametrize(
-    ("micro", "n", "words"),
-    [
-        (16, 1, "at most 1 microbatch of"),
-        (5, 1, "at most 4 microbatches of"),
-        (8, 4, "about 2 microbatches of"),  # of two prompts each
-        (6, 4, "about 4 microbatches of"),  # of one prompt each: four of six responses
-        (16, 8, "about 1 microbatch of"),
-        (2, 4, "at most 8 microbatches of"),
-    ],
-)
-def test_how_many_microbatches_a_step_has(write, micro, n, words):
-    """Minibatches of 16 responses."""
-    text = (
-        f"rollout_batch_size: 32\nnum_mini_batch: 2\nnum_responses_per_prompt: {n}\nper_device_microbatch_size: {micro}"
-    )
-    assert words in plan(text, write).text
-
-
 @given(
     length=st.integers(1, 300), env_num=st.integers(1, 9), new=st.integers(1, 60), per_prompt=st.integers(2, 5),
     asked=st.integers(1, 40),

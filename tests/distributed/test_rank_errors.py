@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.errors import RunStopped, UserError
 from tests.parts.ranks import CONFIG, runs_in_ranks
@@ -28,7 +28,12 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
                 if errors.get("step") == rank:
                     raise UserError("bad reward")
 
-    return rank_errors.with_one_voice(lambda: call_for_exit_code(run, debug=False))
+    def command():
+        with exit_code(debug=False) as ending:
+            run()
+        return ending.code
+
+    return rank_errors.with_one_voice(command)
 
 
 @pytest.mark.multiprocess

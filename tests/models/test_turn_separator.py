@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rlhf_dialog import main
-from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -143,7 +143,7 @@ def test_fine_tuning_with_a_separator_leaves_a_folder_that_says_so(run, caplog):
     few = ["--max_steps", "1", "--batch_size", "2", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
     for output, separator in (("texts", ["--turn_separator", "<EOU>"]), ("templates", [])):
         argv = ["--model_path", "chat", "--data_path", "data", "--output", output, "--max_prompt_length", "100"]
-        assert train_sft.main([*argv, *few, *separator]) == 0
+        assert train_sft([*argv, *few, *separator]) == 0
         found = settled(Path(output), caplog)
         assert found == ("<EOU>" if separator else "chat_template")
         assert ChatAgent.load(output).encoder.tokenizer.chat_template == CHATML

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import chat
-from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from tests.parts import tiny
 from tests.parts.chatml import END, OPEN, said
@@ -25,7 +25,7 @@ def fine_tune(model: Path | None, root: Path, output: str) -> int:
     argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
     argv += ["--model_path", str(model)] if model else []
     few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    return train_sft.main([*argv, *few])
+    return train_sft([*argv, *few])
 
 
 def train(model: Path, root: Path) -> int:

@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from rlhf_dialog import BaseReward, RewardFactory, main
-from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
-from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.commands.supervised import train_intent_classifier, train_sft
 from rlhf_dialog.runs.services import interrupts
-from rlhf_dialog.training.supervised import hugging_face_trainer
+from rlhf_dialog.training.supervised import stage
 from tests.parts.handlers import ENDS, LIKE_SIGTERM
 from tests.parts.processes import HANGING, start_python
 
@@ -211,16 +210,14 @@ SIZES = {
 
 
 @pytest.mark.parametrize("signum", list(ENDS))
-@pytest.mark.parametrize("command", list(SIZES), ids=lambda command: command.__name__.split(".")[-1])
+@pytest.mark.parametrize("command", list(SIZES), ids=["sft", "intent"])
 def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd, command, signum):
     """The signal comes when the loss of a step is logged, in the middle of the library's training loop."""
     steps = []
-    monkeypatch.setattr(
-        hugging_face_trainer._LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum))
-    )
+    monkeypatch.setattr(stage.LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum)))
     words = ["--data_path", str(world / "data"), "--output", str(tmp_path / "out"), *SIZES[command].split()]
     try:
-        code = command.main([*words, *["--max_steps", "40", "--device", "cpu", "--pytorch_threads", "1"]])
+        code = command([*words, *["--max_steps", "40", "--device", "cpu", "--pytorch_threads", "1"]])
     except SystemExit as end:
         code = end.code
     assert code == 128 + signum

@@ -9,9 +9,7 @@ import pytest
 from experiments import quickstart_table
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.commands import plot_run, write_dialogues
-from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
-from rlhf_dialog.commands.supervised import preference_model as train_preference_model
-from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.commands.supervised import train_intent_classifier, train_preference_model, train_sft
 from tests.parts.processes import ROOT, load_script
 
 pytestmark = pytest.mark.whole_run
@@ -44,9 +42,9 @@ def pipeline(tmp_path_factory):
     for name, options in (("data", []), ("careless", ["--careless", "0.6"]), ("pairs", ["--pairs", "60"])):
         source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60"]
         assert write_dialogues.main([*source, *options]) == 0
-    assert train_sft.main([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
-    assert train_intent_classifier.main([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
-    assert train_preference_model.main([*config("preference_quickstart.yaml"), *FEW, "--num_samples", "8"]) == 0
+    assert train_sft([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
+    assert train_intent_classifier([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
+    assert train_preference_model([*config("preference_quickstart.yaml"), *FEW, "--num_samples", "8"]) == 0
     assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
     agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
     output = [

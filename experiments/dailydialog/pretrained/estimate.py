@@ -25,7 +25,7 @@ READING = 0.25  # of a prompt's drawing: the seconds in which a model reads it
 SFT_EVALUATED = 128  # prompts that the SFT itself reads for its validation loss
 
 
-def estimate(scene: Scene) -> None:  # noqa: PLR0915 - one line for each number of the plan
+def estimate(scene: Scene) -> None:
     """Write the dialogues in other forms, measure, and write `estimate.json`: epochs, tokens, and minutes.
 
     Without instructions for bfloat16 a run has half of the tokens and of the validation prompts, and there is one seed.

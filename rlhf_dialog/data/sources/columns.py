@@ -35,7 +35,7 @@ Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a col
 BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
     **{"messages": TURN_KEYS, "utterance": TEXT_KEYS, "role": ROLE_KEYS, "act": ACT_KEYS, "dialog_id": ID_KEYS},
     **{"prompt": PROMPT_KEYS, "reference": REPLY_KEYS},
-    **{name: (name,) for name in ("references", "replies", "chosen", "rejected", "margin")},
+    **{name: (name,) for name in ("references", "chosen", "rejected", "margin")},
 }
 LIST_OF_ITEMS = re.compile(r"\[\s*[{\[]")  # of messages, or of pairs
 FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is

@@ -1,6 +1,6 @@
 """The supervised stages: a policy that answers, a classifier of acts, reward models of preferences and of relevance.
 
-- **What the stages do alike is written once**, in `stage` (`commands.supervised.stage_command` for the folder and the report).
+- **What the stages do alike is written once**, in `stage` (`commands.supervised` for the folder and the report).
 - **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
   prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
   text and the next one the following turn, and a model from scratch then answers with an immediate end of text. A
@@ -11,7 +11,7 @@
 - **The chat template is tried when the encoder is made**, before any training.
 - **The classifier's inputs are encoded by the reward's own code** (`rewards.intent`): training and use cannot differ.
 - **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
-  rows of similar length (`hugging_face_trainer.batch_order`), in an order that is fixed before the training.
+  rows of similar length (`stage.batch_order`), in an order that is fixed before the training.
 - **Pairs are encoded by the reward's own code too** (`rewards.reward_inputs`) and reach trl's RewardTrainer as ids: joined
   as text they would lose the separators, and trl leaves out long pairs. Only the weights are saved, without trl's
   pickles; `problem_type` of a start with several labels is removed, else the saved model could not be loaded.

@@ -7,31 +7,27 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from rlhf_dialog.atomic_files import replace_json, sync_folder
-from rlhf_dialog.config.loading import find_config, read_yaml
-from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import as_read_again, damage_as_user_error, json_or
+from rlhf_dialog.json_files import as_read_again, json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
-COMPLETE, BEST = "complete.json", "best.safetensors"
+COMPLETE = "complete.json"
 BEGIN_AGAIN = "begin again with --resume never"
+DAMAGED = "is damaged: its files are not those that were written"
 OTHER_TRAINING = "%s: is of a training with other settings, data or versions, and is not gone on from"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test", "max_report_pairs"}
-# left out at their defaults
-NEWER = {"reply_roles", "date_string", "per_device_microbatch_size", *MemoryKeys.model_fields}
 Clock = Callable[[], float]
 
 
@@ -62,8 +58,6 @@ def clear(folder: Path, but: Path | None = None) -> None:
 def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
     """A hash of what decides a training: settings, what it learns from, the libraries and the number of their threads."""
     decides = {name: value for name, value in config.model_dump(mode="json").items() if name not in NOT_DECISIVE}
-    fields = type(config).model_fields  # as in the checkpoints of older versions
-    decides = {name: value for name, value in decides.items() if name not in NEWER or value != fields[name].default}
     libraries = [torch.__version__, transformers.__version__, torch.get_num_threads()]
     digest = hashlib.sha256()
     for part in chain([decides, libraries], rows):
@@ -74,25 +68,12 @@ def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
 def fingerprint_of(config: SupervisedKeys, versions: dict[str, str]) -> str:
     """A hash of what decides the output of a stage: settings, versions, and every file below a setting that is a path here."""
     settings = config.model_dump(mode="json", exclude={"output", "resume", "checkpoint_minutes"})
-    if rank_with := settings.get("rank_with"):
-        settings["ranking"] = read_yaml(find_config(rank_with))
     digest = hashlib.sha256(json.dumps([settings, versions], sort_keys=True, default=str).encode())
-    for text in _paths_in(settings):
-        if os.path.exists(os.path.expanduser(text)):
-            _add_files(digest, Path(text).expanduser())
+    for name, value in settings.items():
+        is_place = re.search("path|model", name) and isinstance(value, str)  # a separator such as `/` is none
+        if is_place and os.path.exists(os.path.expanduser(value)):
+            _add_files(digest, Path(value).expanduser())
     return digest.hexdigest()
-
-
-def _paths_in(tree: Any, key: str = "") -> Iterator[str]:
-    """The texts below keys that name data, models and files; those of others, such as a separator `/`, are no paths."""
-    if isinstance(tree, dict):
-        for name, value in tree.items():
-            yield from _paths_in(value, str(name))
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _paths_in(value, key)
-    elif isinstance(tree, str) and re.search("path|model|file", key):
-        yield tree
 
 
 def compute_seal(folder: Path, mark: dict[str, Any]) -> str:
@@ -109,19 +90,6 @@ def _add_files(digest: Any, path: Path) -> None:
         if file.is_file() and file.name != COMPLETE:
             with file.open("rb") as opened:
                 digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
-
-
-class Watch(Protocol):
-    """What a training keeps beside its model: numbers that JSON can hold, and tensors."""
-
-    def state(self) -> dict[str, Any]:
-        """The numbers."""
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors; none where there is nothing to keep."""
-
-    def restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Take both back."""
 
 
 class SaveTimer:
@@ -145,9 +113,8 @@ class Checkpoints(TrainerCallback):
     Only a marked one is gone on from: a kill while the trainer writes leaves one without a mark.
     """
 
-    def __init__(self, config: SupervisedKeys, folder: Path, identity: str, watch: Watch | None = None):
-        self.folder, self.identity, self.watch = folder, identity, watch
-        self.due = SaveTimer(config.checkpoint_minutes)
+    def __init__(self, config: SupervisedKeys, folder: Path, identity: str):
+        self.folder, self.identity, self.due = folder, identity, SaveTimer(config.checkpoint_minutes)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask, where it is time and the training has not ended."""
@@ -157,47 +124,39 @@ class Checkpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark the checkpoint, and remove the others."""
         newest = self.folder / f"checkpoint-{state.global_step}"
-        if self.watch and (tensors := self.watch.tensors()):
-            save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, newest / BEST)
         sync_folder(newest)
-        kept = self.watch.state() if self.watch else {}
-        mark = {"identity": self.identity, "step": state.global_step, "watch": kept}
+        mark = {"identity": self.identity, "step": state.global_step}
         replace_json(newest / COMPLETE, mark | {"seal": compute_seal(newest, mark)})
         clear(self.folder, but=newest)
         self.due.done()
 
     def newest(self) -> Path | None:
-        """The newest undamaged checkpoint, with what `watch` had; None where there is none of this training.
+        """The newest undamaged checkpoint of this training; None where there is none. What a kill left half written is removed.
 
-        What a kill left half written is removed. Raises UserError where all others are damaged.
+        Raises UserError where the only checkpoints are damaged.
         """
         check_files(self.folder)
-        whole: list[tuple[Path, dict[str, Any]]] = []
-        damaged, is_other = [], False
-        for path in sorted(self.folder.glob("checkpoint-*")):
+        damaged: Path | None = None
+        for path in sorted(self.folder.glob("checkpoint-*"), key=_step_of, reverse=True):
             mark = json_or(path / COMPLETE, {}, dict)
             if not (path / COMPLETE).exists():
                 logger.warning("%s: was not written to its end, so it is removed", path)
                 shutil.rmtree(path, ignore_errors=True)
-            elif mark.get("seal") != compute_seal(path, mark):
-                damaged.append(path)
+            elif mark.get("seal") != compute_seal(path, mark) or not isinstance(mark.get("step"), int):
+                damaged = damaged or path
             elif mark.get("identity") != self.identity:
-                is_other = True
-            else:
-                whole.append((path, mark))
-        for path in damaged:
-            what = "is damaged: its files are not those that were written"
-            if not whole:
-                raise UserError(what, where=str(path), remedy=BEGIN_AGAIN)
-            logger.warning("%s: %s", path, what)
-        if not whole:
-            if is_other:
                 logger.warning(OTHER_TRAINING, self.folder)
-            return None
-        with damage_as_user_error(f"{self.folder}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
-            path, mark = max(whole, key=lambda one: int(one[1]["step"]))
-            if self.watch:
-                tensors = load_file(path / BEST) if (path / BEST).is_file() else {}
-                self.watch.restore(mark["watch"], tensors)
-        logger.info("goes on after step %d, from %s", mark["step"], path)
-        return path
+            else:
+                if damaged:
+                    logger.warning("%s: %s", damaged, DAMAGED)
+                logger.info("goes on after step %d, from %s", mark["step"], path)
+                return path
+        if damaged:
+            raise UserError(DAMAGED, where=str(damaged), remedy=BEGIN_AGAIN)
+        return None
+
+
+def _step_of(path: Path) -> int:
+    """The number in the name of a checkpoint; 0 in another name."""
+    number = path.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0

@@ -15,7 +15,6 @@ from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import NEXT_ACT, Intent, NextAct
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
-from rlhf_dialog.training.supervised.settings import IntentConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves, drawn
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
@@ -77,8 +76,6 @@ def markdown(split: str, result: dict[str, Any]) -> str:
 class IntentClassifier(StageOfHalves):
     """Pairs of neighbouring turns become a classifier of the second one, or of the turn that follows them (`next_act`)."""
 
-    schema = IntentConfig
-    packages = ("rlhf-dialog", "torch", "transformers", "tokenizers", "datasets")
     page_of_split = staticmethod(markdown)
 
     @property

@@ -1,20 +1,12 @@
 """The keys of the supervised stages. Nothing here loads torch: the help and the mistakes of a YAML need none of it."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys, SplitKey
 from rlhf_dialog.data.learned_half import Half
-
-HalfKey = Annotated[
-    Half,
-    Field(
-        description="training dialogues to use: all of them, the half for the reward, or the half for the judge; no dialogue "
-        "of one half nearly repeats a dialogue of the other"
-    ),
-]
 
 
 class SupervisedKeys(ComputeKeys):
@@ -36,12 +28,31 @@ class SupervisedKeys(ComputeKeys):
     )
 
 
-class SFTConfig(SupervisedKeys, DataKeys, MemoryKeys):
-    """Supervised fine-tuning"""
+class DialogueKeys(SupervisedKeys):
+    """Dialogues"""
 
     data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     columns: ColumnsKey = Field(default_factory=dict)
     split: SplitKey = Field(default_factory=dict)
+
+
+class HalfKeys(DialogueKeys, ReplyKeys):
+    """Training dialogues and report"""
+
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat one of validation or test"
+    )
+    half: Half = Field(
+        "all",
+        description="training dialogues to use: all of them, the half for the reward, or the half for the judge; no dialogue "
+        "of one half nearly repeats a dialogue of the other",
+    )
+    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
+
+
+class SFTConfig(DialogueKeys, DataKeys, MemoryKeys):
+    """Supervised fine-tuning"""
+
     output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
     model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(
@@ -98,17 +109,10 @@ class SFTConfig(SupervisedKeys, DataKeys, MemoryKeys):
         return self
 
 
-class IntentConfig(SupervisedKeys, ReplyKeys):
+class IntentConfig(HalfKeys):
     """Intent classifier"""
 
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    columns: ColumnsKey = Field(default_factory=dict)
-    split: SplitKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: HalfKey = "all"
     target: Literal["act", "next_act"] = Field(
         "act",
         description="what to predict: act, that of a reply, from the turn before and the reply; next_act, that of the reply to "
@@ -129,34 +133,16 @@ class IntentConfig(SupervisedKeys, ReplyKeys):
     max_report_pairs: int = Field(
         2000, ge=1, description="largest number of pairs of each split in the report, drawn by the seed"
     )
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
 
 
-class RankingKeys(SupervisedKeys):
-    """Pairs that a reward ranks"""
-
-    rank_with: str | None = Field(
-        None,
-        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: the columns chosen and "
-        "rejected, the column replies, or else two replies sampled from model_path",
-    )
-    columns: ColumnsKey = Field(default_factory=dict)
-    split: SplitKey = Field(default_factory=dict)
-    register_file: str | None = Field(
-        None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
-    )
-    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
-    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
-    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
-
-
-class PreferenceConfig(RankingKeys):
+class PreferenceConfig(SupervisedKeys):
     """Preference model"""
 
     data_path: str = Field(
-        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md); with "
-        "rank_with, prompts"
+        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md)"
     )
+    columns: ColumnsKey = Field(default_factory=dict)
+    split: SplitKey = Field(default_factory=dict)
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
     turn_separator: str = Field(
@@ -182,23 +168,19 @@ class PreferenceConfig(RankingKeys):
         description="replies that model_path, if it is a causal LM, generates for held-out prompts; their scores give the "
         "stored mean and deviation; 0: use the held-out pairs",
     )
+    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
+    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
+    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
     learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
 
 
-class RelevanceConfig(SupervisedKeys, ReplyKeys):
+class RelevanceConfig(HalfKeys):
     """Relevance model"""
 
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    columns: ColumnsKey = Field(default_factory=dict)
-    split: SplitKey = Field(default_factory=dict)
     output: str = Field(
         description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
         "holds something"
     )
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: HalfKey = "all"
     architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
         "bag",
         description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "
@@ -239,4 +221,3 @@ class RelevanceConfig(SupervisedKeys, ReplyKeys):
     )
     learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
     epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")

@@ -5,17 +5,21 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models import lora
 from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, recompute_layers
@@ -31,6 +35,7 @@ from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
 ADAPTER = "policy"
+POINTS, BEST = "points.json", "best.safetensors"  # in a checkpoint
 LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, of a validation where logits cannot be computed apart from the trunk
 
 
@@ -81,7 +86,6 @@ def summed_loss(policy: Policy, batch: dict[str, Tensor]) -> Tensor:
 class SFT(SupervisedStage[SFTConfig]):
     """Prompts become a model that answers; the report holds the configuration, counts and losses."""
 
-    schema = SFTConfig
     report_file = "training.json"
 
     def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
@@ -131,15 +135,16 @@ class SFT(SupervisedStage[SFTConfig]):
 
         batch = self.config.batch_size
         microbatch = self.config.per_device_microbatch_size or batch
-        self.run_trainer(
+        made = self.run_trainer(
             rows,
             trainer,
             TrainingArguments,
-            self.watch,
+            self.watch.restore,
             remove_unused_columns=False,
             per_device_train_batch_size=microbatch,
             gradient_accumulation_steps=batch // microbatch,
         )
+        self.train_losses = [{"step": x["step"], "loss": x["loss"]} for x in made.state.log_history if "loss" in x]
         if self.watch.best_weights is not None:
             self.model.load_state_dict(self.watch.best_weights, strict=not self.config.use_lora)
 
@@ -164,7 +169,7 @@ class SFT(SupervisedStage[SFTConfig]):
             "num_validation_prompts": len(self.held_out),
             "num_parameters": self.num_parameters,
             "validation": self.watch.points,
-            "train": self.watch.train_losses,
+            "train": self.train_losses,
             "best_step": self.watch.best_step,
         }
 
@@ -243,22 +248,21 @@ class HeldOutLoss(TrainerCallback):
     rows: list[dict[str, Any]]
     config: SFTConfig
     points: list[dict[str, float]] = field(default_factory=list)  # step, loss, perplexity
-    train_losses: list[dict[str, float]] = field(default_factory=list)  # step, loss
     best_step: int | None = None
     best_weights: dict[str, torch.Tensor] | None = None
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps as JSON."""
-        return {name: getattr(self, name) for name in ("points", "train_losses", "best_step")}
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write what was measured, and the best weights, into the checkpoint."""
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        write_json(checkpoint / POINTS, {"points": self.points, "best_step": self.best_step})
+        if self.best_weights:
+            save_file({name: one.contiguous().clone() for name, one in self.best_weights.items()}, checkpoint / BEST)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint keeps as tensors."""
-        return self.best_weights or {}
-
-    def restore(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Take back what a checkpoint kept."""
-        self.points, self.train_losses, self.best_step = (state[name] for name in self.state())
-        self.best_weights = tensors or None
+    def restore(self, checkpoint: Path) -> None:
+        """Take back what `on_save` wrote."""
+        kept = load_json(checkpoint / POINTS)
+        self.points, self.best_step = kept["points"], kept["best_step"]
+        self.best_weights = load_file(checkpoint / BEST) if (checkpoint / BEST).is_file() else None
 
     def measure(self, lm: PreTrainedModel, step: int) -> bool:
         """Measure, log and store the loss in nats per labelled token; True when `patience` is exhausted."""
@@ -280,10 +284,6 @@ class HeldOutLoss(TrainerCallback):
             changed = {name: tensor for name, tensor in lm.state_dict().items() if name not in frozen}
             self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in changed.items()}
         return sum(point["step"] > (self.best_step or 0) for point in self.points) >= self.config.patience
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        if logs and "loss" in logs:
-            self.train_losses.append({"step": state.global_step, "loss": float(logs["loss"])})
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         interval = math.ceil(state.max_steps / self.config.evals)

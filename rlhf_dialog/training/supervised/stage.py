@@ -1,5 +1,7 @@
 """The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
 
+import logging
+import math
 import random
 import warnings
 from abc import ABC, abstractmethod
@@ -8,24 +10,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+import torch
 from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
-from rlhf_dialog.data.learned_half import Half, LearnedHalf
-from rlhf_dialog.data.sources import NO_COLUMNS, load_records
-from rlhf_dialog.data.sources.columns import Columns
-from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
+from rlhf_dialog.data.learned_half import LearnedHalf
+from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
+from rlhf_dialog.distributed import openmp
+from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.precision import without_tf32
-from rlhf_dialog.training.supervised import hugging_face_trainer as trainers
-from rlhf_dialog.training.supervised.checkpoints import Checkpoints, Watch, checkpoint_folder, identity_of
+from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.device import choose_device
+from rlhf_dialog.models.part_sizes import lacks_memory
+from rlhf_dialog.models.precision import precision_of, set_float32_products, without_tf32
+from rlhf_dialog.terminal import TimeLeft
+from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, Checkpoints, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
+logger = logging.getLogger(__name__)
 Keys = TypeVar("Keys", bound=SupervisedKeys)
 T = TypeVar("T")
+POOL = 50  # batches that are sorted by length together
 
 
 def drawn(items: list[T], limit: int | None, seed: int) -> list[T]:
@@ -33,35 +43,9 @@ def drawn(items: list[T], limit: int | None, seed: int) -> list[T]:
     return items if limit is None or limit >= len(items) else random.Random(seed).sample(items, limit)
 
 
-def of_half(
-    pairs: list[Dialogue],
-    half: Half,
-    data_path: str,
-    report: Callable[[str], None],
-    columns: Columns = NO_COLUMNS,
-    names: SplitNames = NO_NAMES,
-) -> tuple[list[Dialogue], LearnedHalf | None]:
-    """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
-
-    All pairs, and None, for `all`. Raises UserError when the half has no pair.
-    """
-    if half == "all":
-        return pairs, None
-    halves = divide(load_records(data_path, "train", columns, names, quiet=True))
-    chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == half]
-    if not chosen:
-        raise UserError(
-            f"half: no pair of turns of '{data_path}' is in the {half}'s half of the train split; use half: all, or more data"
-        )
-    report(f"train: {len(chosen)} of them are in the {half}'s half of the dialogues")
-    return chosen, LearnedHalf(halves.assignment, half)
-
-
 class SupervisedStage(ABC, Generic[Keys]):
     """One training, from its data to a folder that loads; `report` gets one line for each thing that is read or made."""
 
-    schema: ClassVar[type[SupervisedKeys]]
-    packages: ClassVar[tuple[str, ...]] = ("rlhf-dialog", "torch", "transformers", "trl", "tokenizers", "datasets")
     report_file: ClassVar[str] = "report.json"
     training: list[Any]
     held_out: Any
@@ -73,11 +57,13 @@ class SupervisedStage(ABC, Generic[Keys]):
 
     def train(self) -> dict[str, Any]:
         """Write the trained model into `folder`; returns its report. Raises UserError when data or model do not fit."""
-        trainers.prepare(self.config)
+        prepare(self.config)
         self.training, self.held_out = self.read()
         self.model, self.tokenizer = self.start()
         self.num_parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        self.report(f"{self.num_parameters / 1e6:.2f} million parameters{self.size()}")
+        self.report(
+            f"{self.num_parameters / 1e6:.2f} million parameters, {len(self.tokenizer)} tokens in the vocabulary"
+        )
         self.learn()
         self.save()
         with without_tf32():
@@ -91,10 +77,6 @@ class SupervisedStage(ABC, Generic[Keys]):
     def start(self) -> tuple[Any, Any]:
         """The model and tokenizer to begin with."""
 
-    def size(self) -> str:
-        """What is said of the model behind the number of its parameters."""
-        return f", {len(self.tokenizer)} tokens in the vocabulary"
-
     @abstractmethod
     def learn(self) -> None:
         """Train the model in place."""
@@ -104,24 +86,39 @@ class SupervisedStage(ABC, Generic[Keys]):
         rows: list[dict[str, Any]],
         trainer: Callable[..., Trainer],
         arguments: type[TrainingArguments],
-        watch: Watch | None = None,
+        restore: Callable[[Path], None] = lambda checkpoint: None,
         **of_its_own: Any,
-    ) -> None:
+    ) -> Trainer:
         """Train the model on the `rows` (each with its `length`) with a trainer of the library; it ends in eval mode.
 
-        A killed training of the same rows goes on from its newest checkpoint, as `resume` says, with what `watch` had then.
-        `of_its_own` are those of its `arguments` that other trainers do not have.
+        A killed training of the same rows goes on from its newest checkpoint, as `resume` says; `restore` takes back what the
+        trainer's own callbacks wrote into it. `of_its_own` are those of its `arguments` that other trainers do not have.
+        Raises UserError for a damaged checkpoint.
         """
-        order = trainers.batch_order([row["length"] for row in rows], self.config)
-        identity = identity_of(self.config, rows)
+        order = batch_order([row["length"] for row in rows], self.config)
         folder = checkpoint_folder(self.config)
+        checkpoints, lines = Checkpoints(self.config, folder, identity_of(self.config, rows)), LossLines()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            options = trainers.trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
-            args, dataset = trainers.for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
+            options = trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
+            args, dataset = for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
-            trainers.train_quietly(made, Checkpoints(self.config, folder, identity, watch))
+        use_onednn(made.model)  # type: ignore[arg-type]
+        made.remove_callback(PrinterCallback)
+        made.add_callback(lines)
+        made.add_callback(checkpoints)  # the last one, so that it seals what the others wrote
+        newest = checkpoints.newest()
+        try:
+            if newest:
+                restore(newest)
+            made.train(resume_from_checkpoint=str(newest) if newest else None)
+        except Exception as error:
+            if newest is None or lines.left.first is not None or lacks_memory(error):
+                raise
+            text = f"is damaged: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise UserError(text, where=str(newest), remedy=BEGIN_AGAIN) from error
         self.model.eval()
+        return made
 
     def save(self) -> None:
         """Write model and tokenizer into the folder."""
@@ -141,15 +138,28 @@ class StageOfHalves(SupervisedStage[Any]):
     """A stage that learns from a half of the training dialogues, or all, and measures each split that is held out."""
 
     page_of_split: Callable[[str, dict[str, Any]], str]
-    learned_half: LearnedHalf | None
+    learned_half: LearnedHalf | None = None
 
     def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
         splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
-        config = self.config
-        training, self.learned_half = of_half(
-            self.pairs("train"), config.half, config.data_path, self.report, config.columns, config.split
-        )
+        training = self.pairs("train")
+        if self.config.half != "all":
+            training = self.of_half(training)
         return training, {split: self.pairs(split) for split in splits}
+
+    def of_half(self, pairs: list[Dialogue]) -> list[Dialogue]:
+        """Those pairs of the train split whose dialogue is in the half. Raises UserError when there are none."""
+        config = self.config
+        halves = divide(load_records(config.data_path, "train", config.columns, config.split, quiet=True))
+        chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == config.half]
+        if not chosen:
+            raise UserError(
+                f"half: no pair of turns of '{config.data_path}' is in the {config.half}'s half of the train split; use half: "
+                "all, or more data"
+            )
+        self.report(f"train: {len(chosen)} of them are in the {config.half}'s half of the dialogues")
+        self.learned_half = LearnedHalf(halves.assignment, config.half)
+        return chosen
 
     @abstractmethod
     def pairs(self, split: str) -> list[Dialogue]:
@@ -167,3 +177,87 @@ class StageOfHalves(SupervisedStage[Any]):
 
     def page(self, report: dict[str, Any]) -> str:
         return "\n".join(self.page_of_split(split, report[split]) for split in self.held_out)
+
+
+def prepare(config: SupervisedKeys) -> None:
+    """Set seeds, threads, memory options and float32 products. Raises UserError when the device is not available."""
+    set_float32_products(config, torch.device(choose_device(config.device)))
+    if config.pytorch_threads:
+        torch.set_num_threads(config.pytorch_threads)
+    if torch.get_num_threads() > 1:
+        openmp.warn_when_too_late()
+    keep_freed_memory()
+    set_seed(config.seed)
+
+
+def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -> dict[str, Any]:
+    """Keyword arguments for TrainingArguments: one pass over a data set that is in the order of `batch_order`."""
+    device = torch.device(choose_device(config.device))
+    return {
+        "output_dir": scratch,
+        "max_steps": num_steps(config, num_examples),
+        "train_sampling_strategy": "sequential",
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": config.warmup_ratio,
+        "weight_decay": config.weight_decay,
+        "per_device_train_batch_size": config.batch_size,
+        "seed": config.seed,
+        "use_cpu": device.type == "cpu",
+        "bf16": precision_of(config, device) == "bf16",
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "logging_steps": 0.05,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
+    """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them.
+
+    In a checkpoint, which has them as a pickle that nothing here reads, they are a plain dictionary.
+    """
+    return type(arguments.__name__, (arguments,), {"n_gpu": 1, "__reduce__": lambda self: (dict, (self.to_dict(),))})
+
+
+def num_steps(config: SupervisedKeys, num_examples: int) -> int:
+    """Optimizer steps of the whole training, at least one."""
+    return config.max_steps or max(1, round(config.epochs * num_examples / config.batch_size))
+
+
+def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
+    """Positions of the examples of all steps in order, in batches of similar length.
+
+    The shuffled epochs are joined into one sequence; 50 batches at a time (at most an epoch) are sorted by length and cut,
+    and the batches are shuffled. (The Trainer's own group_by_length always puts the longest examples first.)
+    """
+    rng = np.random.default_rng(config.seed)
+    total = num_steps(config, len(lengths)) * config.batch_size
+    pool = min(POOL, max(1, len(lengths) // config.batch_size)) * config.batch_size
+    num_epochs = math.ceil(total / len(lengths))
+    stream = np.concatenate([rng.permutation(len(lengths)) for _ in range(num_epochs)])[:total]
+    order: list[int] = []
+    for start in range(0, total, pool):
+        similar = sorted(stream[start : start + pool].tolist(), key=lambda i: lengths[i])
+        cuts = rng.permutation(len(similar) // config.batch_size) * config.batch_size
+        order += [position for cut in cuts for position in similar[cut : cut + config.batch_size]]
+    return order
+
+
+class LossLines(TrainerCallback):
+    """Logs the loss, with the time that is left, as often as the trainer does."""
+
+    def __init__(self) -> None:
+        self.left = TimeLeft()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.left.first is None:
+            self.left.text(state.global_step / state.max_steps)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            left = self.left.text(state.global_step / state.max_steps)
+            more = f", {left}" if left else ""
+            logger.info("step %d of %d: loss %.3f%s", state.global_step, state.max_steps, float(logs["loss"]), more)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.commands.supervised import intent_classifier, relevance_model, sft
+from rlhf_dialog.commands.supervised import train_intent_classifier, train_relevance_model, train_sft
 from rlhf_dialog.training.supervised.checkpoints import COMPLETE, SaveTimer, compute_seal
 from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
 from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
@@ -23,13 +23,13 @@ COMMON = ("--device", "cpu", "--pytorch_threads", "1", "--max_steps", "8", "--ba
 SMALL = ("--hidden_size", "8")
 STAGES = {
     "sft": (
-        sft,
+        train_sft,
         ("--n_layer", "1", "--n_embd", "16", "--n_head", "2", "--dropout", "0.3", "--evals", "4", "--patience", "3"),
     ),
-    "intent": (intent_classifier, (*SMALL, "--num_layers", "1", "--num_heads", "2")),
-    "relevance": (relevance_model, (*SMALL, "--members", "2", "--salad_weight", "2", "--bank_size", "5")),
+    "intent": (train_intent_classifier, (*SMALL, "--num_layers", "1", "--num_heads", "2")),
+    "relevance": (train_relevance_model, (*SMALL, "--members", "2", "--salad_weight", "2", "--bank_size", "5")),
     "cross-encoder": (
-        relevance_model,
+        train_relevance_model,
         (*SMALL, "--members", "1", "--architecture", "cross_encoder", "--num_layers", "1"),
     ),
 }
@@ -77,7 +77,7 @@ def stopped_after(monkeypatch):
 
 def trained(stage, data, output, *words):
     command, own = STAGES[stage]
-    return command.main(["--data_path", data, "--output", str(output), *COMMON, *own, *words])
+    return command(["--data_path", data, "--output", str(output), *COMMON, *own, *words])
 
 
 def unfinished(output):

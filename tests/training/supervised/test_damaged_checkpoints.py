@@ -77,15 +77,14 @@ def test_a_mark_without_a_seal_with_a_strangers_and_of_a_stranger(checkpoints):
 
 
 def test_a_fingerprint_is_of_settings_versions_and_the_content_of_data_and_models(tmp_path):
-    """Also of those that the YAML of a ranking reward names; a separator is no path, wherever the program stands."""
-    data, model, yaml = (tmp_path / name for name in ("data.jsonl", "model", "rank.yaml"))
+    """A separator is no path, wherever the program stands."""
+    data, model = tmp_path / "data.jsonl", tmp_path / "model"
     data.write_text("a")
     model.mkdir()
     (model / "weights").write_text("b")
-    yaml.write_text(f"reward_class: {{id: RewardModel, args: {{model: {model}}}}}")
 
     def fingerprint(version="1", **keys):
-        given = {"data_path": str(data), "output": "o", "model_path": "gpt2", "rank_with": str(yaml)}
+        given = {"data_path": str(data), "output": "o", "model_path": str(model)}
         return fingerprint_of(PreferenceConfig(**given | {"turn_separator": "/"} | keys), {"torch": version})
 
     first = fingerprint()

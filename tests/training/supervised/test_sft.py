@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog.commands.supervised import sft as command
+from rlhf_dialog.commands.supervised import train_sft as command
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.models import policy
@@ -242,7 +242,7 @@ def test_lora_trains_adapters_and_saves_a_whole_model(tmp_path):
     base, data, output = save(tmp_path / "base", tiny.llama()), tiny.write_data(tmp_path / "data"), tmp_path / "out"
     keys = ["--max_steps", "8", "--batch_size", "8", "--learning_rate", "1e-2", "--patience", "8", "--device", "cpu"]
     keys += ["--use_lora", "true", "--lora_r", "2", "--activation_checkpointing", "true"]
-    assert command.main(["--data_path", str(data), "--output", str(output), "--model_path", base, *keys]) == 0
+    assert command(["--data_path", str(data), "--output", str(output), "--model_path", base, *keys]) == 0
     report = json.loads((output / "training.json").read_text(encoding="utf-8"))
     widths = [(32, 32)] * 4 + [(32, 64)] * 3
     assert report["num_parameters"] == 2 * sum(2 * (a + b) for a, b in widths)
@@ -263,5 +263,5 @@ def test_lora_trains_adapters_and_saves_a_whole_model(tmp_path):
     ],
 )
 def test_keys_that_contradict_each_other(tmp_path, keys, message, capsys):
-    assert command.main(["--data_path", "unused", "--output", str(tmp_path / "out"), *keys]) == 2
+    assert command(["--data_path", "unused", "--output", str(tmp_path / "out"), *keys]) == 2
     assert message in capsys.readouterr().err

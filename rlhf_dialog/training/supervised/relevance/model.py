@@ -42,11 +42,10 @@ from rlhf_dialog.training.supervised.checkpoints import (
     checkpoint_folder,
     identity_of,
 )
-from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
-from rlhf_dialog.training.supervised.stage import StageOfHalves
+from rlhf_dialog.training.supervised.stage import StageOfHalves, num_steps
 
 logger = logging.getLogger(__name__)
 NUM_MEASURED = {"bag": 2000, "convolution": 2000, "cross_encoder": 200}  # prompts, drawn by the seed
@@ -168,9 +167,7 @@ def markdown(split: str, result: dict[str, Any]) -> str:
 class RelevanceTraining(StageOfHalves):
     """Prompts with their true replies become a relevance model."""
 
-    schema = RelevanceConfig
     page_of_split = staticmethod(markdown)
-    packages = ("rlhf-dialog", "torch", "transformers", "tokenizers")
 
     def pairs(self, split: str) -> list[Dialogue]:
         config = self.config
@@ -206,9 +203,6 @@ class RelevanceTraining(StageOfHalves):
             return RelevanceModel(complete, tokenizer, bank), tokenizer
         except ValueError as error:
             raise UserError(str(error)) from error
-
-    def size(self) -> str:
-        return f" in {self.config.members} members"
 
     def learn(self) -> None:
         config = self.config

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from rlhf_dialog.commands.supervised import preference_model as train_preference_model
-from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.commands.supervised import train_preference_model
 from tests.parts import tiny
 from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
@@ -13,7 +12,7 @@ QUICK = ["--max_steps", "1", "--device", "cpu", "--pytorch_threads", "1", "--num
 
 
 def run(*argv):
-    return train_preference_model.main([*argv, *QUICK])
+    return train_preference_model([*argv, *QUICK])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,6 @@ ROW = {"prompt": "p", "chosen": "a", "rejected": "b"}
         ([{"prompt": "p", "good": "a", "bad": "b"}], {}, "no column 'chosen'"),
         ([ROW, ROW], {}, "2 pairs have 1 prompt"),
         ([ROW, ROW | {"prompt": "q"}], {"model_path": "./nowhere"}, "model_path: no such folder"),
-        ([ROW, ROW | {"prompt": "q"}], {"rank_with": "./nowhere.yaml"}, "nowhere.yaml' not found"),
         ([ROW], {"data_path": "./nowhere.jsonl"}, "no such file"),
         ([ROW], {"trust_remote_code": "true"}, "trust_remote_code: unknown key"),
     ],
@@ -68,23 +66,6 @@ def test_mistakes_are_one_message_and_write_nothing(start, tmp_path, capsys, row
     assert words in error
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
-
-
-def test_a_reward_of_the_users_own_ranks_the_replies(start, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
-    own = tmp_path / "own.py"
-    own.write_text(
-        "from rlhf_dialog import BaseReward, RewardFactory\n\n\n"
-        '@RewardFactory.register("LastLetter")\nclass LastLetter(BaseReward):\n'
-        "    def __call__(self, dialogues):\n        return [float(ord(d.response[0])) for d in dialogues]\n"
-    )
-    (tmp_path / "rank.yaml").write_text("model_path: x\nenv: {args: {data_path: x}}\nreward_class: {id: LastLetter}\n")
-    data = write_pairs(tmp_path / "pairs.jsonl", [ROW | {"prompt": f"p{i}"} for i in range(8)])
-    words = ["--data_path", data, "--model_path", start, "--rank_with", str(tmp_path / "rank.yaml")]
-    assert run(*words, "--output", str(tmp_path / "a"), "--register_file", str(own)) == 0
-    assert "the reward lastletter ranks the replies to 8 of 8 prompts" in capsys.readouterr().err
-    assert run(*words, "--output", str(tmp_path / "b"), "--register_file", str(tmp_path / "no.py")) == 2
-    assert "register_file: " in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_model(tmp_path, capsys):

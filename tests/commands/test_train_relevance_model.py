@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.everyday_dialogues.dialogues import write_dialogues
-from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
+from rlhf_dialog.commands.supervised import train_relevance_model
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
@@ -18,7 +18,7 @@ SMALL = ["--hidden_size", "32", "--vocab_size", "500", "--device", "cpu", "--pyt
 
 
 def run(*argv: str) -> int:
-    return train_relevance_model.main([*argv, *SMALL])
+    return train_relevance_model([*argv, *SMALL])
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
+from rlhf_dialog.commands.supervised import train_intent_classifier
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent, NextAct
 from rlhf_dialog.training.supervised.settings import IntentConfig
@@ -17,7 +17,7 @@ THREADS = ["--pytorch_threads", "1"]
 
 
 def run(*argv: str) -> int:
-    return train_intent_classifier.main([*argv, *THREADS])
+    return train_intent_classifier([*argv, *THREADS])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog.commands.supervised import sft as train_sft
+from rlhf_dialog.commands.supervised import train_sft
 from tests.parts import tiny
 
 pytestmark = pytest.mark.thorough
@@ -15,7 +15,7 @@ THREADS = ["--pytorch_threads", "1"]
 
 
 def run(*argv: str) -> int:
-    return train_sft.main([*argv, *THREADS])
+    return train_sft([*argv, *THREADS])
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,0 @@
-"""The commands of the supervised stages: language model, act classifier, preference model, relevance model."""
