@@ -248,7 +248,6 @@ class Collector:
         self.placement, self.world = placement, world
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
-        self.tell = speaker.limits.tell  # hears how far it is
         self.noise, self.is_measured = Noise(), False
         self.is_first = True
 
@@ -259,8 +258,7 @@ class Collector:
         """
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", iteration)
-        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
-        make = partial(collect_rollout, inputs, speaker, self.scorer, self.models, self.keep_features)
+        make = partial(collect_rollout, inputs, self.speaker, self.scorer, self.models, self.keep_features)
         rollout = self.on_every_rank(make, iteration)
         if self.is_first:
             newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]

@@ -81,11 +81,11 @@ class PPOTrainer:
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
-        self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world)
-        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches)
-        self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is
-        self.collector.tell, self.update.tell = partial(self.tell, "rollout"), partial(self.tell, "update")
-        self.update.sizes = self.sizes
+        heard = replace(self.speaker, limits=replace(self.speaker.limits, tell=partial(self.tell, "rollout")))
+        self.collector = Collector(config, models, heard, self.scorer, self.placement, self.world)
+        updating = partial(self.tell, "update")
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, updating)
+        self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -96,15 +96,22 @@ class PPOTrainer:
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return whole_optimizers(self.engines)
 
-    def step(self, external: ExternalEpisodes | None = None) -> Metrics:
-        """One iteration of PPO (Schulman et al. 2017, arXiv 1707.06347): returns its metrics.
+    def step(self) -> Metrics:
+        """One iteration of PPO (Schulman et al. 2017, arXiv 1707.06347) on responses to the next prompts: returns its metrics.
 
-        `external` are this rank's episodes, in place of responses to the next prompts. Raises RunStopped when a check of the run
-        fails, or after `max_skipped_steps` skipped optimizer steps in a row; RewardError when the reward fails.
+        Raises RunStopped when a check of the run fails, or after `max_skipped_steps` skipped optimizer steps in a row;
+        RewardError when the reward fails.
         """
-        config, iteration = self.config, self.iteration + 1
-        self.rollout = None  # its tensors go before the next one's come
-        rollout = self.rollout = self.next_rollout(iteration, external)
+        start, self.rollout = time.perf_counter(), None  # its tensors go before the next one's come
+        rollout = self.collector.collect(self.next_episodes(), self.iteration + 1)
+        rollout.clock.started = start
+        return self.learn_from(rollout)
+
+    def learn_from(self, rollout: Rollout) -> Metrics:
+        """The second half of an iteration: advantages, the update, and the metrics of all."""
+        config, iteration, self.rollout = self.config, self.iteration + 1, rollout
+        if iteration == 1 and self.starts_from_reference:
+            self.check_start(rollout)
         kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
         rewards = token_rewards(rollout, config, kl_coef, self.world)
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
@@ -136,7 +143,13 @@ class PPOTrainer:
         `truncation_penalty` changes them. Raises UserError for what cannot be used (a filter in `top_k` or `top_p`, too), and
         RunStopped as `step` does.
         """
-        return self.step(ExternalEpisodes(prompts, responses, scores))
+        start, self.rollout = time.perf_counter(), None
+        collector, given = self.collector, ExternalEpisodes(prompts, responses, scores)
+        group_size, keep_features = collector.group_size, collector.keep_features
+        read = partial(external_rollout, given, self.speaker, self.models, group_size, keep_features)
+        rollout = collector.on_every_rank(read, self.iteration + 1)
+        rollout.clock.started = start
+        return self.learn_from(rollout)
 
     def train(self) -> Iterator[Metrics]:
         """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
@@ -178,20 +191,6 @@ class PPOTrainer:
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
         prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
-
-    def next_rollout(self, iteration: int, external: ExternalEpisodes | None) -> Rollout:
-        """The checked rollout of one iteration: of the next prompts, or of this rank's episodes that the caller brings."""
-        start, collector = time.perf_counter(), self.collector
-        if external is None:
-            rollout = collector.collect(self.next_episodes(), iteration)
-        else:
-            group_size, keep_features = collector.group_size, collector.keep_features
-            read = partial(external_rollout, external, self.speaker, self.models, group_size, keep_features)
-            rollout = collector.on_every_rank(read, iteration)
-        rollout.clock.started = start
-        if iteration == 1 and self.starts_from_reference:
-            self.check_start(rollout)
-        return rollout
 
     def check_start(self, rollout: Rollout) -> None:
         """Raise RunStopped unless the policy computes as its reference does."""

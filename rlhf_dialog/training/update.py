@@ -41,10 +41,18 @@ class PPOUpdate:
     `skipped_in_a_row` is the number of consecutive skipped optimizer steps, across rollouts; it is part of a checkpoint.
     """
 
-    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int):
+    def __init__(
+        self,
+        config: Config,
+        placement: Placement,
+        world: World,
+        num_minibatches: int,
+        sizes: PartSizes | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ):
+        """sizes: of the run; tell: hears how far the update is."""
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
-        self.tell: Callable[[str], None] = lambda text: None  # hears how far it is
-        self.sizes = PartSizes()  # of the run
+        self.sizes, self.tell = sizes or PartSizes(), tell
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
