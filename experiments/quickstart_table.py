@@ -24,7 +24,7 @@ from experiments.learned_bias import BiasTraining, learn_bias
 from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import quickstart
-from rlhf_dialog.commands.command_line import call_for_exit_code
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
@@ -70,14 +70,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     checks: list[Check] = []
-
-    def measure() -> None:
-        checks.extend(check_seeds(options.work, options.seeds) if options.seeds else check_run(options.run))
-
-    code = call_for_exit_code(measure, debug=False)
+    with exit_code(debug=False) as ending:
+        checks = check_seeds(options.work, options.seeds) if options.seeds else check_run(options.run)
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
-    return code or int(not all(passed for _, passed, _ in checks))
+    return ending.code or int(not all(passed for _, passed, _ in checks))
 
 
 def check_run(run: Path) -> list[Check]:

@@ -133,7 +133,7 @@ def test(scene: Scene) -> None:
 def test_settings(scene: Scene) -> dict[str, Any]:
     """What decides the test stage."""
     size = scene.size
-    found = {"prompts": size.test_prompts, "draws": size.draws}
+    found: dict[str, Any] = {"prompts": size.test_prompts, "draws": size.draws}
     found |= {"bias_tokens": size.bias_tokens, "bias_rates": list(size.bias_rates), "bias_step": size.bias_step}
     return found | {"match_prompts": MATCH_PROMPTS, "match_steps": MATCH_STEPS}
 
