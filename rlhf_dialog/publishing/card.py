@@ -95,8 +95,8 @@ def reward_card(repo: str, found: dict[str, Any], model: dict[str, Any]) -> str:
         page = preferences.markdown(found | {"normalisation": normal | {"of": without_places(normal["of"])}})
         numbers = page.partition("\n")[2].strip()  # without its title
     else:
-        splits = {split: found[split] for split in ("validation", "test") if split in found}
-        plain = {k: {name: x for name, x in v.items() if not isinstance(x, list)} for k, v in splits.items()}
+        splits = [split for split in ("validation", "test") if split in found]
+        plain = {str(k): {name: x for name, x in found[k].items() if not isinstance(x, list)} for k in splits}
         numbers = _block(plain) if plain else "Not measured."
     sections = {
         "Use": f"Set its name where a reward or `--judge` of rlhf-dialog takes a model: `{repo}`.",
