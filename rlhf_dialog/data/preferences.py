@@ -19,8 +19,7 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import BadRow, checked_text, is_null
-from rlhf_dialog.data.sources.row_counts import LeftOut, RowCounts
+from rlhf_dialog.data.sources.record import BadRow, LeftOut, RowCounts, checked_text, is_null
 from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers

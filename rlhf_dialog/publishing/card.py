@@ -95,8 +95,8 @@ def reward_card(repo: str, found: dict[str, Any], model: dict[str, Any]) -> str:
         page = preferences.markdown(found | {"normalisation": normal | {"of": without_places(normal["of"])}})
         numbers = page.partition("\n")[2].strip()  # without its title
     else:
-        splits = {split: found[split] for split in ("validation", "test") if split in found}
-        plain = {k: {name: x for name, x in v.items() if not isinstance(x, list)} for k, v in splits.items()}
+        splits = [split for split in ("validation", "test") if split in found]
+        plain = {str(k): {name: x for name, x in found[k].items() if not isinstance(x, list)} for k in splits}
         numbers = _block(plain) if plain else "Not measured."
     sections = {
         "Use": f"Set its name where a reward or `--judge` of rlhf-dialog takes a model: `{repo}`.",
@@ -138,8 +138,8 @@ def _page(header: ModelCardData, repo: str, about: str, sections: dict[str, str]
 
 def _block(tree: dict[str, Any]) -> str:
     """Settings as they may be published, in a block of YAML whose fence is longer than each row of backticks in it."""
-    options = {"sort_keys": False, "allow_unicode": True, "width": 1 << 30}  # on one line, where a secret is recognised
-    text = yaml.safe_dump(hide_private(tree), **options).strip() if tree else "unknown"
+    shown, line = hide_private(tree), 1 << 30  # letters: on one line a secret is recognised
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=line).strip() if tree else "unknown"
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}yaml\n{text}\n{fence}"
 

@@ -1,11 +1,11 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `from_hub`), names their
-columns (`columns`), and turns rows into dialogues: `rows` has the table of layouts, `messages` reads one message, `record` is
-what comes out, and `row_counts` says what was left out. docs/DATA.md shows every layout to users.
+`load_records` finds the rows of a split (`splits`, `files`, `from_hub`), names their columns (`columns`), and turns rows into
+dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out, with what was left
+out. docs/DATA.md shows every layout to users.
 
 - **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
-  thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
+  thing (`files.Tree`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
 - **Every row is checked when it is read**, so that a mistake is a message with file and row before any model is
   loaded, and not a wrong dialogue during training.
 - **No text is lost without a word**: a column is read, or named; a row is read, or counted.
@@ -20,12 +20,11 @@ from typing import Any
 
 from rlhf_dialog.data.hub import check_made, is_local
 from rlhf_dialog.data.sources.columns import Columns, RowReader
-from rlhf_dialog.data.sources.files import KINDS, read_rows
+from rlhf_dialog.data.sources.files import KINDS
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
-from rlhf_dialog.data.sources.rows import Row, Rows, read_records
-from rlhf_dialog.data.sources.splits import LAYOUTS, NO_NAMES, Split, SplitNames, choose_rows, read_split
-from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
-from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.data.sources.rows import Row, Rows, TextLine, read_records
+from rlhf_dialog.data.sources.splits import LAYOUTS, NO_NAMES, Split, SplitNames, find_rows
+from rlhf_dialog.errors import UserError
 
 __all__ = ["SPLITS", "DialogueRecord", "check_path", "is_hub_name", "load_records", "load_rows"]
 NO_COLUMNS: Columns = MappingProxyType({})
@@ -59,7 +58,7 @@ def load_rows(
     The original DailyDialog layout has no rows: UserError.
     """
     rows = _load(data_path, Split.of(split, names), RowReader(_in_place, columns))
-    if rows and isinstance(rows[0], DialogueRecord):
+    if isinstance(rows[0][1], TextLine):
         raise UserError(
             f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
         )
@@ -75,10 +74,8 @@ def _in_place(rows: Rows, where: str) -> list[tuple[str, Row]]:
 
 def _load(data_path: str, split: Split, make: RowReader) -> list[Any]:
     path = Path(os.path.expanduser(data_path))
-    if os.path.isdir(path):
-        return read_split(Folder(path, split.names), split, make)
     if os.path.exists(path):
-        return _read_file(path, split, make)
+        return make(*find_rows(path, split))
     check_path(data_path)
     from rlhf_dialog.data.sources.from_hub import load_from_hub  # it loads `datasets`
 
@@ -96,22 +93,3 @@ def is_hub_name(data_path: str) -> bool:
     """Whether `load_records` looks for the data on the Hub: nothing is at that path, and it is not written like a path."""
     path = Path(os.path.expanduser(data_path))
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
-
-
-def _read_file(path: Path, split: Split, make: RowReader) -> list[Any]:
-    suffix = path.suffix.lower()
-    if suffix == ".zip":
-        return read_split(Archive(read_bytes(path), str(path)), split, make)
-    if suffix not in KINDS:
-        known = ", ".join([*KINDS, ".zip"])
-        raise UserError(
-            f"{path}: unknown file type; a single data file must be one of {known}; give one of them, or {LAYOUTS}"
-        )
-    rows, says_split = choose_rows(read_rows(path.name, read_bytes(path), str(path)), split, str(path))
-    if not says_split and (split.is_named or split.name != "train"):
-        key, kind = (f"split.{split.name}: ", UserError) if split.is_named else ("", MissingSplit)
-        raise kind(
-            f"{key}{path}: a single file is the train split and has no {split.name} split; give a folder with "
-            f"train{suffix}, validation{suffix} and test{suffix}{', and leave split out' if key else ''}"
-        )
-    return make(rows, str(path))

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
-from rlhf_dialog.data.sources.record import DialogueRecord
-from rlhf_dialog.data.sources.row_counts import holds_text, list_columns
+from rlhf_dialog.data.sources.record import holds_text, list_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
     ID_KEYS,
@@ -25,6 +24,7 @@ from rlhf_dialog.data.sources.rows import (
     Cells,
     Row,
     Rows,
+    TextLine,
     prompt_in,
 )
 from rlhf_dialog.errors import UserError, nearest
@@ -105,6 +105,8 @@ class RowReader:
         if not self.columns:
             return self.make(parse_lists(rows), where)
         rows = list(rows)
+        if any(isinstance(row, TextLine) for _, row in rows):
+            raise UserError(f"columns: {where} has none, it is in the original DailyDialog layout; leave columns out")
         names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
         for kind, column in self.columns.items():
             if rows and column not in names:
@@ -125,12 +127,6 @@ class RowReader:
             for kind, column in self.columns.items():  # the user knows the column
                 error = error.with_location(f"'{column}'", f"'{kind}'")
             raise error from None
-
-    def without_columns(self, records: list[DialogueRecord], where: str) -> list[DialogueRecord]:
-        """The records, of data without columns. Raises UserError where some are named."""
-        if self.columns:
-            raise UserError(f"columns: {where} has none, it is in the original DailyDialog layout; leave columns out")
-        return records
 
     def _hidden(self) -> set[str]:
         """The columns that could be taken for those that are named, and these themselves."""

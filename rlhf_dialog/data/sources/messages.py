@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import checked_text, is_empty, is_null, kind
-from rlhf_dialog.data.sources.row_counts import LeftOut
+from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind
 from rlhf_dialog.errors import UserError
 
 TEXT_KEYS = ("utterance", "text", "content", "value")

@@ -27,6 +27,8 @@ from rlhf_dialog.data.sources.messages import (
 from rlhf_dialog.data.sources.record import (
     BadRow,
     DialogueRecord,
+    LeftOut,
+    RowCounts,
     act_number,
     checked_record,
     checked_text,
@@ -34,7 +36,6 @@ from rlhf_dialog.data.sources.record import (
     is_null,
     kind,
 )
-from rlhf_dialog.data.sources.row_counts import LeftOut, RowCounts
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,10 @@ Group = list[tuple[str, Row]]  # the rows of one record
 
 class Cells(Row):
     """A row of cells that are text, and may hold a list as text."""
+
+
+class TextLine(Row):
+    """A line of the original DailyDialog layout: `turns`, `acts` or None, and `acts_where`, the line of the acts."""
 
 
 CAMREST = "dial"
@@ -133,6 +138,11 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
         versions = said_by_turns(items, ("references",))
     record.references = _versions(versions, len(record.turns), where)
     return record
+
+
+def _read_text_line(group: Group, counts: RowCounts) -> DialogueRecord:
+    ((where, row),) = group
+    return checked_record(row["turns"], row["acts"], where, row["acts_where"])
 
 
 def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
@@ -410,6 +420,7 @@ def _is_in_a_tree(row: Row) -> bool:
 
 
 LAYOUTS = (  # docs/DATA.md shows them to users
+    Layout("dialogues", lambda row: isinstance(row, TextLine), _each, _read_text_line),
     Layout("rows", lambda row: isinstance(row.get(CAMREST), list), _each, _read_camrest),
     Layout("dialogues", _has_one_act, _gather_growing, _read_growing),
     Layout("rows", _is_list_of_turns, _each, _read_dialogue),

@@ -1,18 +1,29 @@
 """Which files of a folder or an archive, and which rows of a file, are a split."""
 
 import itertools
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rlhf_dialog.data.sources.columns import RowReader
-from rlhf_dialog.data.sources.files import KINDS, Numbered, read_rows, read_saved, text_lines
-from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord, checked_record
-from rlhf_dialog.data.sources.row_counts import RowCounts
-from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
+from rlhf_dialog.data.sources.files import (
+    KINDS,
+    SPLIT_NAMES,
+    Archive,
+    Folder,
+    Numbered,
+    Tree,
+    read_bytes,
+    read_rows,
+    read_saved,
+    text_lines,
+)
+from rlhf_dialog.data.sources.record import SPLITS
+from rlhf_dialog.data.sources.rows import TextLine
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
 SplitNames = Mapping[Any, str]  # such as {"train": "train_sft"}: the split, and its name in the data
@@ -75,8 +86,8 @@ def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, boo
     return iter(chosen), True
 
 
-def read_original(tree: Tree, name: str, split: Split, quiet: bool) -> list[DialogueRecord]:
-    """The dialogues of `name`, a dialogues_<split>.txt. Raises UserError when text and acts do not fit together."""
+def read_original(tree: Tree, name: str) -> Numbered:
+    """The lines of `name`, a dialogues_<split>.txt, with their acts. Raises UserError when both do not fit together."""
     where, lines = tree.place(name), text_lines(tree.read(name), tree.place(name))
     acts_name = "dialogues_act_".join(name.rsplit("dialogues_", 1))
     acts_where = tree.place(acts_name)
@@ -86,42 +97,55 @@ def read_original(tree: Tree, name: str, split: Split, quiet: bool) -> list[Dial
             f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
             "(or remove the file of acts to use the data without them)"
         )
-
-    def read(i: int) -> DialogueRecord:
-        turns = lines[i].split("__eou__")
+    for i, line in enumerate(lines):
+        turns = line.split("__eou__")
         turns = turns if turns[-1].strip() else turns[:-1]
         acts = act_lines[i].split() if act_lines else None
-        return checked_record(turns, acts, f"{where}, line {i + 1}", f"{acts_where}, line {i + 1}")
-
-    counts = RowCounts(where, "dialogues")
-    records = counts.read(range(len(lines)), read)
-    if not quiet:
-        counts.log()
-    return records
+        yield f"{where}, line {i + 1}", TextLine(turns=turns, acts=acts, acts_where=f"{acts_where}, line {i + 1}")
 
 
-def read_split(tree: Tree, split: Split, make: RowReader, inner: bool = False) -> list[Any]:
-    """The dialogues of one split: the original layout, else zips of it, else save_to_disk, else data files.
+def find_rows(path: Path, split: Split) -> tuple[Numbered, str]:
+    """The rows of one split of a folder, an archive or a file, and their place.
 
-    `make(rows, where)` makes the result from the rows; the original layout has no rows, and always gives dialogues.
-
-    Raises MissingSplit when none of them is there, and UserError for what cannot be read.
+    Raises MissingSplit when the split is not there, and UserError for what cannot be read.
     """
+    if os.path.isdir(path):
+        return _in_tree(Folder(path, split.names), split)
+    suffix = path.suffix.lower()
+    if suffix == ".zip":
+        return _in_tree(Archive(read_bytes(path), str(path)), split)
+    if suffix not in KINDS:
+        known = ", ".join([*KINDS, ".zip"])
+        raise UserError(
+            f"{path}: unknown file type; a single data file must be one of {known}; give one of them, or {LAYOUTS}"
+        )
+    rows, says_split = choose_rows(read_rows(path.name, read_bytes(path), str(path)), split, str(path))
+    if not says_split and (split.is_named or split.name != "train"):
+        key, kind = (f"split.{split.name}: ", UserError) if split.is_named else ("", MissingSplit)
+        raise kind(
+            f"{key}{path}: a single file is the train split and has no {split.name} split; give a folder with "
+            f"train{suffix}, validation{suffix} and test{suffix}{', and leave split out' if key else ''}"
+        )
+    return rows, str(path)
+
+
+def _in_tree(tree: Tree, split: Split, inner: bool = False) -> tuple[Numbered, str]:
+    """The original layout, else zips of it, else save_to_disk, else data files."""
     if name := _only_one(tree, rf"{ABOVE}dialogues_(?:{split.pattern if split.is_named else split.name})\.txt", split):
-        return make.without_columns(read_original(tree, name, split, make.quiet), tree.where)
+        return read_original(tree, name), tree.place(name)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})(?:\.json)?\.zip", split)):
-        return read_split(Archive(tree.read(name), tree.place(name)), split, make, inner=True)
+        return _in_tree(Archive(tree.read(name), tree.place(name)), split, inner=True)
     if name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})/state\.json", split):
-        return make(read_saved(tree, name), tree.place(name))
+        return read_saved(tree, name), tree.place(name)
     if split.name == "train" and not split.is_named and "state.json" in tree.names:
-        return make(read_saved(tree, "state.json"), tree.where)
+        return read_saved(tree, "state.json"), tree.where
     if files := _data_files(tree, split):
         rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
-        return make(rows, tree.place(files[0]))
+        return rows, tree.place(files[0])
     if name := _only_one(tree, rf"{ABOVE}dialogues\.jsonl?", split):
         chosen, says_split = choose_rows(read_rows(name, tree.read(name), tree.place(name)), split, tree.place(name))
         if says_split:
-            return make(chosen, tree.place(name))
+            return chosen, tree.place(name)
     shown = ", ".join(tree.names[:10]) or "nothing"
     shown = f", found {shown}{' and more' if len(tree.names) > 10 else ''}"
     raise split.missing(tree.where, shown, _split_names(tree))

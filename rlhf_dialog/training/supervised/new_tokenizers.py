@@ -37,14 +37,40 @@ def new_tokenizer(
     )
 
 
-def new_gpt2(
-    tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
-) -> transformers.GPT2LMHeadModel:
-    """A GPT-2 with random weights and exactly the vocabulary of `tokenizer`.
+def new_causal_lm(
+    architecture: str,
+    tokenizer: PreTrainedTokenizerBase,
+    n_layer: int,
+    n_head: int,
+    n_embd: int,
+    n_positions: int,
+    dropout: float,
+) -> transformers.PreTrainedModel:
+    """A GPT-2, or a Llama (tied embeddings, dropout in the attention alone), with random weights and the tokenizer's vocabulary.
 
-    Raises UserError when `n_embd` is not a multiple of `n_head`.
+    Raises UserError when `n_embd` is not a multiple of `n_head`, or for a Llama of twice `n_head`: rotary positions turn pairs
+    of numbers.
     """
-    _check_heads(n_embd, n_head)
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    if architecture == "llama":
+        if n_embd % (2 * n_head):
+            raise UserError(f"n_embd: {n_embd} is not a multiple of twice n_head {n_head}")
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                num_hidden_layers=n_layer,
+                num_attention_heads=n_head,
+                num_key_value_heads=n_head,
+                hidden_size=n_embd,
+                intermediate_size=8 * n_embd // 3,  # the size of GPT-2's two matrices in three
+                max_position_embeddings=n_positions,
+                vocab_size=len(tokenizer),
+                attention_dropout=dropout,
+                tie_word_embeddings=True,
+                **ends,
+            )
+        )
+    if n_embd % n_head:
+        raise UserError(f"n_embd: {n_embd} is not a multiple of n_head {n_head}")
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             n_layer=n_layer,
@@ -56,42 +82,9 @@ def new_gpt2(
             resid_pdrop=dropout,
             embd_pdrop=dropout,
             attn_pdrop=dropout,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            **ends,
         )
     )
-
-
-def new_llama(
-    tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
-) -> transformers.LlamaForCausalLM:
-    """A Llama with random weights, tied embeddings and exactly the vocabulary of `tokenizer`; dropout in the attention alone.
-
-    Raises UserError when `n_embd` is not a multiple of twice `n_head`: rotary positions turn pairs of numbers.
-    """
-    _check_heads(n_embd, 2 * n_head, f"twice n_head {n_head}")
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            num_hidden_layers=n_layer,
-            num_attention_heads=n_head,
-            num_key_value_heads=n_head,
-            hidden_size=n_embd,
-            intermediate_size=8 * n_embd // 3,  # the size of GPT-2's two matrices in three
-            max_position_embeddings=n_positions,
-            vocab_size=len(tokenizer),
-            attention_dropout=dropout,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-
-
-def _check_heads(n_embd: int, divisor: int, name: str = "") -> None:
-    if n_embd % divisor:
-        raise UserError(f"n_embd: {n_embd} is not a multiple of {name or f'n_head {divisor}'}")
 
 
 def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:

@@ -28,7 +28,7 @@ from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.token_batch import TokenBatch
-from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
+from rlhf_dialog.training.supervised.new_tokenizers import new_causal_lm, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 
@@ -193,7 +193,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
         lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
         widths = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "dropout")}
-        lm = {"gpt2": new_gpt2, "llama": new_llama}[config.architecture](tokenizer, **widths)
+        lm = new_causal_lm(config.architecture, tokenizer, **widths)
     rows: Any = lm.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise UserError(

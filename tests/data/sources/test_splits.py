@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.data.sources import DialogueRecord, load_records, trees
+from rlhf_dialog.data.sources import DialogueRecord, files, load_records
 from rlhf_dialog.errors import UserError
 from tests.parts.data_files import HTML, TALK, WRITERS, error_of, folder_of_zips, load, load_folder, rows_of, zipped
 from tests.parts.processes import HANGING, start_python
@@ -128,7 +128,7 @@ def test_flipped_bits_and_encryption_and_size_in_a_zip(tmp_path, monkeypatch):
         encrypted = encrypted[:place] + b"\x01" + encrypted[place + 1 :]
     with pytest.raises(UserError, match=r"train.jsonl: the file is encrypted"):
         load(tmp_path, "a.zip", encrypted)
-    monkeypatch.setattr(trees, "MAX_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_BYTES", 100)
     with pytest.raises(UserError, match=r"train.jsonl: unpacked, it has 1150 bytes"):
         load(tmp_path, "a.zip", bytes(data))
 
@@ -148,7 +148,7 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(trees.os, "scandir", refuse)
+    monkeypatch.setattr(files.os, "scandir", refuse)
     with pytest.raises(UserError, match=r"cannot be read: Permission denied"):
         load_records(str(tmp_path), "train")
 
@@ -193,7 +193,7 @@ def test_links_to_files_are_read(tmp_path):
 def test_all_that_is_read_of_an_archive_has_a_limit(tmp_path, monkeypatch):
     shards = {f"train-0000{i}-of-00003.jsonl": TALK for i in range(3)}
     assert len(load(tmp_path, "a.zip", zipped(shards))) == 3
-    monkeypatch.setattr(trees, "MAX_BYTES", 3 * len(TALK) - 1)
+    monkeypatch.setattr(files, "MAX_BYTES", 3 * len(TALK) - 1)
     total = 3 * len(TALK)
     with pytest.raises(
         UserError, match=rf"train-00002-of-00003.jsonl: unpacked, .* before {total}, but the limit of an archive"

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_gpt2, new_pair_tokenizer, new_tokenizer
+from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_causal_lm, new_pair_tokenizer, new_tokenizer
 
 DIALOGUES = [Dialogue(["Hi ."], reference=text) for text in ("The ladder is blue .", "The ladder is here .") * 4]
 
@@ -24,11 +24,13 @@ def test_a_separator_of_ones_own_is_one_token_that_takes_the_space_before_it():
 
 def test_a_gpt2_has_the_vocabulary_of_its_tokenizer():
     tokenizer = new_tokenizer(DIALOGUES, 300, "<EOU>", 64)
-    lm = new_gpt2(tokenizer, n_layer=1, n_head=2, n_embd=8, n_positions=64, dropout=0.0)
+    lm = new_causal_lm("gpt2", tokenizer, n_layer=1, n_head=2, n_embd=8, n_positions=64, dropout=0.0)
     assert lm.get_input_embeddings().num_embeddings == len(tokenizer)
     assert (lm.config.eos_token_id, lm.config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
     with pytest.raises(UserError, match="n_embd: 9 is not a multiple of n_head 2"):
-        new_gpt2(tokenizer, 1, 2, 9, 64, 0.0)
+        new_causal_lm("gpt2", tokenizer, 1, 2, 9, 64, 0.0)
+    with pytest.raises(UserError, match="n_embd: 6 is not a multiple of twice n_head 2"):
+        new_causal_lm("llama", tokenizer, 1, 2, 6, 64, 0.0)
 
 
 def test_a_pair_is_joined_in_lower_case_with_types():

@@ -5,8 +5,7 @@ import re
 from typing import Any
 
 from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
-from rlhf_dialog.data.sources.record import BadRow, checked_text
-from rlhf_dialog.data.sources.row_counts import RowCounts
+from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import Examples
