@@ -85,7 +85,7 @@ def rank_correlation(first: Array, second: Array) -> float | None:
     for values in (first, second):
         _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
-    return None if min(rank.std() for rank in ranks) == 0 else float(np.corrcoef(*ranks)[0, 1])
+    return None if min(rank.std() for rank in ranks) == 0 else float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def notes(result: dict[str, Any]) -> list[str]:
