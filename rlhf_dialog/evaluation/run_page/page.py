@@ -149,6 +149,7 @@ def before_after(runs: Sequence[RunRecord]) -> dict[str, Any]:
     Before training has come back to a prompt, the table has replies of the first and the newest iteration, and says so.
     """
     evaluated = [one for one in runs[0].samples if {"before", "after"} <= one.replies.keys()] if len(runs) == 1 else []
+    rows: list[tuple[RunRecord, list[Any]]]
     if evaluated:
         title, columns = "Replies before and after, to prompts of the evaluation", ["last turns", "before", "after"]
         found = [[one.prompt, one.replies["before"], one.replies["after"]] for one in evaluated]
