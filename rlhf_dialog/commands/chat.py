@@ -12,7 +12,7 @@ from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, show_answer, split_command
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
 from rlhf_dialog.commands.options import REGISTER, PrecisionOption, option, register, run_command
-from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
+from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, is_terminal
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import visible
@@ -119,7 +119,7 @@ def run(options: ChatOptions) -> None:
         screen = Screen(partial(_show, end="\n"), _show if is_terminal() else None, forget_lines)
         for line in partner.introduction():
             screen.write(line)
-        stack.enter_context(line_editing())
+        edit_lines()
         if options.environment:
             wings.for_chat("environment")(options.environment, partner.begin, read_text, screen, options.seed)
             return

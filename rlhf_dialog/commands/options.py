@@ -168,10 +168,8 @@ def run_command(
     command_line.exit_on_sigterm()
     folders: list[Path] = []
     with command_line.exit_code("--debug" in words, folders) as ending:
-        if issubclass(kind, YamlOptions):
-            options = parse_yaml_options(kind, words, folders)
-        else:
-            options = parse_options(kind, words, name, about)
+        is_yaml = issubclass(kind, YamlOptions)
+        options = parse_yaml_options(kind, words, folders) if is_yaml else parse_options(kind, words, name, about)
         if options is not None:
             ending.code = run(options) or 0
     return ending.code
@@ -257,7 +255,7 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
         command_line.show_help(kind.schema, "\n".join(_usage_lines(kind)))
         return None
     values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
-    options = kind(**values, config=config, keys=keys, folders=folders)
+    options = kind(**values | {"config": config, "keys": keys, "folders": folders})
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
         return None

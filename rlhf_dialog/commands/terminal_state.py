@@ -1,4 +1,4 @@
-"""What the terminal keeps of its person between dialogues: a random id, and the lines that were typed."""
+"""The terminal's person: a random id that is kept between dialogues, and the lines that are typed."""
 
 import contextlib
 import logging
@@ -12,7 +12,6 @@ from pathlib import Path
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
-MAX_LINES = 1000  # of the history
 
 
 def state_folder() -> Path:
@@ -60,45 +59,22 @@ def _create_file(path: Path) -> Iterator[int]:
         temporary.unlink()
 
 
-@contextlib.contextmanager
-def line_editing() -> Iterator[None]:
-    """Where standard input and output are a terminal, lines can be edited in the block; those typed before come with the arrows.
-
-    They are kept in the file `chat_history`, which only its owner can read.
-    """
-    readline = _readline()
-    if readline is None:
-        yield
-        return
-    with contextlib.suppress(OSError):
-        readline.read_history_file(_history())
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # a history is not worth an error
-            path = _history()
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-            readline.set_history_length(MAX_LINES)
-            readline.write_history_file(path)
-            path.chmod(0o600)
+def edit_lines() -> None:
+    """From now on, a line can be edited while it is typed, and those before come with the arrows; they are not kept on disk."""
+    _readline()
 
 
 def forget_lines() -> None:
-    """Remove the lines that were typed, from the file and from the arrows. Raises UserError when the file cannot be removed."""
+    """Remove the lines that were typed, also the file in which earlier versions kept them. Raises UserError when it stays."""
     readline = _readline()
     if readline is not None:
         readline.clear_history()
     try:
-        _history().unlink()
+        (state_folder() / "chat_history").unlink()
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"the lines that you typed cannot be removed: {error}; remove the file") from error
-
-
-def _history() -> Path:
-    return state_folder() / "chat_history"
 
 
 def is_terminal() -> bool:

@@ -393,7 +393,7 @@ def test_a_locked_store_shows_the_answer_and_says_that_it_is_not_stored(bot, sta
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_on_a_terminal_the_answer_grows(bot, state):
-    """In a terminal of its own: the label is there before the answer, and the lines are kept."""
+    """In a terminal of its own: the label is there before the answer, and no line is kept beside the person's id."""
     ours, theirs = pty.openpty()
     words = ["-m", "rlhf_dialog", "chat", "--agent", str(bot.folder), "--seed", "0"]
     with start_python(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(TERM="dumb")) as process:
@@ -411,6 +411,4 @@ def test_on_a_terminal_the_answer_grows(bot, state):
     os.close(ours)
     assert b"> Agent: " in seen
     assert b"(stored: you like this answer)" in seen
-    lines = (state / "chat_history").read_text().split("\n")[-5:]
-    assert [line[:5] for line in lines] == ["Hello", "/good", lines[2], "quit", ""]
-    assert lines[2] in ("caf", "caf\ufffd")  # readline leaves the byte out
+    assert [path.name for path in state.iterdir()] == ["person"]

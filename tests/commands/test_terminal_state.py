@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from rlhf_dialog.commands import terminal_state
-from rlhf_dialog.commands.terminal_state import forget_lines, line_editing, state_folder, terminal_person
+from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, state_folder, terminal_person
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import HANGING, environment, start_python
 
@@ -70,8 +70,7 @@ def test_a_person_without_a_home_folder_is_a_warning(monkeypatch, caplog):
     assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
     assert "your id cannot be kept: there is no home folder; set HOME or XDG_STATE_HOME" in caplog.text
     monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
-    with line_editing():
-        pass
+    edit_lines()
     forget_lines()
 
 
@@ -82,14 +81,15 @@ def test_a_folder_in_the_place_of_the_file_is_a_warning(state, caplog):
 
 
 def test_lines_that_were_typed_can_be_forgotten(state, monkeypatch):
+    """With those of the file that earlier versions wrote."""
     readline = pytest.importorskip("readline")
     monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
-    with line_editing():
-        readline.add_history("a secret")
-        forget_lines()
-        forget_lines()
-        assert not (state / "chat_history").exists()
-    assert "a secret" not in (state / "chat_history").read_text()
+    state.mkdir(parents=True)
+    (state / "chat_history").write_text("a secret")
+    readline.add_history("another")
+    forget_lines()
+    forget_lines()
+    assert (readline.get_current_history_length(), list(state.iterdir())) == (0, [])
 
 
 def test_lines_that_cannot_be_forgotten_are_an_error(state):
@@ -114,8 +114,8 @@ def test_two_terminals_that_begin_together_are_one_person(state, monkeypatch):
 
 
 def test_a_pipe_has_no_line_editing(state):
-    with line_editing():
-        assert not terminal_state.is_terminal()
+    assert not terminal_state.is_terminal()
+    edit_lines()
     assert not state.exists()
 
 
@@ -125,7 +125,8 @@ def test_a_closed_standard_input_is_not_a_terminal(monkeypatch):
 
 
 LINES = (
-    "from rlhf_dialog.commands.terminal_state import line_editing\nwith line_editing():\n    print('got', input('? '))"
+    "from rlhf_dialog.commands.terminal_state import edit_lines\n"
+    "edit_lines()\nprint('got', input('? '))\nprint('got', input('? '))"
 )
 
 
@@ -151,9 +152,7 @@ def typed(keys: bytes, until: bytes, *words, env) -> bytes:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
-def test_lines_are_edited_and_kept(state):
-    env = environment(TERM="dumb")
-    assert b"got hallo" in typed(b"hello\x02\x02\x02\x02\x04a\n", b"? ", "-c", LINES, env=env)  # 4 left, delete, a
-    assert mode(state / "chat_history") == 0o600
-    assert b"got hallo" in typed(b"\x10\n", b"? ", "-c", LINES, env=env)  # up
-    assert mode(state / "chat_history") == 0o600
+def test_lines_are_edited_and_come_back_with_the_arrows(state):
+    keys = b"hello\x02\x02\x02\x02\x04a\n\x10\n"  # 4 left, delete, a; then the line before
+    assert typed(keys, b"? ", "-c", LINES, env=environment(TERM="dumb")).count(b"got hallo") == 2
+    assert not state.exists()

@@ -42,16 +42,6 @@ def test_the_folder_says_what_it_is_and_loads(trained):
     assert sorted(path.name for path in trained.iterdir()) == names.split()
 
 
-def test_the_new_tokenizer_joins_a_pair_with_token_types(trained):
-    tokenizer = AutoTokenizer.from_pretrained(trained)
-    encoded = tokenizer("Thanks !", "NOT really .")
-    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    assert "".join(token.removeprefix("##") for token in tokens) == "[CLS]thanks![SEP]notreally.[SEP]"
-    border = tokens.index("[SEP]") + 1
-    assert encoded["token_type_ids"] == [0] * border + [1] * (len(tokens) - border)
-    assert tokenizer.model_max_length == 48
-
-
 def test_it_learns_the_rule_of_the_data_and_the_report_agrees_with_the_reward(trained, data):
     """tiny's templates decide the act, so a few seconds of training must see much of it."""
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))

@@ -91,14 +91,6 @@ def test_the_bank_holds_prompts_of_the_half(trained, data):
     assert all(turns in kept for turns in bank)
 
 
-def test_the_same_seed_gives_the_same_model(data, tmp_path):
-    for name in ("a", "b"):
-        argv = ["--data_path", data, "--output", str(tmp_path / name), "--max_steps", "3", "--members", "1"]
-        assert run(*argv, "--seed", "5", "--architecture", "convolution") == 0
-    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
-    assert first == second
-
-
 def test_a_cross_encoder_with_replies_of_a_model(tmp_path, capsys):
     data = str(tiny.write_data(tmp_path / "data", 12))
     tiny.gpt2().save_pretrained(tmp_path / "sft")

@@ -2,7 +2,6 @@ import json
 import math
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands.supervised import train_sft
@@ -40,17 +39,6 @@ def test_the_folder_loads_as_a_causal_lm_with_its_tokenizer(trained):
     assert (lm.config.eos_token_id, lm.config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
-def test_the_new_tokenizer_keeps_separator_pad_and_eos_apart(trained):
-    tokenizer = AutoTokenizer.from_pretrained(trained)
-    separator = tokenizer.convert_tokens_to_ids("<EOU>")
-    assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, separator}) == 3
-    assert tokenizer(" <EOU>")["input_ids"] == tokenizer("<EOU>")["input_ids"] == [separator]
-    ids = tokenizer("Hi . <EOU> Grüße 🙂 <EOU>")["input_ids"]
-    assert ids.count(separator) == 2
-    assert tokenizer.decode(ids) == "Hi .<EOU> Grüße 🙂<EOU>"
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "Hi . Grüße 🙂"
-
-
 def test_the_report_has_losses_config_and_counts(trained):
     report = json.loads((trained / "training.json").read_text(encoding="utf-8"))
     before, after = report["validation"]
@@ -75,14 +63,6 @@ def test_starts_from_a_model_folder_and_keeps_its_tokenizer(data, tmp_path):
     assert 0 < (changed - start).abs().max() < 0.01
 
 
-def test_the_same_seed_gives_the_same_weights(data, tmp_path):
-    for name in ("a", "b"):
-        output = str(tmp_path / name)
-        assert run("--data_path", data, "--output", output, "--max_steps", "2", "--seed", "3", *SMALL) == 0
-    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("a", "b"))
-    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
 def test_data_without_validation_trains_with_a_notice(tmp_path, capsys):
     data = tmp_path / "only_train.jsonl"
     rows = [json.dumps({"dialog": turns, "act": acts}) for turns, acts in tiny.dialogues(10)]
@@ -97,10 +77,3 @@ def test_a_broken_validation_split_is_an_error(data, tmp_path, capsys):
     (broken / "validation" / "dialogues_validation.txt").write_text("one turn __eou__\n", encoding="utf-8")
     assert run("--data_path", str(broken), "--output", str(tmp_path / "out"), "--max_steps", "1", *SMALL) == 2
     assert "dialogues_act_validation.txt" in capsys.readouterr().err
-
-
-def test_an_output_that_holds_something_is_refused(data, trained, capsys):
-    before = (trained / "model.safetensors").stat().st_mtime_ns
-    assert run("--data_path", data, "--output", str(trained), "--max_steps", "1", *SMALL) == 2
-    assert "is not empty" in capsys.readouterr().err
-    assert (trained / "model.safetensors").stat().st_mtime_ns == before

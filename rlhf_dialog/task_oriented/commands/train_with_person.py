@@ -3,7 +3,7 @@
 import sys
 
 from rlhf_dialog.commands.chat import read_text
-from rlhf_dialog.commands.terminal_state import line_editing
+from rlhf_dialog.commands.terminal_state import edit_lines
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.settings import ActionsConfig, PolicyConfig
@@ -35,8 +35,8 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
     has_acts = not isinstance(config.domain, ActionsConfig)
     acts, goodbye = (", or in acts such as inform(food=thai)", " or a goodbye") if has_acts else ("", "")
     write(WELCOME.format(rewards=rewards, acts=acts, goodbye=goodbye, low=low, high=high))
-    with line_editing():
-        run.talk()
+    edit_lines()
+    run.talk()
 
 
 def write(text: str) -> None:

@@ -10,12 +10,10 @@ from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.data.sources.files import decode, text_lines
 from rlhf_dialog.errors import MissingSplit, UserError
 from tests.parts.data_files import (
-    TALK,
     csv_bytes,
     error_of,
     jsonl_bytes,
     load,
-    load_folder,
     parquet_bytes,
     rows_of,
     write_split,
@@ -63,65 +61,10 @@ def test_jsonl_folder(tmp_path):
         assert load_records(str(tmp_path), split)[0].turns == [split, "b"]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{'dialog': 1}", ["not JSON"]),
-        ("[1, 2]", ["a list", "wanted an object"]),
-        ('{"text": "a"}', ["no turns", "'text'"]),
-        ('{"dialog": "a"}', ["'dialog' holds text", "list"]),
-        ('{"dialog": []}', ["no turns"]),
-        ('{"dialog": ["a", null]}', ["turn 2", "null"]),
-        ('{"dialog": ["a", {"said": "b"}]}', ["turn 2", "'said'", "'utterance'"]),
-        ('{"dialog": ["a", " "]}', ["turn 2 of 2 is empty"]),
-        ('{"dialog": ["a", "b"], "act": [1]}', ["2 turns but 1 acts"]),
-        ('{"dialog": ["a"], "act": [0]}', ["act 1 is 0"]),
-        ('{"dialog": ["a"], "act": [true]}', ["act 1 is True"]),
-        ('{"dialog": ["a"], "act": [1.5]}', ["act 1 is 1.5"]),
-        ('{"dialog": ["a"], "act": 1}', ["'act' holds a number"]),
-        ("", ["blank"]),
-    ],
-)
-def test_jsonl_errors_name_file_and_line(tmp_path, line, words):
-    path = tmp_path / "mine.jsonl"
-    path.write_text(f'{{"dialog": ["a", "b"]}}\n{line}\n{{"dialog": ["c"]}}\n')
-    message = error_of(path)
-    for word in ["mine.jsonl, line 2", *words]:
-        assert word in message
-
-
 def test_one_jsonl_file_is_train_only(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"dialog": ["a", "b"]}\n')
     assert "validation.jsonl" in error_of(path, "test")
-
-
-ERRORS = [
-    ("a.csv", "dialog,act\n\"['a', 'b']\"\n", ["a.csv, line 2", "1 cells", "2 columns"]),
-    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 1", "separate the cells by commas"]),
-    ("a.tsv", "dialog,act\n[],[]\n", ["separate the cells by tabs"]),
-    ("a.csv", 'dialog\n"[\n', ["a.csv, line 2", "quotation mark"]),
-    ("a.csv", "id,text,text\n1,a,b\n", ["'text' is named twice"]),
-    ("a.csv", "dialog\n", ["a.csv: there are no rows"]),
-    ("a.csv", "", ["a.csv: there are no rows"]),
-    ("a.csv", b"id,text\n1,a\xff\n", ["a.csv, line 2", "0xff at column 4", "UTF-8"]),
-    ("a.json", "{}", ["a.json: holds an object", ".jsonl"]),
-    ("a.json", TALK * 2, ["a.json: is not JSON", ".jsonl"]),
-    ("a.json", "[]", ["a.json: there are no rows"]),
-    ("a.json", " ", ["a.json: the file is empty"]),
-    ("a.json", '[{"dialog": ["a"]}, 7]', ["a.json, row 2: holds a number"]),
-    ("a.parquet", b"PAR1 and no table", ["a.parquet: cannot be read as a parquet file", "damaged"]),
-    ("a.parquet", b"", ["a.parquet: cannot be read as a parquet file"]),
-    ("a.parquet", parquet_bytes(rows_of("train"))[:-90], ["a.parquet: cannot be read as a parquet file"]),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "words"), ERRORS, ids=range(len(ERRORS)))
-def test_errors_say_where_and_what(tmp_path, name, content, words):
-    with pytest.raises(UserError) as caught:
-        load(tmp_path, name, content)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_a_saved_single_dataset_is_train_only(tmp_path):
@@ -129,22 +72,6 @@ def test_a_saved_single_dataset_is_train_only(tmp_path):
     assert len(load_records(str(tmp_path / "one"), "train")) == 5
     with pytest.raises(MissingSplit, match="there is no test split"):
         load_records(str(tmp_path / "one"), "test")
-
-
-FOLDER_ERRORS = [
-    ({"state.json": "{}"}, ["state.json: this is not the state.json of a saved data set"]),
-    ({"train/state.json": '{"_data_files": []}'}, ["train/state.json: names no files"]),
-    ({"state.json": '{"_data_files": [{"filename": "../a.arrow"}]}', "a.arrow": "x"}, ["a.arrow: cannot be read as"]),
-    ({"state.json": '{"_data_files": [{"filename": "b.arrow"}]}'}, ["b.arrow: the file is missing"]),
-]
-
-
-@pytest.mark.parametrize(("files", "words"), FOLDER_ERRORS, ids=range(len(FOLDER_ERRORS)))
-def test_errors_of_folders(tmp_path, files, words):
-    with pytest.raises(UserError) as caught:
-        load_folder(tmp_path, files)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_the_byte_order_mark_is_no_text():

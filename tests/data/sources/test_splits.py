@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_dialog.data.sources import DialogueRecord, files, load_records
 from rlhf_dialog.errors import UserError
-from tests.parts.data_files import HTML, TALK, WRITERS, error_of, folder_of_zips, load, load_folder, rows_of, zipped
+from tests.parts.data_files import TALK, WRITERS, error_of, folder_of_zips, load, rows_of, zipped
 from tests.parts.processes import HANGING, start_python
 from tests.parts.tiny import SPLITS, write_data
 
@@ -66,48 +66,6 @@ def test_folder_file_and_split_that_cannot_be_read(tmp_path):
 def test_home_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(write_data(tmp_path)))
     assert len(load_records("~", "test")) == 20
-
-
-ERRORS = [
-    ("a.zip", zipped({"train.zip": zipped({"train.zip": zipped({})})}), ["a.zip/train.zip: there is no train split"]),
-    ("a.zip", zipped({"a/train.jsonl": TALK, "b/train.jsonl": TALK}), ["train split is there more than once"]),
-    ("a.zip", zipped({"readme.txt": b"a"}), ["a.zip: there is no train split, found readme.txt"]),
-    ("a.zip", b"PK and no archive", ["a.zip: cannot be read from a zip archive"]),
-    ("a.zip", zipped({"train.jsonl": TALK})[:-20], ["a.zip: cannot be read from a zip archive"]),
-    ("a.zip", zipped({"train.zip": b"no"}), ["a.zip/train.zip: cannot be read from a zip archive"]),
-    ("a.zip", zipped({"train/dialogues_train.txt": HTML}), ["a.zip/train/dialogues_train.txt: this is an HTML page"]),
-    *[
-        (f"a.{kind}", HTML, ["this is an HTML page", "download failed"])
-        for kind in ("jsonl", "json", "csv", "tsv", "parquet", "zip")
-    ],
-]
-
-
-@pytest.mark.parametrize(("name", "content", "words"), ERRORS, ids=range(len(ERRORS)))
-def test_errors_say_where_and_what(tmp_path, name, content, words):
-    with pytest.raises(UserError) as caught:
-        load(tmp_path, name, content)
-    for word in words:
-        assert word in str(caught.value)
-
-
-FOLDER_ERRORS = [
-    ({"train.jsonl": TALK, "train.csv": "x"}, ["train split is there more than once: train.csv, train.jsonl"]),
-    ({"val.jsonl": TALK}, ["there is no train split, found val.jsonl"]),
-    ({"train-00000-of-00002.jsonl": TALK}, ["1 parts", "train-00000-of-00002.jsonl", "one is missing"]),
-    ({"train-00000-of-999999999.jsonl": TALK}, ["1 parts", "one is missing"]),
-    ({"train_1.jsonl": TALK, "train_3.jsonl": TALK}, ["2 parts", "one is missing"]),
-    ({"train.jsonl/x": TALK}, ["train.jsonl: cannot be read: Is a directory"]),
-    ({"train/dialogues_train.txt": HTML}, ["dialogues_train.txt: this is an HTML page"]),
-]
-
-
-@pytest.mark.parametrize(("files", "words"), FOLDER_ERRORS, ids=range(len(FOLDER_ERRORS)))
-def test_errors_of_folders(tmp_path, files, words):
-    with pytest.raises(UserError) as caught:
-        load_folder(tmp_path, files)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_nothing_outside_of_an_archive_is_read_or_written(tmp_path):
