@@ -13,7 +13,7 @@
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
-# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
+# make docs         docs/CONFIG.md and the schemas in configs/schemas/
 # make pins        constraints.txt anew: the exact versions of all packages, for Python 3.11 to 3.14
 # make site        the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
@@ -71,7 +71,6 @@ bench: .venv/installed
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
 	$(BIN)/python -m experiments.month.keys
-	$(BIN)/python scripts/write_scaling_docs.py
 
 pins: .venv/installed-dev
 	$(BIN)/python scripts/pins.py write

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
@@ -81,7 +81,7 @@ class EvaluateOptions(agent_options.AgentOptions):
     split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
     min_context_size: int | None = option("default: the configuration's")
-    batch_size: int | None = option("prompts answered at a time; default: 64, on a GPU as many as it has memory for")
+    batch_size: int = option("prompts answered at a time; fewer where a GPU has no memory (default: 64)", 64)
     seed: int = option("seed of sampling and resampling (default: 0)", 0)
     temperature: float | None = option("default: the agent's own sampling")
     top_k: int | None = option("default: the agent's own sampling")
@@ -141,7 +141,6 @@ def run(options: EvaluateOptions) -> None:
     if options.register:
         register(options.register)
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
-    from rlhf_dialog.distributed.memory.chosen_sizes import fitting_batch
     from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 
     options = options.on_device()
@@ -157,11 +156,10 @@ def run(options: EvaluateOptions) -> None:
     warn_about_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
-    options = replace(cast(Any, options), batch_size=options.batch_size or fitting_batch(agent, sampling))
     systems = {"metrics": agent}
     if options.baseline:
         systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
-    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size or 64)
+    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = pick_bias_prompts(task, options) if options.baselines else None

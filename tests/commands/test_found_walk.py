@@ -62,7 +62,6 @@ SCRIPTS = {  # script -> the command that it starts, or why it opens no folder o
     "site_pages.py": "reads the project's own pages",
     "write_config_docs.py": "writes alone",
     "write_restaurant.py": "writes alone",
-    "write_scaling_docs.py": "writes alone",
 }
 
 

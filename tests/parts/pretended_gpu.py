@@ -384,9 +384,6 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "init": None,
         "_lazy_init": None,
         "empty_cache": None,
-        "reset_peak_memory_stats": None,
-        "max_memory_allocated": 0,
-        "memory_allocated": 0,
         "mem_get_info": (70 << 30, 80 << 30),
         "is_bf16_supported": True,
         "get_device_name": "pretended",
@@ -400,6 +397,9 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "current_accelerator",
         lambda *_, **__: None,
     )  # as a build for CPUs; one for CUDA asks a driver
+    yield torch.cuda, "reset_peak_memory_stats", lambda *_: _counts.memory.reset_peak()
+    yield torch.cuda, "max_memory_allocated", lambda *_: _counts.memory.peak
+    yield torch.cuda, "memory_allocated", lambda *_: _counts.memory.live
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event
