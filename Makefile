@@ -13,7 +13,7 @@
 # make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
 # make lint         ruff, import-linter and mypy
 # make hooks        ruff before every commit
-# make docs         what is generated: docs/CONFIG.md, tables of docs/SCALING.md, the schemas in configs/schemas/, the keys of a month
+# make docs         what is generated: docs/CONFIG.md, the schemas in configs/schemas/, the keys of a month
 # make pins         constraints.txt: the exact versions of all packages; what is pinned stays, with PINS=--upgrade the newest
 # make site         the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
@@ -72,7 +72,6 @@ bench: .venv/installed
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
 	$(BIN)/python -m experiments.month.keys
-	$(BIN)/python scripts/write_scaling_docs.py
 
 pins: .venv/installed-dev
 	cp constraints.txt .venv/constraints.txt

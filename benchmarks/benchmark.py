@@ -22,7 +22,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import process_group
-from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
+from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent

@@ -10,9 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from benchmarks import workload
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
-from rlhf_dialog.distributed.memory.model_bytes import model_sizes
-from rlhf_dialog.distributed.memory.setting import memory_setting
+from rlhf_dialog.distributed.memory import model_sizes, needed_bytes, read_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
 TABLE, TRACE = "profile.txt", "trace.json.gz"
@@ -24,14 +22,11 @@ def forecast_gib(config: Config, size: str | None, device: torch.device) -> floa
 
     W's classifier, of this size, has no folder that a forecast could read, so its sizes come from its configuration.
     """
-    sizes = read_sizes(config)
-    if sizes is None:
+    policy = read_sizes(config.model_path)
+    if policy is None:
         return None
-    judges = {}
-    if size:
-        judges["classifier"] = model_sizes(workload.classifier_config(size), AutoModelForSequenceClassification)
-    setting = memory_setting(config, on_cuda=device.type == "cuda")
-    return forecast(sizes[0], sizes[1], judges, setting).total / 2**30
+    judges = [model_sizes(workload.classifier_config(size), AutoModelForSequenceClassification)] if size else []
+    return needed_bytes(config, policy, judges=judges, on_cuda=device.type == "cuda") / 2**30
 
 
 def profiled(trainer: PPOTrainer, folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """RLHF fine-tuning for generative dialog language models. The names below are the public ones; each is imported when used.
 
-Import it before torch: it sets how long torch's waiting threads spin (`openmp`) and how its CUDA memory grows (`allocator`).
+Import it before torch: it sets how long torch's waiting threads spin, and how its CUDA memory grows (`distributed.runtime`).
 """
 
 from importlib import import_module
@@ -8,11 +8,10 @@ from typing import Any
 
 from rlhf_dialog import wings
 from rlhf_dialog.config import registry
-from rlhf_dialog.distributed import openmp
-from rlhf_dialog.distributed.memory import allocator
+from rlhf_dialog.distributed import runtime
 
-openmp.spin_briefly()
-allocator.grow_segments()
+runtime.spin_briefly()
+runtime.grow_segments()
 registry.OFFERED.update({kind: wings.registered_ids(kind) for kind in ("environment", "policy", "baseline")})
 _HOME = {
     "BaseReward": "rewards.base",

@@ -1,141 +1,102 @@
-"""Measure this machine: what it has, which optional packages are missing, and which runs fit."""
+"""Show what this machine has, which optional packages are missing, and which runs fit."""
 
-import json
 import shutil
-import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import rlhf_dialog
-from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.commands.options import Options, run_command
 
-if TYPE_CHECKING:
-    from rlhf_dialog.distributed.machine import Machine
-    from rlhf_dialog.distributed.memory.common_runs import CommonRun
-
-WIDTH = 100
-CHECKOUT = Path(rlhf_dialog.__file__).resolve().parents[1]
 EXTRAS = {  # package: the extra of pyproject.toml that has it, what it is for
     "gguf": ("gguf", "the weights of SmolLM2"),
     "gradio": ("chat", "the page of `feedback serve`"),
     "deepspeed": ("deepspeed", "ZeRO on several GPUs (use_deepspeed)"),
 }
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+GIB = 2**30
+LIBRARIES = GIB  # bytes that torch, transformers and other packages take, which the forecast leaves out
+CHAT_SMOLLM2 = int(3.8 * GIB)  # measured at the peak of configs/chat_smollm2.yaml, with the libraries
+LLAMA = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "dtype": "bfloat16"}
+LLAMA_1B = {
+    **LLAMA,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "tie_word_embeddings": True,
+}
+LLAMA_8B = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+KEYS = {  # as in configs/chat_smollm2.yaml
+    **{"model_path": "llama", "env": {"args": {"data_path": "data"}}, "reward_class": {"id": "LengthMatch"}},
+    **{"rollout_batch_size": 64, "num_responses_per_prompt": 4, "use_share_model": True, "num_mini_batch": 4},
+    **{"max_prompt_length": 160, "max_new_tokens": 32},
+}
+RUNS = {
+    "Llama 1B with LoRA": (LLAMA_1B, {"use_lora": True}),
+    "Llama 8B with LoRA": (LLAMA_8B, {"use_lora": True}),
+    "Llama 8B, all parameters": (LLAMA_8B, {}),
+}
 
 
 class DoctorOptions(Options):
-    description = (
-        "Measure this machine in about 20 seconds: products of matrices, memory, GPUs, instructions, disk, optional\n"
-        "packages. Show which runs fit into its memory. Opens no connection and writes nothing."
-    )
-
-    json: bool = option("print the same as JSON")
-
-
-@dataclass(frozen=True)
-class Package:
-    """An optional package. version: None where it is missing; install: the command that installs it."""
-
-    name: str
-    version: str | None
-    purpose: str
-    install: str
+    description = "Show this machine, its optional packages, and which runs fit into its memory. Writes nothing."
 
 
 def run(options: DoctorOptions) -> None:
-    from rlhf_dialog.distributed.machine import measure
-    from rlhf_dialog.distributed.memory.common_runs import common_runs
+    import torch
 
-    folder = Path.cwd()
-    machine = measure(folder)
-    packages = optional_packages(folder)
-    runs = common_runs(machine)
-    if options.json:
-        rows = [asdict(run) | {"fits": run.fits} for run in runs]
-        columns = {"machine": asdict(machine), "packages": [asdict(package) for package in packages], "runs": rows}
-        print(json.dumps(columns, indent=1, ensure_ascii=False))
-        return
-    print("This machine", *machine_lines(machine), "", "Optional packages", *package_lines(packages), "", sep="\n")
-    print("What fits, by a forecast of its memory", *run_lines(runs, packages), sep="\n")
+    from rlhf_dialog.distributed.free_memory import host_memory
+
+    free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
+    print("This machine", *machine_lines(free, total), "", "Optional packages", *package_lines(), "", sep="\n")
+    print("What fits, by a forecast of its memory", *run_lines(free), sep="\n")
 
 
-def optional_packages(folder: Path) -> list[Package]:
-    """What is installed of the optional packages, without importing one. The commands are for somebody in `folder`."""
-    packages = [Package(name, _version(name), what, _install(extra, folder)) for name, (extra, what) in EXTRAS.items()]
-    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    return [*packages, Package("chromium", chromium, "tests of the page in a browser", "apt-get install chromium")]
+def machine_lines(free: int | None, total: int | None) -> Iterator[str]:
+    """Processor, GPU, the memory of the device that computes, and the disk."""
+    import torch
+
+    from rlhf_dialog.distributed.machine import processor
+    from rlhf_dialog.models.precision import emulates_bf16
+
+    emulated = ", bfloat16 is emulated" if emulates_bf16(torch.device("cpu")) else ""
+    capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    yield f"  processor     {processor()[0]}: {capability}{emulated}, threads of torch: {threads}"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    yield f"  GPU           {', '.join(names) or 'none that torch can use'}"
+    yield f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}"
+    yield f"  disk          {gib(shutil.disk_usage(Path.cwd()).free)} free in {Path.cwd()}"
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def package_lines() -> Iterator[str]:
+    """The version of each, or how to install it."""
+    for name, (extra, purpose) in EXTRAS.items():
+        try:
+            yield f"  {name:<14}{metadata.version(name)}: {purpose}"
+        except metadata.PackageNotFoundError:
+            wanted = [line for line in metadata.requires("rlhf-dialog") or [] if f'extra == "{extra}"' in line]
+            packages = " ".join(f'"{line.partition(";")[0].strip()}"' for line in wanted)
+            yield f"  {name:<14}missing: {purpose}; pip install {packages}"
 
 
-def _install(extra: str, folder: Path) -> str:
-    """The command that adds an extra to this checkout; without a checkout, the requirements of the extra itself."""
-    if (CHECKOUT / "pyproject.toml").is_file():
-        place = "." if folder.resolve() == CHECKOUT else str(CHECKOUT)
-        return f'pip install -e "{place}[{extra}]"'
-    wanted = [line for line in metadata.requires("rlhf-dialog") or [] if f'extra == "{extra}"' in line]
-    return "pip install " + " ".join(f'"{line.partition(";")[0].strip()}"' for line in wanted)
+def run_lines(free: int | None) -> Iterator[str]:
+    """For each run whether it fits into this many bytes."""
+    import torch
+    from transformers import LlamaConfig
+
+    from rlhf_dialog.config.schema import Config
+    from rlhf_dialog.distributed.memory import model_sizes, needed_bytes
+
+    needed = {"configs/chat_smollm2.yaml": CHAT_SMOLLM2}
+    for name, (model, keys) in RUNS.items():
+        config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**model))
+        needed[name] = needed_bytes(config, sizes, on_cuda=torch.cuda.is_available()) + LIBRARIES
+    for name, size in needed.items():
+        answer = "fits" if free is None or size <= free else "does not fit"
+        yield f"  {name}: {answer}: it needs {gib(size)} of memory, of {gib(free)} free"
 
 
-def machine_lines(machine: "Machine") -> Iterator[str]:
-    """One line or more for each thing that was measured."""
-    extensions = f" ({', '.join(machine.extensions)})" if machine.extensions else ""
-    yield from _row("processor", f"{machine.processor}, {machine.cores} cores, {machine.threads} threads of torch")
-    yield from _row("instructions", f"torch uses {machine.capability}{extensions}")
-    emulated = ", which it emulates" if machine.emulates_bfloat16 else ""
-    load = "" if machine.load is None else f"; load average {machine.load:.1f} before, other work makes them slower"
-    speeds = f"float32 {machine.float32:,.0f} GFLOP/s, bfloat16 {machine.bfloat16:,.0f} GFLOP/s"
-    yield from _row("products", f"{speeds}{emulated}{load}")
-    limit = "" if machine.memory_limit is None else f"; limit of the control group {_gib(machine.memory_limit)}"
-    yield from _row("memory", f"{_gib(machine.memory_total)}, {_gib(machine.memory_available)} available{limit}")
-    for gpu in machine.gpus:
-        bfloat16 = f"bfloat16 {gpu.bfloat16:,.0f} GFLOP/s" if gpu.has_bfloat16 else "no bfloat16"
-        memory = f"{_gib(gpu.free)} of {_gib(gpu.total)} free"
-        yield from _row("GPU", f"{gpu.name}, {memory}; float32 {gpu.float32:,.0f} GFLOP/s, {bfloat16}")
-    if not machine.gpus:
-        yield from _row("GPU", "none that torch can use")
-    yield from _row("disk", f"{_gib(machine.disk_free)} free in {machine.folder}")
-
-
-def package_lines(packages: list[Package]) -> Iterator[str]:
-    """Version and purpose of each, or how to install it."""
-    for package in packages:
-        missing = f"missing: {package.purpose}; {package.install}"
-        yield from _row(package.name, missing if package.version is None else f"{package.version}: {package.purpose}")
-
-
-def run_lines(runs: "list[CommonRun]", packages: list[Package]) -> Iterator[str]:
-    """For each run whether it fits, and what it needs first."""
-    missing = {package.name: package.install for package in packages if package.version is None}
-    for run in runs:
-        memory = f"{_gib(run.bytes_needed)} of memory, of {_gib(run.bytes_available)} available"
-        yield from wrap_lines(f"{run.what}: {'fits' if run.fits else 'does not fit'}: it needs {memory}", "  ", "    ")
-        for name in run.extras:
-            if name in missing:
-                yield from wrap_lines(f"first: {missing[name]}", "    ", "      ")
-
-
-def wrap_lines(text: str, first: str = "  ", then: str = "  ") -> list[str]:
-    """The text in lines of at most WIDTH letters; a path or a name that is longer is not divided."""
-    wrapper = textwrap.TextWrapper(WIDTH, first, then, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text)
-
-
-def _row(name: str, text: str) -> list[str]:
-    return wrap_lines(f"{name:<14}{text}", "  ", " " * 16)
-
-
-def _gib(size: int | None) -> str:
-    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"
+def gib(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
 main = partial(run_command, DoctorOptions, run)  # the command line; returns the exit code

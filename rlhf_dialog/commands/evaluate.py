@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
@@ -62,7 +62,7 @@ class EvaluateOptions(agent_options.AgentOptions):
     split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
     min_context_size: int | None = option("default: the configuration's")
-    batch_size: int | None = option("prompts answered at a time; default: 64, on a GPU as many as it has memory for")
+    batch_size: int = option("prompts answered at a time; fewer where a GPU has no memory (default: 64)", 64)
     seed: int = option("seed of sampling and resampling (default: 0)", 0)
     temperature: float | None = option("default: the agent's own sampling")
     top_k: int | None = option("default: the agent's own sampling")
@@ -116,7 +116,6 @@ def run(options: EvaluateOptions) -> None:
     if options.register:
         register(options.register)
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks
-    from rlhf_dialog.distributed.memory.chosen_sizes import fitting_batch
     from rlhf_dialog.evaluation.compare import Comparison
 
     options = options.on_device()
@@ -130,11 +129,10 @@ def run(options: EvaluateOptions) -> None:
     prompts = keep_with_room(agent.encoder, held_out_prompts(task, options))
     warn_about_marks(agent.encoder, prompts)
     sampling = choose_sampling(options, agent.sampling)
-    options = replace(cast(Any, options), batch_size=options.batch_size or fitting_batch(agent, sampling))
     systems = {"metrics": agent}
     if options.baseline:
         systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
-    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size or 64)
+    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
     comparison.best_of = options.best_of
     result = comparison.run(load_training_prompts(task))

@@ -9,8 +9,8 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
-from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.distributed.rank_errors import with_one_voice
+from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class TrainOptions(RunOptions[Config]):
         metavar="RUN_FOLDER",
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
-    verbose: bool = option("say before the first iteration what needs memory, and how responses become optimizer steps")
+    verbose: bool = option("say before the first iteration how responses become optimizer steps")
     show_prompts: str | None = option(
         "print the first N training prompts as the model reads them, with special tokens, what was cut off, and their "
         "references, and exit; loads no model and writes nothing",

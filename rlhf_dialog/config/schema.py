@@ -160,10 +160,10 @@ class PPOKeys(Settings):
     per_device_microbatch_size: PartSize = Field(
         "auto",
         description="responses per forward pass; changes memory and speed, not the result; auto: the largest power of two that "
-        "fits on the GPU, 16 on a CPU",
+        "fits on a GPU, 16 on a CPU or with sharded weights",
     )
     per_device_rollout_size: PartSize = Field(
-        "auto", description="responses generated at the same time, likewise; auto on a CPU: 128"
+        "auto", description="responses generated at the same time, likewise; 128 in place of 16"
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy")
     critic_lr: float = Field(

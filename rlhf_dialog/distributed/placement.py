@@ -2,10 +2,8 @@
 
 import copy
 import logging
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,6 @@ from rlhf_dialog.distributed.accelerator import Preparer
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, keep_whole, shard, sharded_parts
-from rlhf_dialog.distributed.memory.setting import MemorySetting, memory_setting
 from rlhf_dialog.distributed.strategy import FsdpSettings, fsdp_settings
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -236,28 +233,3 @@ def autocasts(config: Config, settings: deepspeed_config.EngineSettings) -> bool
     At stage 3 only where a key asks for it: autocast keeps copies of weights that the stage is there to take away.
     """
     return not settings.half and (settings.stage < 3 or config.asked_precision != "auto")
-
-
-def deepspeed_setting(config: Config, world: World) -> MemorySetting:
-    """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
-    setting = memory_setting(config, world.size, on_cuda=world.device.type == "cuda")
-    if config.use_deepspeed:
-        engine = deepspeed_config.engine_settings(config)
-        setting = replace(
-            setting,
-            zero_stage=engine.stage,  # type: ignore[arg-type]
-            precision="half" if engine.half else setting.precision if autocasts(config, engine) else "fp32",
-            offload_optimizer=engine.offload_optimizer,
-            offload_param=engine.offload_param,
-        )
-    if fsdp := fsdp_settings(config):
-        stage: Any = 0 if deepspeed_config.has_no_second_model(config) else 3
-        away = fsdp.cpu_offload
-        setting = replace(setting, zero_stage=3, frozen_stage=stage, offload_optimizer=away, offload_param=away)
-    frozen = deepspeed_config.frozen_settings(config, "ref_ds_config")
-    if frozen:
-        setting = replace(setting, frozen_stage=frozen.stage, frozen_offload=frozen.offload)  # type: ignore[arg-type]
-    frozen = deepspeed_config.frozen_settings(config, "intent_ds_config")
-    if frozen:
-        setting = replace(setting, judge_stage=frozen.stage, judge_offload=frozen.offload)  # type: ignore[arg-type]
-    return replace(setting, rows=math.ceil(setting.rows))

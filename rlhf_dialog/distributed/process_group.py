@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
 from rlhf_dialog.distributed.rank_errors import MEETING, rank
 from rlhf_dialog.distributed.strategy import settle
@@ -31,8 +30,6 @@ def start(config: Config) -> World:
     settle(config)
     set_threads(config)
     device = pick_device(config)
-    if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
-        openmp.warn_when_too_late()
     if device.type == "cuda":
         device = take_gpu(config.local_rank)
     size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -5,15 +5,12 @@ It loads no torch: a process that has not loaded it fills no GPU.
 
 import gc
 import logging
-import random
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
-
-import numpy as np
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -55,12 +52,10 @@ class PartSizes:
     def fit(self, phase: str, asked: int, compute: Callable[[int], R], fixed: bool = False) -> R:
         """What `compute(rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits into memory.
 
-        Each try begins without the tensors of the one before, and with the same random states; a phase of KEYS draws nothing, but
-        a reward may draw beside it. The size that fits stays the limit of the phase. Out of memory at one row, or where the size
-        is `fixed`, is raised.
+        Each try begins without the tensors of the one before. The size that fits stays the limit of the phase. Out of memory at
+        one row, or where the size is `fixed`, is raised.
         """
         first = rows = self.limit(phase, asked)
-        states = None if phase in KEYS else _random_states()
         while True:
             try:
                 result = compute(rows)
@@ -71,10 +66,10 @@ class PartSizes:
                         error.add_note(note)
                     raise
                 lack = _describe_bytes(error)
-                _drop_frames(error)
-            _free_memory()
-            if states is not None:
-                _restore(states)
+                for one in _chain(error):  # whose frames hold tensors until they are collected
+                    traceback.clear_frames(one.__traceback__)
+            gc.collect()  # now that the error is gone
+            sys.modules["torch"].cuda.empty_cache()
             rows //= 2
         if rows < first:
             self.rows[phase] = rows
@@ -87,8 +82,8 @@ class PartSizes:
         """What `compute` returns for each part of the items (one, if there are none); a part that does not fit is divided."""
         results: list[R] = []
         while items or not results:
-            size, compute_first = min(asked, max(len(items), 1)), partial(_on_first, compute, items)
-            results.append(self.fit(phase, size, compute_first))
+            size = min(asked, max(len(items), 1))
+            results.append(self.fit(phase, size, partial(_on_first, compute, items)))
             items = items[self.limit(phase, size) :]
         return results
 
@@ -128,36 +123,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while one is not None:
         yield one
         one = one.__cause__ or one.__context__
-
-
-def _drop_frames(error: BaseException) -> None:
-    """Let go of the tensors in the frames of the error, which would stay until it has been collected."""
-    for one in _chain(error):
-        traceback.clear_frames(one.__traceback__)
-
-
-def _free_memory() -> None:
-    """Return what the last try held to the GPU, for tensors of any size; called when its error is gone."""
-    gc.collect()
-    torch = sys.modules["torch"]
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _random_states() -> tuple[Any, ...]:
-    """The states of the generators of python, numpy, torch and the GPU, for `_restore` in this process."""
-    torch = sys.modules.get("torch")
-    on_host = torch.get_rng_state() if torch else None
-    on_gpu = torch.cuda.get_rng_state() if torch and torch.cuda.is_available() else None
-    return random.getstate(), np.random.get_state(), on_host, on_gpu
-
-
-def _restore(states: tuple[Any, ...]) -> None:
-    python, arrays, on_host, on_gpu = states
-    random.setstate(python)
-    np.random.set_state(arrays)
-    torch = sys.modules["torch"]
-    if on_host is not None:
-        torch.set_rng_state(on_host)
-    if on_gpu is not None:
-        torch.cuda.set_rng_state(on_gpu)

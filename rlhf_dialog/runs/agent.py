@@ -36,7 +36,7 @@ from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.validation import ValidationService
-from rlhf_dialog.training.size_trial import try_sizes
+from rlhf_dialog.training.size_trial import settle_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -167,8 +167,7 @@ class PPOAgent:
         self._identity = identity.identity_of(config, models, parts.prompts, parts.reward)
         identity.refuse_other_ranks(config, self._identity, world)
         trainer = PPOTrainer(config, models, parts.source, parts.reward, parts.vec_info, world)
-        if parts.sizes_are_chosen:
-            try_sizes(trainer)
+        settle_sizes(trainer)
         report_size(trainer, parts)
         return trainer
 

@@ -15,9 +15,8 @@ from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.distributed.memory import forecast
-from rlhf_dialog.distributed.memory.chosen_sizes import choose_sizes
-from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
+from rlhf_dialog.distributed.memory import human, warn_of_memory
+from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
@@ -48,8 +47,7 @@ class Parts:
     vec_info: VecInfo
     source: list[Dialogue] | Simulated
     validation: Validation | None
-    memory: forecast.Forecast | None = None
-    sizes_are_chosen: bool = False  # by the forecast, so that they are tried
+    memory: int | None = None  # bytes that a forecast has for this process
 
     @property
     def prompts(self) -> list[Dialogue]:
@@ -83,16 +81,14 @@ def prepare(
     seed_rank(config.seed, world)
     batch_plan(config, world.size)
     check_placement(config, world.device)
-    sizes_are_chosen = choose_sizes(config, world, deepspeed_setting(config, world))
-    setting = deepspeed_setting(config, world)
-    memory = forecast.report_forecast(config, world.device, setting)  # before anything is loaded
+    memory = warn_of_memory(config, world.device, world.size)  # before anything is loaded
     with world.fail_together():
         reward = reward or build_reward(config.reward_class.id, config.reward_class.args)
         vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
         source, validation = read(reward)
     if validation:
         world.on_main(validation.check)
-    return Parts(reward, vec_info, source, validation, memory, sizes_are_chosen)
+    return Parts(reward, vec_info, source, validation, memory)
 
 
 def report_size(trainer: PPOTrainer, parts: Parts) -> None:
@@ -102,7 +98,7 @@ def report_size(trainer: PPOTrainer, parts: Parts) -> None:
     warn_about_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
-    about = f", about {forecast.human(parts.memory.total)} of memory" if parts.memory else ""
+    about = f", about {human(parts.memory)} of memory" if parts.memory else ""
     device = trainer.world.device
     logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, device, about, plan.line)
     logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)

@@ -242,10 +242,18 @@ class Collector:
     """Collects rollouts with the current policy; `noise` is the rounding noise of log-probabilities, of the first one."""
 
     def __init__(
-        self, config: Config, models: Models, speaker: Responder, scorer: Scorer, placement: Placement, world: World
+        self,
+        config: Config,
+        models: Models,
+        speaker: Responder,
+        scorer: Scorer,
+        placement: Placement,
+        world: World,
+        tell: Callable[[str], None] = lambda text: None,
     ):
+        """tell: hears how far the rollout is."""
         self.config, self.models, self.speaker, self.scorer = config, models, speaker, scorer
-        self.placement, self.world = placement, world
+        self.placement, self.world, self.tell = placement, world, tell
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
         self.noise, self.is_measured = Noise(), False
@@ -258,7 +266,8 @@ class Collector:
         """
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", iteration)
-        make = partial(collect_rollout, inputs, self.speaker, self.scorer, self.models, self.keep_features)
+        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
+        make = partial(collect_rollout, inputs, speaker, self.scorer, self.models, self.keep_features)
         rollout = self.on_every_rank(make, iteration)
         if self.is_first:
             newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]

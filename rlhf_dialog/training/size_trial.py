@@ -1,20 +1,20 @@
-"""Try the sizes that the memory forecast has chosen before a run's first rollout; what does not fit becomes smaller."""
+"""Sizes that are `auto` on a GPU: measured, before the first rollout, on the longest prompts and responses."""
 
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.models.generation import Responses, respond
 from rlhf_dialog.models.network import num_logits
-from rlhf_dialog.models.part_sizes import UPDATE
+from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.clock import Clock
@@ -23,33 +23,90 @@ from rlhf_dialog.training.rollout import Rollout, new_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import Microbatch
 
+logger = logging.getLogger(__name__)
+USED = 0.9  # of the free memory; the rest is for what lies between tensors
+NUCLEUS = 4096  # ids that top-p is taken to keep at most
+MICROBATCH, ROLLOUT = "per_device_microbatch_size", "per_device_rollout_size"
 ENDING: Any = SimpleNamespace(find_ends=lambda ids: torch.ones(len(ids), dtype=torch.bool))  # after one token
 
 
-def try_sizes(trainer: PPOTrainer) -> None:
-    """Read the longest prompts, with one token for each, and compute the gradient of the largest microbatch, which is dropped.
+def settle_sizes(trainer: PPOTrainer) -> None:
+    """Set the sizes of the run that are `auto` to the largest powers of two that a GPU has memory for; all ranks call it.
 
-    Random states are as before. Every rank takes the smallest size that one of them had to take; all ranks call it. ZeRO and
-    FSDP2, whose ranks wait for each other in a pass, try the rollout alone.
+    Every rank takes the smallest. Random states are as before. On a CPU, and where ranks share out weights and so wait for
+    each other in a pass, `auto` stays what `Config` takes it for.
     """
-    config, models, speaker = trainer.config, trainer.models, trainer.speaker
-    prompts = math.ceil(trainer.plan.num_prompts / trainer.world.size)
-    rows = prompts * config.num_responses_per_prompt
-    minibatch = math.ceil(rows / trainer.plan.num_minibatches)
-    size = min(config.microbatch_size, minibatch)
-    engines = trainer.engines.values()
+    config, world = trainer.config, trainer.world
+    rows = math.ceil(trainer.plan.num_prompts / world.size) * config.num_responses_per_prompt
+    passes: dict[str, tuple[str, Any, int]] = {
+        MICROBATCH: (UPDATE, add_gradients, math.ceil(rows / trainer.plan.num_minibatches)),
+        ROLLOUT: (GENERATION, sample, rows),
+    }
+    automatic = [key for key in passes if getattr(config, key) == "auto"]
+    whole = all(type(engine) is Engine for engine in trainer.engines.values())
+    if world.device.type != "cuda" or not whole or not automatic:
+        return
     with random_states_kept():
-        with trainer.world.fail_together(), trainer.placement.rollout():
-            limits, tokens = replace(speaker.limits, look_every=1), longest_prompts(trainer, rows)
-            uniform = torch.zeros(rows, config.max_new_tokens, dtype=torch.float64, device=tokens.device)
-            respond(models.policy, tokens, speaker.sampling, ENDING, limits, uniform)
-        del tokens, uniform
-        if all(type(engine) is Engine for engine in engines):
-            with trainer.world.fail_together():
-                trainer.sizes.fit(UPDATE, size, partial(_add_gradients, trainer, 2 if size < minibatch else 1))
-            for engine in engines:
-                engine.zero_grad()
-    trainer.agree_on_sizes()
+        for key in automatic:
+            phase, compute, most = passes[key]
+            with world.fail_together():
+                size = largest_that_fits(phase, partial(compute, trainer), most)
+            setattr(config, key, min(world.gather(size)))
+            trainer.use_sizes()
+    for engine in trainer.engines.values():
+        engine.zero_grad()
+    logger.info(
+        "for the memory of %s: %s", world.device, ", ".join(f"{key} {getattr(config, key)}" for key in automatic)
+    )
+
+
+def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most: int) -> int:
+    """The largest power of two of rows that fits, of those up to the first that is not below `most`.
+
+    The bytes grow linearly with the rows: 2 and 4 give the line, after 1, which also makes what libraries keep. The size that
+    the line allows is tried once, and halved until it fits.
+    """
+    peaks = [peak_bytes(partial(compute, rows, PartSizes())) for rows in (1, 2, 4)]
+    torch.cuda.empty_cache()
+    room = torch.cuda.memory_allocated() + USED * torch.cuda.mem_get_info()[0]
+    per_row = max((peaks[2] - peaks[1]) / 2, 1)
+    size = 1 << (most - 1).bit_length()
+    while size > 1 and peaks[2] + (size - 4) * per_row > room:
+        size //= 2
+    sizes = PartSizes()
+    compute(size, sizes)
+    return sizes.limit(phase, size)
+
+
+def peak_bytes(compute: Callable[[], Any]) -> int:
+    """The most bytes of tensors on the GPU while it computes."""
+    torch.cuda.reset_peak_memory_stats()
+    compute()
+    return torch.cuda.max_memory_allocated()
+
+
+def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
+    """Read the longest prompts side by side, with room for the longest responses, and write one token for each."""
+    speaker, tokens = trainer.speaker, longest_prompts(trainer, rows)
+    limits = replace(speaker.limits, rows_at_once=rows, look_every=1, sizes=sizes)
+    uniform = torch.zeros(rows, trainer.config.max_new_tokens, dtype=torch.float64, device=tokens.device)
+    respond(trainer.models.policy, tokens, speaker.sampling, ENDING, limits, uniform)
+
+
+def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
+    """Add the gradient of a microbatch of the longest responses to that of another."""
+
+    def compute(size: int) -> None:
+        for engine in trainer.engines.values():
+            engine.zero_grad()
+        rollout = longest_rollout(trainer, size)
+        microbatch = Microbatch(
+            rollout, (torch.arange(size, device=rollout.tokens.device), slice(None)), rollout.tokens
+        )
+        for _ in range(2):
+            trainer.update.forward_backward(microbatch, rollout.response_mask.sum(), is_first=False, is_last=False)
+
+    sizes.fit(UPDATE, rows, compute)
 
 
 def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:
@@ -59,37 +116,22 @@ def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:
     return trainer.speaker.batch([[encoder.pad_id] * config.max_prompt_length] * rows, groups)
 
 
-def _add_gradients(trainer: PPOTrainer, count: int, size: int) -> None:
-    """Compute the gradient of `count` microbatches of `size` of the longest responses, at this rank's own pace."""
-    for engine in trainer.engines.values():
-        engine.zero_grad()
-    rollout = longest_rollout(trainer, size)
-    microbatch = Microbatch(rollout, (torch.arange(size, device=rollout.tokens.device), slice(None)), rollout.tokens)
-    num_tokens = rollout.response_mask.sum()
-    for _ in range(count):
-        trainer.update.forward_backward(microbatch, num_tokens, is_first=False, is_last=False)
-
-
+@torch.no_grad()
 def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
     """A rollout of the longest prompts and responses, whose numbers are 0."""
-    config, models, prompts = trainer.config, trainer.models, longest_prompts(trainer, rows)
+    config, prompts = trainer.config, longest_prompts(trainer, rows)
     ids = torch.full((rows, config.max_new_tokens), prompts.pad_id, device=prompts.device)
-    vocabulary = num_logits(models.policy.lm)
-    kept = memory_setting(config, on_cuda=True).kept_ids(vocabulary)
-    support = torch.arange(kept, device=prompts.device).expand(*ids.shape, kept) if kept else None
+    support = None
+    if trainer.speaker.sampling.filtered:
+        kept = min(config.top_k or NUCLEUS, num_logits(trainer.models.policy.lm))
+        support = torch.arange(kept, device=prompts.device).expand(*ids.shape, kept)
     tokens = prompts.with_responses(ids, torch.ones(ids.shape, dtype=torch.bool), support)
     zeros = torch.zeros(ids.shape, device=prompts.device)
     columns: dict[str, Any] = {"ref_logprobs": zeros, "values": zeros}
-    if config.kl_in == "loss":
-        columns["ref_features"] = _reference_features(trainer, tokens)
+    if config.kl_in == "loss" and (reference := trainer.models.ref_policy):
+        packed = tokens.pack()
+        columns["ref_features"] = packed.scatter(reference.features(packed)[0])
     episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool), zeros, zeros))
     rollout = new_rollout(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
     rollout.advantages = rollout.targets = zeros
     return rollout
-
-
-@torch.no_grad()
-def _reference_features(trainer: PPOTrainer, tokens: TokenBatch) -> Tensor:
-    packed, reference = tokens.pack(), trainer.models.ref_policy
-    assert reference is not None
-    return packed.scatter(reference.features(packed)[0])

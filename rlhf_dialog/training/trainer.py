@@ -69,7 +69,7 @@ class PPOTrainer:
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
-            GenerationLimits(config.rollout_size, config.microbatch_size, sizes=self.sizes),
+            GenerationLimits(sizes=self.sizes),
             config.context_size,
         )
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, self.sizes)
@@ -81,11 +81,11 @@ class PPOTrainer:
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
-        heard = replace(self.speaker, limits=replace(self.speaker.limits, tell=partial(self.tell, "rollout")))
-        self.collector = Collector(config, models, heard, self.scorer, self.placement, self.world)
-        updating = partial(self.tell, "update")
+        collecting, updating = partial(self.tell, "rollout"), partial(self.tell, "update")
+        self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world, collecting)
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, updating)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
+        self.use_sizes()
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -176,6 +176,12 @@ class PPOTrainer:
     @property
     def asked_sizes(self) -> list[int]:
         return [self.config.rollout_size, self.config.microbatch_size]
+
+    def use_sizes(self) -> None:
+        """Take the sizes of the configuration."""
+        self.plan = batch_plan(self.config, self.world.size)
+        rows, prompts = self.asked_sizes
+        self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=prompts)
 
     def agree_on_sizes(self) -> None:
         """Let every rank take the smallest size that one of them had to take; all ranks call it."""

@@ -11,7 +11,6 @@ import rlhf_dialog
 from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory.setting import memory_setting
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
@@ -95,7 +94,6 @@ def test_a_new_one_with_a_critic_gets_one(monkeypatch):
         config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
         policy, critic = loading.build_trained(config, gpt2(), {})
         assert (critic is not None, policy.value_head is None) == (critics, True)
-        assert (memory_setting(config).critic == "separate") is critics
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("gpro", "grpo"), ("reinforce", "reinforce_pp"), ("GAE", None)])

@@ -51,7 +51,7 @@ def calls(monkeypatch):
 
 @needs_onednn
 @every_layer
-@pytest.mark.parametrize("shape", [(24,), (7, 24), (1, 24), (3, 5, 24), (2, 1, 3, 24)])
+@pytest.mark.parametrize("shape", [(24,), (2, 1, 3, 24)])
 def test_numbers_and_gradients_equal_torchs(name, shape, monkeypatch):
     usual, ours = pair(name)
     seen = calls(monkeypatch)
@@ -67,22 +67,6 @@ def test_numbers_and_gradients_equal_torchs(name, shape, monkeypatch):
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(b, a, **CLOSE)
-
-
-@needs_onednn
-@every_layer
-def test_only_the_gradients_that_are_asked_for(name):
-    _, ours = pair(name)
-    for wanted in ("x", "weight", "bias"):
-        x = torch.randn(6, 24, requires_grad=wanted == "x")
-        for parameter, p in ours.named_parameters():
-            p.requires_grad_(parameter == wanted)
-            p.grad = None
-        if wanted == "bias" and ours.bias is None:
-            continue
-        ours(x).sum().backward()
-        assert (x.grad is not None) == (wanted == "x")
-        assert {parameter for parameter, p in ours.named_parameters() if p.grad is not None} == {wanted} - {"x"}
 
 
 @needs_onednn
@@ -139,14 +123,6 @@ def test_a_model_with_it_is_the_same_model(make, tmp_path):
     for lm in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert {type(module) for module in lm.modules()} == kinds
         assert torch.equal(lm(ids).logits, ours(ids).logits)
-
-
-@pytest.mark.parametrize("make", [gpt2, llama])
-def test_not_wanted(make):
-    lm = make()
-    kinds = {type(module) for module in lm.modules()}
-    assert not use_onednn(lm, enabled=False)
-    assert {type(module) for module in lm.modules()} == kinds
 
 
 class Own(nn.Linear):

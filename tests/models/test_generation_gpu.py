@@ -2,21 +2,17 @@
 
 import math
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models import packing
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
-from tests.parts.pretended_gpu import NO_KERNEL, pretended_gpu
+from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
 from tests.parts.token_batches import columns_of
 
@@ -26,16 +22,15 @@ IDS = {"vocab_size": 259, "pad_token_id": PAD, "eos_token_id": 257, "bos_token_i
 WIDE = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def grouped(model, config, **keys):
+def mistral():
     torch.manual_seed(0)
-    return packed(model(config(**IDS, **WIDE, **keys)))
+    return packed(MistralForCausalLM(MistralConfig(**IDS, **WIDE, num_hidden_layers=4, sliding_window=6)))
 
 
 SHAPES = {
     "gpt2": lambda: gpt2(n_layer=3, initializer_range=0.3),
     "llama": lambda: llama(num_hidden_layers=1, initializer_range=0.3),
-    "qwen2": lambda: grouped(Qwen2ForCausalLM, Qwen2Config, num_hidden_layers=2),
-    "mistral": lambda: grouped(MistralForCausalLM, MistralConfig, num_hidden_layers=4, sliding_window=6),
+    "mistral": mistral,
 }
 SAMPLINGS = {
     "plain": Sampling(STEPS),
@@ -79,8 +74,9 @@ def same(found, expected):
             torch.testing.assert_close(x, y.cpu(), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(  # each shape and each sampling meets both tokenizers
-    ("shape", "name", "separator_token"), [(*pair, i % 2 == 0) for i, pair in enumerate(product(SHAPES, SAMPLINGS))]
+@pytest.mark.parametrize(
+    ("shape", "name", "separator_token"),
+    [("gpt2", "plain", True), ("gpt2", "filtered", False), ("llama", "greedy", False), ("mistral", "plain", False)],
 )
 def test_a_response_waits_once_a_look_for_any_number_of_layers(shape, name, separator_token):
     sampling = SAMPLINGS[name]
@@ -95,7 +91,7 @@ def test_a_response_waits_once_a_look_for_any_number_of_layers(shape, name, sepa
     assert len(set(found.tokens.response_mask.sum(dim=1).tolist())) > 1
 
 
-@pytest.mark.parametrize("options", [{"rows_at_once": 2}, {"prompts_at_once": 2}, {"look_every": 1}, {"look_every": 5}])
+@pytest.mark.parametrize("options", [{"rows_at_once": 2, "prompts_at_once": 1}, {"look_every": 5}])
 def test_neither_rows_nor_prompts_at_once_nor_looks_change_the_response(options):
     sampling = Sampling(STEPS, top_p=0.8)
     expected = answer(new_policy("llama"), sampling)
@@ -151,10 +147,10 @@ def test_a_speaker_sends_and_reads_with_few_waits():
 
 
 def test_a_plan_that_the_host_makes_needs_no_wait():
-    tokens = answer(new_policy("qwen2"), Sampling(8, top_k=5)).tokens
-    expected = teacher_forced(new_policy("qwen2"), tokens, 1.0)
+    tokens = answer(new_policy("llama"), Sampling(8, top_k=5)).tokens
+    expected = teacher_forced(new_policy("llama"), tokens, 1.0)
     with pretended_gpu() as gpu:
-        policy = on_gpu("qwen2")
+        policy = on_gpu("llama")
         names = ("prompt_ids", "response_ids", "support")
         there = replace(tokens, **{name: getattr(tokens, name).to("cuda") for name in names})
         gpu.reset()
@@ -166,77 +162,3 @@ def test_a_plan_that_the_host_makes_needs_no_wait():
             for name in ("logprobs", "entropy", "values"):
                 theirs = getattr(expected, name)[rows.inner, columns]
                 torch.testing.assert_close(getattr(predictions, name).inner, theirs, rtol=0, atol=1e-4)
-
-
-class OverTheVocabulary(TorchDispatchMode):
-    """The names of the operations that read or write a tensor of all rows and all tokens; but for the head's product."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
-        shapes = [tuple(x.shape) for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
-        if (5, 259) in shapes and name not in NO_KERNEL | {"mm", "addmm"}:
-            self.names.append(name)
-        return out
-
-
-@pytest.mark.parametrize(
-    ("sampling", "expected"),
-    [
-        (Sampling(4), ["_softmax", "cumsum", "searchsorted", "gather", "gather", "mul_", "nansum"]),
-        (Sampling(4, greedy=True), ["_softmax", "argmax", "gather", "gather", "mul_", "nansum"]),
-    ],
-    ids=["drawn", "greedy"],
-)
-def test_a_token_costs_four_operations_over_the_vocabulary(sampling, expected):
-    """Searching and gathering read a few numbers of each row."""
-    with pretended_gpu():
-        policy = on_gpu("gpt2")
-        with OverTheVocabulary() as found:
-            answer(policy, sampling)
-    assert sorted(found.names) == sorted(4 * expected)
-    assert len({*expected} - {"searchsorted", "gather"}) == 4
-
-
-def test_top_p_sorts_once_a_token():
-    with pretended_gpu():
-        policy = on_gpu("gpt2")
-        with OverTheVocabulary() as found:
-            answer(policy, Sampling(4, top_p=0.8))
-    assert sum(name in ("sort", "argsort") for name in found.names) == 4
-    assert "div" not in found.names
-
-
-@pytest.mark.parametrize("shape", ["qwen2", "mistral"])
-def test_layers_share_one_bias_a_step_and_never_ask_for_grouped_heads(shape, monkeypatch):
-    """A bool mask would become a bias in every layer; with a mask, `enable_gqa` takes the kernel that holds all scores."""
-    calls = []
-
-    def recording(*inputs, **options):
-        calls.append(options)
-        return attention(*inputs, **options)
-
-    attention = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(packing, "scaled_dot_product_attention", recording)
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recording)
-    policy = new_policy(shape)
-    assert policy.has_plain_head  # it has been tried
-    layers = policy.lm.config.num_hidden_layers
-    calls.clear()
-    answer(policy, Sampling(4))
-    assert not any(x.get("enable_gqa") for x in calls)
-    steps = [x.get("attn_mask") for x in calls][-3 * layers :]
-    for number, bias in enumerate(steps):
-        assert (bias is steps[number - 1]) == (number % layers > 0)
-        assert bias.dtype == torch.float32
-        assert not any(step % 16 for step in bias.stride()[:-1])  # else a GPU's kernel copies it in each layer
-    padded = new_policy(shape)
-    padded.lm.set_attn_implementation("sdpa")
-    calls.clear()
-    answer(padded, Sampling(4))  # by the library
-    masked = [x for x in calls if x["attn_mask"] is not None]
-    assert len(masked) == 4 * layers
-    assert not any(x.get("enable_gqa") for x in masked)

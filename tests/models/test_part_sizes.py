@@ -1,10 +1,8 @@
-"""Parts that are done again in smaller ones: when, with which random numbers, and that nothing is left of the first try."""
+"""Parts that are done again in smaller ones: when, and that nothing is left of the first try."""
 
 import logging
-import random
 import weakref
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,30 +12,18 @@ from tests.parts.full_gpu import MESSAGE, no_collection  # noqa: F401
 pytestmark = pytest.mark.usefixtures("no_collection")
 
 
-def compute_up_to(most, tried):
-    """A computation that draws, for which more than `most` rows are too many."""
+@pytest.mark.parametrize(("most", "tries"), [(16, [16]), (9, [16, 8]), (3, [16, 8, 4, 2]), (1, [16, 8, 4, 2, 1])])
+def test_a_part_is_halved_until_it_fits(most, tries, caplog):
+    caplog.set_level(logging.INFO)
+    sizes, tried = PartSizes(), []
 
     def compute(rows):
         tried.append(rows)
-        drawn = random.random(), np.random.random(), torch.rand(()).item()
         if rows > most:
             raise torch.OutOfMemoryError(MESSAGE)
-        return drawn
+        return rows
 
-    return compute
-
-
-@pytest.mark.parametrize(("most", "tries"), [(16, [16]), (9, [16, 8]), (3, [16, 8, 4, 2]), (1, [16, 8, 4, 2, 1])])
-def test_a_part_is_halved_until_it_fits_and_draws_the_same_numbers(most, tries, caplog):
-    caplog.set_level(logging.INFO)
-    sizes, tried = PartSizes(), []
-    drawn = []
-    for phase in ("reward x", "y"):
-        random.seed(1), np.random.seed(1), torch.manual_seed(1)
-        drawn.append(sizes.fit(phase, 16, compute_up_to(most if phase != "y" else 16, [])))
-    assert drawn[0] == drawn[1]
-    caplog.clear()
-    sizes.fit("update", 16, compute_up_to(most, tried))
+    assert sizes.fit("update", 16, compute) == tries[-1]
     assert tried == tries
     assert sizes.limit("update", 16) == tries[-1]
     assert sizes.limit("reference", 16) == 16
@@ -46,7 +32,7 @@ def test_a_part_is_halved_until_it_fits_and_draws_the_same_numbers(most, tries, 
         f"{tries[-1]}; to begin with it, set per_device_microbatch_size: {tries[-1]}"
     ]
     assert [record.getMessage() for record in caplog.records] == lines * (len(tries) > 1)
-    sizes.fit("update", 16, compute_up_to(most, tried))
+    sizes.fit("update", 16, compute)
     assert tried == [*tries, tries[-1]]
 
 

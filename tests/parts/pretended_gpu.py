@@ -4,12 +4,11 @@
 ...     model.to("cuda")
 ...     gpu.reset()
 ...     step(model)
->>> gpu.num_launches, gpu.num_waits, gpu.waits.most_common(3)
+>>> gpu.num_waits, gpu.waits.most_common(3)
 
-An operation on tensors of both devices raises the error of CUDA. `launches` are the operations that start a kernel; views and
-allocations start none, and one that starts several counts once. `waits` are the points at which the host stops until the device
+An operation on tensors of both devices raises the error of CUDA. `waits` are the points at which the host stops until the device
 is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
-the devices, except `non_blocking` ones from or to pinned memory. `casts` are the launches that only change a dtype. All are
+the devices, except `non_blocking` ones from or to pinned memory. `casts` are the operations that only change a dtype. Both are
 counted by source line. `memory` has the bytes of the storages that are alive, and their peak: what CUDA would allocate, without
 the workspaces of kernels. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
 gradient. Another thread can compute with the tensors, but not make new ones.
@@ -36,22 +35,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(torch.__file__).parents[1]))
-NO_KERNEL = {  # views that keep the storage, allocations, and questions about shapes
-    *("view", "_unsafe_view", "_reshape_alias", "as_strided", "expand", "transpose", "t", "permute", "detach", "alias"),
-    *(
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "unfold",
-        "diagonal",
-        "unsqueeze",
-        "squeeze",
-        "lift_fresh",
-    ),
-    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_fused_sdp_choice", "is_same_size"),
-}
 READS = {"_local_scalar_dense", "equal", "is_nonzero"}  # their result is a number on the host
 SIZES = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount"}  # ... or a size
 INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
@@ -61,14 +44,9 @@ INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_imp
 class Counts:
     """What was counted, each by `file:line operation`."""
 
-    launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     casts: Counter[str] = field(default_factory=Counter)
     memory: "Memory" = field(default_factory=lambda: Memory())
-
-    @property
-    def num_launches(self) -> int:
-        return self.launches.total()
 
     @property
     def num_waits(self) -> int:
@@ -80,12 +58,12 @@ class Counts:
 
     def reset(self) -> None:
         """Count from 0 again."""
-        for counter in (self.launches, self.waits, self.casts):
+        for counter in (self.waits, self.casts):
             counter.clear()
 
     def report(self) -> str:
         """The totals and each wait, for people."""
-        lines = [f"{self.num_launches} launches ({self.num_casts} casts), {self.num_waits} waits"]
+        lines = [f"{self.num_casts} casts, {self.num_waits} waits"]
         return "\n".join(lines + [f"{count:6d} {what}" for what, count in self.waits.most_common()])
 
 
@@ -287,8 +265,6 @@ def _count_operation(name: str, overload: str, args: Any, kwargs: dict[str, Any]
                 _count(_counts.waits, f"{name} at indices on the host")
             elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not _fills(args):
                 _count(_counts.waits, f"{name} at a boolean mask")
-    if name not in NO_KERNEL and name not in READS:
-        _count(_counts.launches, name)
     if name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
         _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
 
@@ -384,9 +360,6 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "init": None,
         "_lazy_init": None,
         "empty_cache": None,
-        "reset_peak_memory_stats": None,
-        "max_memory_allocated": 0,
-        "memory_allocated": 0,
         "mem_get_info": (70 << 30, 80 << 30),
         "is_bf16_supported": True,
         "get_device_name": "pretended",
@@ -400,6 +373,9 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "current_accelerator",
         lambda *_, **__: None,
     )  # as a build for CPUs; one for CUDA asks a driver
+    yield torch.cuda, "reset_peak_memory_stats", lambda *_: _counts.memory.reset_peak()
+    yield torch.cuda, "max_memory_allocated", lambda *_: _counts.memory.peak
+    yield torch.cuda, "memory_allocated", lambda *_: _counts.memory.live
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event

@@ -20,19 +20,19 @@ pytestmark = pytest.mark.usefixtures("no_collection")
 KEYS = {"rollout_batch_size": 8, "num_mini_batch": 2, "ppo_epoch": 1, "use_share_model": False}
 
 
-class Drawn(BaseReward):
-    """A number that is drawn for each response, and its length."""
+class Lengths(BaseReward):
+    """The length of each response."""
 
-    name = "drawn"
+    name = "lengths"
 
     def __call__(self, dialogues):
-        return [torch.rand(()).item() + len(d.response) / 9 for d in dialogues]
+        return [len(d.response) / 9 for d in dialogues]
 
 
 def build(rollout=8, micro=4, **keys):
     """A trainer in float64, in which no other order of sums changes a token."""
     sizes = {"per_device_rollout_size": rollout, "per_device_microbatch_size": micro}
-    return make_trainer(Drawn(), double=True, **{**KEYS, **sizes, **keys})
+    return make_trainer(Lengths(), double=True, **{**KEYS, **sizes, **keys})
 
 
 def watch(trainer):
@@ -68,7 +68,7 @@ PHASES = {  # what runs out, which phase gets smaller, and the size with which t
     "tokens": (Policy, "next_features", "generation", {"rollout": 4}),
     "reference": (Policy, "predict", "reference", {"micro": 2}),
     "critic": (Critic, "forward", "reference", {"micro": 2}),
-    "reward": (Drawn, "__call__", "reward drawn", {}),
+    "reward": (Lengths, "__call__", "reward lengths", {}),
     "forward": (PPOUpdate, "predict", "update", {"micro": 2}),
     "backward": (PPOUpdate, "forward_backward", "update", {"micro": 2}),
 }
@@ -171,7 +171,7 @@ def test_a_checkpoint_goes_on_with_the_smaller_size(monkeypatch, caplog):
 def rank_of_two(world, name, exact=True):
     """What rank 1, where memory runs out, and rank 0 make of an iteration."""
     with pytest.MonkeyPatch.context() as patch:
-        trainer = make_trainer(Drawn(), double=True, world=world, **KEYS)
+        trainer = make_trainer(Lengths(), double=True, world=world, **KEYS)
         place, function, *_ = PHASES[name]
         if world.rank == 1:
             fill_gpu(patch, place, function, {1})

@@ -1,13 +1,12 @@
 """Whole iterations on a pretended GPU: no tensor is on the wrong device, and the host rarely waits.
 
-A microbatch's waits and launches are those of an iteration with twice as many microbatches, less those of one with half of them.
+A microbatch's waits are those of an iteration with twice as many microbatches, less those of one with half of them.
 """
 
 from collections import Counter
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.nlp import VecInfo
@@ -19,10 +18,9 @@ from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts.pretended_gpu import CUDA, pretended_gpu
 from tests.parts.saved_models import CPU, save
-from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
+from tests.parts.tiny import gpt2, llama
 from tests.parts.trainers import PROMPTS, Places, numbers_of, settings
 
-AT_MOST = 0  # waits for one microbatch of the update, or of critic and reference
 ESTIMATORS = {
     "shared": {"use_share_model": True},
     "separate": {"use_share_model": False},
@@ -39,39 +37,16 @@ KL = {"reward": {}, "loss": {"kl_in": "loss"}}
 SOME = [
     *(("gpt2", "shared", "all", "fp32", "reward"), ("gpt2", "separate", "top_k", "bf16", "loss")),
     *(("llama", "grpo", "top_p", "fp32", "loss"), ("llama", "separate", "all", "lora", "reward")),
-    *(("qwen2", "rloo", "all", "bf16", "reward"), ("qwen2", "shared", "top_p", "lora", "loss")),
-    *(("mistral", "reinforce_pp", "top_k", "fp32", "reward"), ("gpt2", "shared", "all", "fp16", "reward")),
-    ("gpt2", "grpo", "top_p", "fp16", "loss"),
+    *(("llama", "rloo", "all", "bf16", "reward"), ("gpt2", "shared", "top_p", "lora", "loss")),
+    *(("llama", "reinforce_pp", "top_k", "fp32", "reward"), ("gpt2", "shared", "all", "fp16", "reward")),
 ]
 SHORT = [*SOME[:3], *(pytest.param(*x, marks=pytest.mark.thorough) for x in SOME[3:])]
-
-
-def qwen2():
-    torch.manual_seed(0)
-    return packed(Qwen2ForCausalLM(Qwen2Config(**like_llama())))
-
-
-def mistral():
-    torch.manual_seed(0)
-    return packed(MistralForCausalLM(MistralConfig(**like_llama(), sliding_window=6)))
-
-
-def like_llama():
-    words = byte_tokenizer()
-    ids = {"vocab_size": len(words) + 5, "eos_token_id": words.eos_token_id, "bos_token_id": None}
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 256}
-    return {**ids, **sizes, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    models = {
-        "gpt2": gpt2(n_layer=1, n_embd=16),
-        "llama": llama(num_hidden_layers=1),
-        "qwen2": qwen2(),
-        "mistral": mistral(),
-    }
+    models = {"gpt2": gpt2(n_layer=1, n_embd=16), "llama": llama(num_hidden_layers=1)}
     return {name: save(root / name, model) for name, model in models.items()}
 
 
@@ -93,21 +68,20 @@ def build(config, models, device):
 
 
 def counted(gpu, function, into):
-    """`function`, which adds to the counters `into` (waits, launches) what it makes the host and the device do."""
+    """`function`, which adds to the counter `into` how often it makes the host wait."""
 
     def counting(*args, **options):
-        before = Counter(gpu.waits), gpu.num_launches
+        before = Counter(gpu.waits)
         result = function(*args, **options)
-        into["waits"] += gpu.waits - before[0]
-        into["launches"] += gpu.num_launches - before[1]
+        into.update(gpu.waits - before)
         return result
 
     return counting
 
 
 def iteration(gpu, config, models):
-    """What an iteration's update, and its critic and reference, cost: waits by line, and launches; and its metrics."""
-    parts = {name: {"waits": Counter(), "launches": 0} for name in ("update", "reference")}
+    """The waits, by line, of an iteration's update, and of its critic and reference; its metrics; and all its waits."""
+    parts = {name: Counter() for name in ("update", "reference")}
     trainer = build(config, models, CUDA)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PPOUpdate, "__call__", counted(gpu, PPOUpdate.__call__, parts["update"]))
@@ -123,10 +97,9 @@ def check(path, **keys):
     loaded = [load(path, size, **keys) for size in (4, 2)]
     with pretended_gpu() as gpu:
         (few, metrics, waits), (many, _, _) = (iteration(gpu, *some) for some in loaded)
-    for name, microbatches in (("update", 2), ("reference", 2)):
-        more = many[name]["waits"] - few[name]["waits"]
-        assert more.total() / microbatches <= AT_MOST, (name, more)
-        assert many[name]["launches"] > few[name]["launches"] > 0
+    assert few["update"]  # it reads its statistics
+    for name in few:
+        assert not many[name] - few[name]
     # the first iteration in 16 bits: the library waits in each row that measures the noise, which is computed alone twice
     assert 0 < waits <= 30 + 2 * 8
     return metrics

@@ -52,8 +52,6 @@ def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):
 def test_the_start_says_what_the_adapters_need(run, caplog):
     with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
         assert run(*LORA, "--verbose") == 0
-    forecast = next(message for message in caplog.messages if message.startswith("memory forecast"))
-    assert "weights of the reference" not in forecast
     count = 3 * 2 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32) + 33
     assert f"{count / 1e6:.1f} million trained parameters" in caplog.text
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory.forecast import read_sizes, remedies
-from rlhf_dialog.distributed.placement import deepspeed_setting
+from rlhf_dialog.distributed.memory import remedies
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.part_sizes import FULL, ONE_ROW, describe_full_gpu, lacks_memory
@@ -105,7 +104,7 @@ def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool
     except Exception as error:
         if lacks_memory(error) or FULL in str(error):
             what = str(error) if isinstance(error, RunStopped) else describe_full_gpu(error)
-            raise RunStopped(f"{what}; {what_helps(config, world, folder / 'checkpoints', ONE_ROW in what)}") from error
+            raise RunStopped(f"{what}; {what_helps(config, folder / 'checkpoints', ONE_ROW in what)}") from error
         if not isinstance(error, UserError | RunStopped):
             raise
         is_foreign = isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed)
@@ -114,12 +113,10 @@ def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool
         raise
 
 
-def what_helps(config: Config, world: World, checkpoints: Path, is_one_row: bool) -> str:
-    """The three keys that lower the memory forecast most, and the checkpoint to go on from."""
-    sizes = None if config.model_class or config.critic_class else read_sizes(config)
-    keys = [] if sizes is None else remedies(sizes, deepspeed_setting(config, world))
-    useful = [key for key in keys if not (is_one_row and key.startswith("per_device_"))]
-    text = f"what helps most: {'; '.join(useful[:3]) or 'a smaller model, or shorter prompts and responses'}"
+def what_helps(config: Config, checkpoints: Path, is_one_row: bool) -> str:
+    """Three keys that lower the memory, and the checkpoint to go on from."""
+    useful = [key for key in remedies(config) if not (is_one_row and key.startswith("per_device_"))]
+    text = f"what helps: {'; '.join(useful[:3])}"
     with suppress(UserError):
         if newest := newest_checkpoint(checkpoints):
             return f"{text}. --resume goes on from {newest.name}"

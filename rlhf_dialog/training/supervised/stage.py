@@ -21,8 +21,7 @@ from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import LearnedHalf
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
-from rlhf_dialog.distributed import openmp
-from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
+from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
@@ -184,8 +183,6 @@ def prepare(config: SupervisedKeys) -> None:
     set_float32_products(config, torch.device(choose_device(config.device)))
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
-    if torch.get_num_threads() > 1:
-        openmp.warn_when_too_late()
     keep_freed_memory()
     set_seed(config.seed)
 

@@ -1,4 +1,4 @@
-"""Settings of the C library and oneDNN for keeping memory, for processes that only train or evaluate."""
+"""Settings of the libraries below torch: how libgomp's threads wait, and how freed memory is kept. They need no torch."""
 
 import contextlib
 import ctypes
@@ -9,6 +9,16 @@ from importlib import metadata
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name, and the older one
 PLANS = "64"  # number of matrix products of different shapes for which oneDNN keeps a plan
+SPINS = "2000"  # turns of a waiting thread's loop before it sleeps; 300,000 by default, 0 with OMP_WAIT_POLICY=PASSIVE
+
+
+def spin_briefly() -> None:
+    """Let idle threads of torch sleep soon, so that other programs get their cores. Linux; call it before torch is imported.
+
+    libgomp reads the environment once, when torch loads it. A variable that is set is kept.
+    """
+    if sys.platform == "linux" and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = SPINS
 
 
 def grow_segments() -> None:

@@ -1,19 +1,22 @@
-"""Freed memory of the C library, seen in the kernel's count of page faults; the variable by which CUDA's segments grow."""
+"""How long waiting threads spin, by libgomp's own account; freed memory, by the kernel's page faults; CUDA's segments."""
 
+import ast
 import os
+import re
 import sys
 from importlib import metadata
 
 import pytest
 
-from rlhf_dialog.distributed.memory.allocator import grow_segments
-from tests.parts.processes import environment, output_of
+from rlhf_dialog.distributed.runtime import grow_segments
+from tests.parts.processes import ROOT, environment, output_of, run_python
 
 thorough = pytest.mark.thorough
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="glibc and libgomp")
 PROGRAM = """
 import resource
 import torch
-from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
+from rlhf_dialog.distributed.runtime import keep_freed_memory
 def use():
     torch.ones(16_000_000)  # 64 MB
 def page_faults():
@@ -37,7 +40,7 @@ def page_faults(**changes):
 
 
 @thorough
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+@needs_linux
 def test_freed_memory_is_used_again():
     before, after = page_faults()
     assert before > 10_000  # 10 x 64 MB in pages of 4 KiB are 156,250; huge pages make it fewer
@@ -45,7 +48,7 @@ def test_freed_memory_is_used_again():
 
 
 @thorough
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+@needs_linux
 def test_the_environment_wins():
     assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000
 
@@ -67,3 +70,35 @@ def test_segments_grow_by_the_variable_that_this_torch_reads(monkeypatch, versio
     monkeypatch.setattr(metadata, "version", {"torch": version}.get)
     grow_segments()
     assert os.environ == {name: value.replace("grow", "expandable_segments:True") for name, value in wanted.items()}
+
+
+@thorough
+@needs_linux
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "777"}, "777"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
+)
+def test_threads_spin_briefly_unless_the_user_says_otherwise(given, spins):
+    asked = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, **given}
+    ran = run_python("-c", "import rlhf_dialog, torch", env=environment(**asked))
+    assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr)[-1] == spins
+
+
+HEAVY = {"torch", "transformers", "tokenizers", "trl", "accelerate", "datasets", "benchmarks"}
+SCRIPTS = [path for folder in (".", "scripts", "reward_models") for path in (ROOT / folder).glob("*.py")]
+
+
+def is_late(path):
+    """Whether the script imports something heavy before the package."""
+    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [
+        (alias.name if isinstance(node, ast.Import) else node.module).split(".")[0]
+        for node in nodes
+        for alias in node.names
+    ]
+    heavy = [place for place, name in enumerate(names) if name in HEAVY]
+    return bool(heavy) and "rlhf_dialog" not in names[: heavy[0]]
+
+
+def test_every_script_imports_the_package_before_torch():
+    assert SCRIPTS
+    assert [path.name for path in SCRIPTS if is_late(path)] == []

@@ -1,0 +1,160 @@
+"""The memory that one process of a run needs, computed from config.json before any weight is read. All sizes are bytes.
+
+It is there to warn, because on a CPU the kernel kills a process that takes too much without a word. Left out are imports
+(0.4 to 0.8 GiB), what allocators keep, the data, and activations of the reward's models. A run whose weights are sharded
+(ZeRO, FSDP2) and a network of the user's have no forecast.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedConfig
+from transformers.pytorch_utils import Conv1D
+
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
+from rlhf_dialog.distributed.free_memory import host_memory
+from rlhf_dialog.distributed.strategy import fsdp_settings
+from rlhf_dialog.models.policy import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
+from rlhf_dialog.models.precision import HALF, precision_of
+from rlhf_dialog.models.pretrained import load_pretrained
+from rlhf_dialog.rewards.composite import model_paths
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts of a model, from its config.json."""
+
+    parameters: int
+    trunk: int  # parameters without an output embedding of its own
+    widths: int  # inputs and outputs of the trunk's linear layers, all added up
+    layers: int
+    hidden: int
+    cache: int  # numbers in the keys and values of a token
+    vocab: int
+    is_half: bool = False  # whether the weights on the disk have 16 bits
+
+
+def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
+    """The sizes of the model that `auto_class` builds from the configuration, on the meta device, which takes no memory."""
+    with torch.device("meta"):
+        model = auto_class.from_config(hf_config, trust_remote_code=False)
+    config: Any = model.config.get_text_config()
+    shapes = [tuple(x.weight.shape) for x in model.base_model.modules() if isinstance(x, nn.Linear | Conv1D)]
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return Sizes(
+        parameters=sum(p.numel() for p in model.parameters()),
+        trunk=sum(p.numel() for p in model.base_model.parameters()),
+        widths=sum(map(sum, shapes)),
+        layers=layers,
+        hidden=config.hidden_size,
+        cache=2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim,
+        vocab=config.vocab_size,
+        is_half=hf_config.dtype in HALF,
+    )
+
+
+def needed_bytes(
+    config: Config,
+    policy: Sizes,
+    reference: Sizes | None = None,
+    judges: Sequence[Sizes] = (),
+    on_cuda: bool = False,
+    world_size: int = 1,
+) -> int:
+    """What one of `world_size` processes holds at its peak, with prompts and responses of the longest length.
+
+    Weights, 8 bytes for each trained parameter (Adam's moments), and the larger of what sampling and an update hold: keys,
+    values and logits; gradients, activations and logits. A token keeps the input and output of each linear layer, and of each
+    norm its input in fp32 (arXiv 2205.05198, section 4.1, without dropout). LoRA trains r * (inputs + outputs) for each linear
+    layer (arXiv 2106.09685, section 4.1). `reference` None: as large as the policy; `judges`: the models of the reward.
+    """
+    is_half = precision_of(config, torch.device("cuda" if on_cuda else "cpu")) != "fp32"
+    width, frozen = 2 if is_half else 4, 2 if is_half and on_cuda and policy.is_half else 4
+    trunks = 2 if config.estimator.needs_critic and not config.use_share_model else 1
+    trained = policy.parameters + (trunks - 1) * policy.trunk
+    if config.use_lora:
+        trained = config.lora_r * policy.widths * trunks
+    weights = 4 * trained + (frozen * policy.parameters if config.use_lora else 0)
+    if config.reference and (not config.use_lora or config.ref_model not in (None, config.model_path)):
+        weights += frozen * (reference or policy).parameters
+    weights += sum(4 * judge.parameters for judge in judges)
+    if is_half and not (config.use_lora and frozen == 2):
+        weights += 2 * policy.parameters  # autocast's copies
+
+    plan, prompt, response = batch_plan(config, world_size), config.max_prompt_length, config.max_new_tokens
+    rows = math.ceil(plan.num_responses / world_size)
+    draw = 4 * policy.vocab * (8 if config.top_k or config.top_p < 1 else 4)  # a filter sorts the logits
+    sampling = min(rows, config.rollout_size) * (width * policy.cache * (prompt + response) + draw)
+
+    microbatch = min(config.microbatch_size, math.ceil(rows / plan.num_minibatches))
+    prompts = math.ceil(microbatch / config.num_responses_per_prompt) if config.packing else microbatch
+    kept = width * policy.widths + 8 * policy.layers * policy.hidden
+    if config.activation_checkpointing:
+        kept = 4 * policy.layers * policy.hidden + kept // policy.layers
+    chunk = LOGITS_AT_ONCE_ON_GPU if on_cuda else LOGITS_AT_ONCE
+    logits = 12 * min(microbatch * response * policy.vocab, chunk)
+    activations = trunks * kept * (prompts * prompt + microbatch * response) + logits
+    return weights + 8 * trained + max(sampling, 4 * trained + activations)
+
+
+def read_sizes(path: str, auto_class: Any = AutoModelForCausalLM) -> Sizes | None:
+    """The sizes of the model in a folder or of a Hub name; None when its config.json cannot be read, which loading reports.
+
+    No code of the model runs, even with trust_remote_code.
+    """
+    try:
+        return model_sizes(load_pretrained(AutoConfig, path, "model_path", trust_remote_code=False), auto_class)
+    except Exception as error:  # of any kind: a config.json may hold anything
+        logger.debug("%s: no memory forecast: %s", path, error)
+        return None
+
+
+def warn_of_memory(config: Config, device: torch.device, world_size: int = 1) -> int | None:
+    """The bytes that this process needs; warns where fewer are free. None when there is no forecast.
+
+    Several processes on one machine share its memory, but have one GPU each.
+    """
+    is_sharded = asks_deepspeed(config) or fsdp_settings(config) is not None
+    if is_sharded or config.model_class or config.critic_class or (policy := read_sizes(config.model_path)) is None:
+        return None
+    reference = read_sizes(config.ref_model) if config.ref_model else None
+    paths = model_paths(config.reward_class.id, config.reward_class.args).values()
+    judges = [sizes for path in paths if (sizes := read_sizes(path, AutoModelForSequenceClassification))]
+    on_cuda = device.type == "cuda"
+    needed = needed_bytes(config, policy, reference, judges, on_cuda, world_size)
+    free = torch.cuda.mem_get_info(device)[0] if on_cuda else host_memory()[0]
+    processes = 1 if on_cuda else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if free is not None and processes * needed > free:
+        text = "this run may not fit in memory: it needs about %s, but %s are free on %s; what helps: %s"
+        where = str(device) if on_cuda else "this machine"
+        logger.warning(text, human(processes * needed), human(free), where, "; ".join(remedies(config)))
+    return needed
+
+
+def remedies(config: Config) -> list[str]:
+    """The changes of a key that lower the memory of this run, in the order of docs/SCALING.md."""
+    helps = {
+        "use_share_model: true": config.estimator.needs_critic and not config.use_share_model,
+        "per_device_microbatch_size: 1": config.microbatch_size > 1,
+        "activation_checkpointing: true": not config.activation_checkpointing,
+        "use_lora: true": not config.use_lora,
+        f"max_prompt_length: {config.max_prompt_length // 2}": config.max_prompt_length > 1,
+        "a smaller model": True,
+    }
+    return [change for change, is_possible in helps.items() if is_possible]
+
+
+def human(num_bytes: float) -> str:
+    """A number of bytes as text: `1.50 GiB`, `12.0 MiB`."""
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

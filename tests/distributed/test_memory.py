@@ -1,0 +1,227 @@
+"""The forecast of a run's memory: published counts, the formula by hand, a real run's memory, and what is said of it."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, LlamaConfig
+
+from rlhf_dialog.distributed import memory
+from rlhf_dialog.distributed.memory import Sizes, human, model_sizes, needed_bytes, read_sizes, remedies, warn_of_memory
+from tests.parts.judges import BERT
+from tests.parts.processes import output_of
+from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.yaml_files import settings
+
+GIB, MIB = 2**30, 2**20
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+LLAMA_8B = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+BILLION = Sizes(10**9, trunk=9 * 10**8, widths=160_000, layers=10, hidden=1000, cache=4000, vocab=10_000, is_half=True)
+FEW = {  # 8 responses in two microbatches
+    **{"rollout_batch_size": 8, "num_mini_batch": 1, "per_device_microbatch_size": 4, "use_share_model": True},
+    **{"max_prompt_length": 90, "max_new_tokens": 10},
+}
+
+
+def test_published_counts():
+    """124M parameters (openai-community/gpt2; tied), 8,030,261,248 (meta-llama/Meta-Llama-3-8B; not tied), 8 of 32 heads."""
+    gpt, llama = (
+        model_sizes(GPT2Config()),
+        model_sizes(LlamaConfig(**LLAMA_8B, num_key_value_heads=8, dtype="bfloat16")),
+    )
+    assert (gpt.parameters, gpt.trunk, gpt.cache, gpt.is_half) == (124_439_808, 124_439_808, 2 * 12 * 768, False)
+    assert (llama.parameters, llama.trunk) == (8_030_261_248, 8_030_261_248 - 128256 * 4096)
+    assert (llama.cache, llama.is_half) == (2 * 32 * 8 * 128, True)
+    assert gpt.widths == 12 * 16 * 768  # 16 numbers for each hidden one
+    assert 16 * gpt.widths == 2_359_296  # what peft prints for r=16 and all linear layers
+
+
+WEIGHTS = 4 * 10**9 + 4 * 10**9  # policy and reference
+LOGITS = 12 * 4 * 10 * 10_000  # of a microbatch
+KEPT = 4 * 100 * (4 * 160_000 + 8 * 10 * 1000)  # of a microbatch's 4 x 100 tokens: linear layers, and norms in fp32
+ADAPTER = 16 * 160_000
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, WEIGHTS + 12 * 10**9 + KEPT + LOGITS),
+        ({"per_device_microbatch_size": 8}, WEIGHTS + 12 * 10**9 + 2 * KEPT + 2 * LOGITS),
+        ({"reference": False, "kl_coef": 0}, WEIGHTS - 4 * 10**9 + 12 * 10**9 + KEPT + LOGITS),
+        ({"use_share_model": False}, WEIGHTS + 12 * 10**9 + 16 * 9 * 10**8 + 2 * KEPT + LOGITS),
+        ({"use_lora": True}, 4 * 10**9 + 16 * ADAPTER + KEPT + LOGITS),
+        ({"use_lora": True, "ref_model": "other"}, WEIGHTS + 16 * ADAPTER + KEPT + LOGITS),
+        (
+            {"activation_checkpointing": True},
+            WEIGHTS + 12 * 10**9 + 400 * (4 * 10 * 1000 + (4 * 160_000 + 80_000) // 10) + LOGITS,
+        ),
+        (
+            {"num_responses_per_prompt": 4, "advantage_estimator": "rloo"},
+            WEIGHTS + 12 * 10**9 + KEPT * 130 // 400 + LOGITS,
+        ),
+    ],
+)
+def test_a_cpu_by_hand(keys, expected):
+    assert needed_bytes(settings(**(FEW | keys)), BILLION) == expected
+
+
+def test_16_bits_by_hand():
+    """Frozen weights of a GPU keep the 2 bytes of their checkpoint; those that are trained have 4, and a copy of 2."""
+    norms, copies = 8 * 10 * 1000, 2 * 10**9
+    kept = 400 * (2 * 160_000 + norms) + LOGITS
+    trained = 16 * 10**9 + copies + kept
+    assert needed_bytes(settings(**FEW), BILLION, on_cuda=True) == trained + 2 * 10**9
+    assert needed_bytes(settings(**FEW, precision="bf16"), BILLION) == trained + 4 * 10**9
+    assert needed_bytes(settings(**FEW, use_lora=True), BILLION, on_cuda=True) == 2 * 10**9 + 16 * ADAPTER + kept
+
+
+def test_sampling_is_the_peak_of_many_rows():
+    """Keys and values of 100 tokens, and four copies of the logits; eight where a filter sorts them. 128 rows at a time."""
+    many = FEW | {
+        "rollout_batch_size": 10**4,
+        "num_mini_batch": 2500,
+        "use_lora": True,
+        "per_device_rollout_size": 1000,
+    }
+    cache, logits = 1000 * 100 * 4000 * 4, 1000 * 10_000 * 4
+    weights = 4 * 10**9 + 12 * ADAPTER
+    assert needed_bytes(settings(**many), BILLION) == weights + cache + 4 * logits
+    assert needed_bytes(settings(**many, top_k=5), BILLION) == weights + cache + 8 * logits
+    assert needed_bytes(settings(**many), BILLION, world_size=20) == weights + (cache + 4 * logits) // 2
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a config.json alone."""
+    gpt2().config.save_pretrained(tmp_path / "lm")
+    return tmp_path
+
+
+def test_models_of_the_reward_are_counted(folder, monkeypatch):
+    monkeypatch.setattr(memory, "host_memory", lambda: (10**12, 10**12))
+    BertConfig(**BERT, num_labels=4).save_pretrained(folder / "bert")
+    judge = {"id": "Intent", "args": {"intent_model": str(folder / "bert")}}
+    needed = [
+        warn_of_memory(settings(model_path=str(folder / "lm"), reward_class=reward), CPU)
+        for reward in ({"id": "Meteor"}, {"id": "CompositeReward", "args": {"parts": [judge, {"id": "Meteor"}]}})
+    ]
+    assert needed[1] - needed[0] == 4 * BertForSequenceClassification(BertConfig(**BERT, num_labels=4)).num_parameters()
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", '{"model_type": "martian"}', '{"model_type": "gpt2", "n_embd": "x"}', "[]"]
+)
+def test_a_config_that_cannot_be_read_is_left_to_what_loads_it(tmp_path, content, caplog):
+    if content:
+        (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        assert warn_of_memory(settings(model_path=str(tmp_path)), CPU) is None
+    assert not [record for record in caplog.records if record.name.startswith("rlhf_dialog")]
+
+
+def test_no_code_of_a_model_runs_for_a_forecast(tmp_path):
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')", encoding="utf-8")
+    own = {"model_type": "martian", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (tmp_path / "config.json").write_text(json.dumps(own), encoding="utf-8")
+    assert read_sizes(str(tmp_path)) is None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_that_does_not_fit_is_warned_once(folder, monkeypatch, caplog):
+    config = settings(model_path=str(folder / "lm"))
+    needed = memory.needed_bytes(config, read_sizes(config.model_path))
+    for free, processes, text in (
+        (None, 1, ""),
+        (needed, 1, ""),
+        (MIB, 1, f"{human(needed)}, but 1.0 MiB are free on this machine; what helps: use_share_model: true; "),
+        (2 * needed, 3, f"{human(3 * needed)}, but {human(2 * needed)} are free"),
+    ):
+        caplog.clear()
+        monkeypatch.setattr(memory, "host_memory", lambda free=free: (free, None))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        assert warn_of_memory(config, CPU) == needed
+        assert len(caplog.messages) == bool(text)
+        assert text in caplog.text
+
+
+def test_a_gpu_is_asked_for_its_own_memory(folder, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (MIB, 80 * GIB))
+    monkeypatch.setattr(memory, "host_memory", lambda: (10**12, 10**12))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    needed = warn_of_memory(settings(model_path=str(folder / "lm")), CUDA)
+    assert f"it needs about {human(needed)}, but 1.0 MiB are free on cuda:0" in caplog.text
+
+
+@pytest.mark.parametrize("keys", [{"use_fsdp": True}, {"use_deepspeed": True, "deepspeed_config": "zero1.json"}])
+def test_sharded_weights_have_no_forecast(folder, keys):
+    assert warn_of_memory(settings(model_path=str(folder / "lm"), **keys), CPU) is None
+
+
+def test_only_what_can_help_is_named():
+    everything = {"use_share_model": True, "per_device_microbatch_size": 1, "activation_checkpointing": True}
+    assert remedies(settings(**everything, use_lora=True, max_prompt_length=64)) == [
+        "max_prompt_length: 32",
+        "a smaller model",
+    ]
+    assert [x.partition(":")[0] for x in remedies(settings())][:4] == [*everything, "use_lora"]
+    assert "use_share_model: true" not in remedies(settings(advantage_estimator="rloo"))
+
+
+RUN = """
+import json, re, sys
+import torch
+torch.set_num_threads(1)
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.metrics import VecInfo
+from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.training.trainer import PPOTrainer
+
+def step(config):
+    prompts = [Dialogue(["x" * 500], reference="y" * 20, meta={"index": i}) for i in range(8)]
+    trainer = PPOTrainer(config, load_models(config, torch.device("cpu")), prompts, LengthMatch(), VecInfo())
+    trainer.step()
+
+def peak():
+    status = open("/proc/self/status").read()  # ru_maxrss would begin with that of the process that started this one
+    return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]) * 1024
+
+warm, real = (Config(**keys) for keys in json.loads(sys.argv[1]))
+step(warm)  # libraries load what they need
+before = peak()
+step(real)
+print(peak() - before)
+"""
+"""A run is measured in a process of its own, because the largest memory of a process never falls."""
+
+
+@pytest.mark.whole_run
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from Linux")
+@pytest.mark.parametrize(
+    ("shape", "keys"),
+    [
+        pytest.param(
+            {"n_embd": 512, "n_layer": 8, "n_head": 8}, {"max_prompt_length": 20}, marks=pytest.mark.slow, id="weights"
+        ),
+        pytest.param(
+            {"n_embd": 192, "n_layer": 6, "n_head": 6},
+            {"max_prompt_length": 230, "per_device_microbatch_size": 8},
+            id="activations",
+        ),
+    ],
+)
+def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys):
+    """Within a quarter of the peak of a real trainer's step."""
+    for name, lm in (("warm", gpt2()), ("real", gpt2(**shape))):
+        lm.generation_config.eos_token_id = None  # every response has its full length
+        lm.save_pretrained(tmp_path / name)
+        byte_tokenizer().save_pretrained(tmp_path / name)
+    few = {"rollout_batch_size": 8, "num_mini_batch": 1, "ppo_epoch": 2, "max_new_tokens": 12}
+    configs = [settings(model_path=str(tmp_path / name), **few, **keys) for name in ("warm", "real")]
+    needed = needed_bytes(configs[1], read_sizes(configs[1].model_path))
+    measured = int(output_of("-c", RUN, json.dumps([config.model_dump() for config in configs])))
+    print(f"forecast {human(needed)}, measured {human(measured)}: {needed / measured:.2f}")
+    assert 0.75 < needed / measured < 1.25
