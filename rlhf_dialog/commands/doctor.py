@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 from rlhf_dialog.commands.options import Options, run_command
 
@@ -88,7 +89,7 @@ def run_lines(free: int | None) -> Iterator[str]:
 
     needed = {"configs/chat_smollm2.yaml": CHAT_SMOLLM2}
     for name, (model, keys) in RUNS.items():
-        config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**model))
+        config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**cast(Any, model)))
         needed[name] = needed_bytes(config, sizes, on_cuda=torch.cuda.is_available()) + LIBRARIES
     for name, size in needed.items():
         answer = "fits" if free is None or size <= free else "does not fit"

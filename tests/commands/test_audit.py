@@ -222,7 +222,7 @@ def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path,
     check_untouched(tmp_path)
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
     words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH)

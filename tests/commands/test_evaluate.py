@@ -18,7 +18,7 @@ from rlhf_dialog.models.generation import Sampling
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 RUN = {"score", "length_match", "reference_perplexity"}
 

@@ -150,7 +150,7 @@ def typed(keys: bytes, until: bytes, *words, env) -> bytes:
     return seen
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_lines_are_edited_and_come_back_with_the_arrows(state):
     keys = b"hello\x02\x02\x02\x02\x04a\n\x10\n"  # 4 left, delete, a; then the line before

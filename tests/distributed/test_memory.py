@@ -198,7 +198,7 @@ print(peak() - before)
 """A run is measured in a process of its own, because the largest memory of a process never falls."""
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from Linux")
 @pytest.mark.parametrize(
     ("shape", "keys"),

@@ -75,7 +75,7 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
         process_group.start(config())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_processes_that_cannot_connect_are_told_of_the_interface(monkeypatch):
     port = str(free_port())
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():

@@ -11,7 +11,7 @@ import pytest
 from rlhf_dialog.distributed.runtime import grow_segments
 from tests.parts.processes import ROOT, environment, output_of, run_python
 
-thorough = pytest.mark.thorough
+slow = pytest.mark.slow
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="glibc and libgomp")
 PROGRAM = """
 import resource
@@ -39,7 +39,7 @@ def page_faults(**changes):
     return int(before), int(after)
 
 
-@thorough
+@slow
 @needs_linux
 def test_freed_memory_is_used_again():
     before, after = page_faults()
@@ -47,7 +47,7 @@ def test_freed_memory_is_used_again():
     assert after < 1000
 
 
-@thorough
+@slow
 @needs_linux
 def test_the_environment_wins():
     assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000
@@ -72,7 +72,7 @@ def test_segments_grow_by_the_variable_that_this_torch_reads(monkeypatch, versio
     assert os.environ == {name: value.replace("grow", "expandable_segments:True") for name, value in wanted.items()}
 
 
-@thorough
+@slow
 @needs_linux
 @pytest.mark.parametrize(
     ("given", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "777"}, "777"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]

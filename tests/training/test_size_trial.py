@@ -142,6 +142,7 @@ def failing_above(most, function, rows_of):
     return fail
 
 
+@pytest.mark.slow
 def test_tokens_and_gradients_are_the_same_for_all_sizes(path):
     steps = []
     for rows, microbatch in ((32, 32), (4, 2), (1, 1)):

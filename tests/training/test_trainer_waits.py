@@ -40,7 +40,6 @@ SOME = [
     *(("llama", "rloo", "all", "bf16", "reward"), ("gpt2", "shared", "top_p", "lora", "loss")),
     *(("llama", "reinforce_pp", "top_k", "fp32", "reward"), ("gpt2", "shared", "all", "fp16", "reward")),
 ]
-SHORT = [*SOME[:3], *(pytest.param(*x, marks=pytest.mark.thorough) for x in SOME[3:])]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,8 @@ def check(path, **keys):
     return metrics
 
 
-@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SHORT)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SOME)
 def test_a_microbatch_waits_for_nothing(paths, kind, estimator, filters, precision, kl):
     keys = ESTIMATORS[estimator] | FILTERS[filters] | PRECISIONS[precision] | KL[kl]
     metrics = check(paths[kind], **keys)
