@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rlhf_dialog.commands.options import Options, run_command
 
@@ -17,7 +17,7 @@ EXTRAS = {  # package: the extra of pyproject.toml that has it, what it is for
 GIB = 2**30
 LIBRARIES = GIB  # bytes that torch, transformers and other packages take, which the forecast leaves out
 CHAT_SMOLLM2 = int(3.8 * GIB)  # measured at the peak of configs/chat_smollm2.yaml, with the libraries
-LLAMA = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "dtype": "bfloat16"}
+LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "dtype": "bfloat16"}
 LLAMA_1B = {
     **LLAMA,
     "hidden_size": 2048,
@@ -26,12 +26,12 @@ LLAMA_1B = {
     "tie_word_embeddings": True,
 }
 LLAMA_8B = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
-KEYS = {  # as in configs/chat_smollm2.yaml
+KEYS: dict[str, Any] = {  # as in configs/chat_smollm2.yaml
     **{"model_path": "llama", "env": {"args": {"data_path": "data"}}, "reward_class": {"id": "LengthMatch"}},
     **{"rollout_batch_size": 64, "num_responses_per_prompt": 4, "use_share_model": True, "num_mini_batch": 4},
     **{"max_prompt_length": 160, "max_new_tokens": 32},
 }
-RUNS = {
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Llama 1B with LoRA": (LLAMA_1B, {"use_lora": True}),
     "Llama 8B with LoRA": (LLAMA_8B, {"use_lora": True}),
     "Llama 8B, all parameters": (LLAMA_8B, {}),
@@ -89,7 +89,7 @@ def run_lines(free: int | None) -> Iterator[str]:
 
     needed = {"configs/chat_smollm2.yaml": CHAT_SMOLLM2}
     for name, (model, keys) in RUNS.items():
-        config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**cast(Any, model)))
+        config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**model))
         needed[name] = needed_bytes(config, sizes, on_cuda=torch.cuda.is_available()) + LIBRARIES
     for name, size in needed.items():
         answer = "fits" if free is None or size <= free else "does not fit"

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.models.generation import Responses, respond
 from rlhf_dialog.models.network import num_logits
 from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
@@ -26,38 +25,32 @@ from rlhf_dialog.training.update import Microbatch
 logger = logging.getLogger(__name__)
 USED = 0.9  # of the free memory; the rest is for what lies between tensors
 NUCLEUS = 4096  # ids that top-p is taken to keep at most
-MICROBATCH, ROLLOUT = "per_device_microbatch_size", "per_device_rollout_size"
 ENDING: Any = SimpleNamespace(find_ends=lambda ids: torch.ones(len(ids), dtype=torch.bool))  # after one token
 
 
 def settle_sizes(trainer: PPOTrainer) -> None:
     """Set the sizes of the run that are `auto` to the largest powers of two that a GPU has memory for; all ranks call it.
 
-    Every rank takes the smallest. Random states are as before. On a CPU, and where ranks share out weights and so wait for
+    Every rank takes the smallest. No random number is drawn. On a CPU, and where ranks share out weights and so wait for
     each other in a pass, `auto` stays what `Config` takes it for.
     """
-    config, world = trainer.config, trainer.world
-    rows = math.ceil(trainer.plan.num_prompts / world.size) * config.num_responses_per_prompt
-    passes: dict[str, tuple[str, Any, int]] = {
-        MICROBATCH: (UPDATE, add_gradients, math.ceil(rows / trainer.plan.num_minibatches)),
-        ROLLOUT: (GENERATION, sample, rows),
-    }
-    automatic = [key for key in passes if getattr(config, key) == "auto"]
-    whole = all(type(engine) is Engine for engine in trainer.engines.values())
-    if world.device.type != "cuda" or not whole or not automatic:
+    config, world, placement = trainer.config, trainer.world, trainer.placement
+    is_whole = not placement.frozen and all(type(engine) is Engine for engine in trainer.engines.values())
+    if world.device.type != "cuda" or not is_whole:
         return
-    with random_states_kept():
-        for key in automatic:
-            phase, compute, most = passes[key]
-            with world.fail_together():
-                size = largest_that_fits(phase, partial(compute, trainer), most)
-            setattr(config, key, min(world.gather(size)))
-            trainer.use_sizes()
-    for engine in trainer.engines.values():
-        engine.zero_grad()
-    logger.info(
-        "for the memory of %s: %s", world.device, ", ".join(f"{key} {getattr(config, key)}" for key in automatic)
-    )
+    rows = math.ceil(trainer.plan.num_prompts / world.size) * config.num_responses_per_prompt
+    minibatch = math.ceil(rows / trainer.plan.num_minibatches)
+    for key, phase, compute, most in (
+        ("per_device_microbatch_size", UPDATE, add_gradients, minibatch),
+        ("per_device_rollout_size", GENERATION, sample, rows),
+    ):
+        if getattr(config, key) != "auto":
+            continue
+        with world.fail_together():
+            size = largest_that_fits(phase, partial(compute, trainer), most)
+        setattr(config, key, min(world.gather(size)))
+        trainer.use_sizes()
+        logger.info("%s: %d, for the memory of %s", key, getattr(config, key), world.device)
 
 
 def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most: int) -> int:
@@ -94,11 +87,14 @@ def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
 
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
-    """Add the gradient of a microbatch of the longest responses to that of another."""
+    """Add the gradient of a microbatch of the longest responses to that of another, and drop both."""
 
-    def compute(size: int) -> None:
+    def drop() -> None:
         for engine in trainer.engines.values():
             engine.zero_grad()
+
+    def compute(size: int) -> None:
+        drop()  # what a larger size has left
         rollout = longest_rollout(trainer, size)
         microbatch = Microbatch(
             rollout, (torch.arange(size, device=rollout.tokens.device), slice(None)), rollout.tokens
@@ -107,6 +103,7 @@ def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
             trainer.update.forward_backward(microbatch, rollout.response_mask.sum(), is_first=False, is_last=False)
 
     sizes.fit(UPDATE, rows, compute)
+    drop()
 
 
 def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:

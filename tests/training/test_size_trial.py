@@ -21,6 +21,7 @@ from tests.parts.trainers import PROMPTS, Places
 from tests.parts.yaml_files import settings
 
 CPU = torch.device("cpu")
+MICROBATCH, ROLLOUT = "per_device_microbatch_size", "per_device_rollout_size"
 FEW = {"rollout_batch_size": 24, "num_mini_batch": 2, "max_new_tokens": 4, "max_prompt_length": 12, "ppo_epoch": 1}
 
 
@@ -62,16 +63,14 @@ def test_the_largest_power_of_two_on_the_line(monkeypatch, free, most, size):
     assert tried == [1, 2, 4, size]
 
 
-@pytest.mark.parametrize(("key", "compute"), [(size_trial.MICROBATCH, add_gradients), (size_trial.ROLLOUT, sample)])
+@pytest.mark.parametrize(("key", "compute"), [(MICROBATCH, add_gradients), (ROLLOUT, sample)])
 def test_eight_rows_are_found_where_eight_fit(path, monkeypatch, key, compute):
     """The memory of eight rows, as the device counts it, is there, and a tenth less."""
-    other = {size_trial.MICROBATCH: size_trial.ROLLOUT, size_trial.ROLLOUT: size_trial.MICROBATCH}[key]
+    other = {MICROBATCH: ROLLOUT, ROLLOUT: MICROBATCH}[key]
     with pretended_gpu() as gpu:
         for share, size in ((1.02, 8), (0.9, 4)):
             trainer = new_trainer(path, CUDA, **{other: 2, "num_responses_per_prompt": 2})
             needed = peak_bytes(lambda t=trainer: compute(t, 8, PartSizes())) - gpu.memory.live
-            for engine in trainer.engines.values():
-                engine.zero_grad()
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda n=needed * share / size_trial.USED: (n, 10**12))
             settle_sizes(trainer)
             assert getattr(trainer.config, key) == size, share
@@ -92,13 +91,30 @@ def test_a_measurement_changes_nothing(path, keys, caplog):
         state = torch.get_rng_state()
         settle_sizes(trainer)
         assert sizes_of(trainer) == (32, 16)  # of 24 responses, 12 of a minibatch
-        assert "per_device_microbatch_size 16, per_device_rollout_size 32" in caplog.text
+        lines = [message.split(",")[0] for message in caplog.messages if message.startswith("per_device")]
+        assert lines == ["per_device_microbatch_size: 16", "per_device_rollout_size: 32"]
         assert torch.equal(torch.get_rng_state(), state)
         assert trainer.sizes.rows == {}
         assert all(p.grad is None for engine in trainer.engines.values() for p in engine.trained.values())
         same = [trainer.step()["ppo/loss"]]
         torch.set_rng_state(state)
         assert same == [plain.step()["ppo/loss"]]
+
+
+def test_a_microbatch_is_measured_beside_the_gradients_of_another(path, monkeypatch):
+    trainer, forward_backward, seen = new_trainer(path, CPU), PPOUpdate.forward_backward, []
+
+    def has_gradients():
+        return any(p.grad is not None for engine in trainer.engines.values() for p in engine.trained.values())
+
+    def watched(*args, **options):
+        seen.append(has_gradients())
+        return forward_backward(*args, **options)
+
+    monkeypatch.setattr(PPOUpdate, "forward_backward", watched)
+    add_gradients(trainer, 2, PartSizes())
+    assert seen == [False, True]
+    assert not has_gradients()
 
 
 def test_all_ranks_take_the_least(path, monkeypatch):
