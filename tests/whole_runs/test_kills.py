@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from tests.parts import disks
 from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
 pytestmark = pytest.mark.whole_run
-of_all = partial(pytest.param, marks=pytest.mark.slow)
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -205,7 +203,7 @@ def check_kill_before(starter, world, folder, expected, step):
     assert not list(folder.rglob("unannounced"))
 
 
-@pytest.mark.parametrize("share", [of_all(0.02), 0.3, of_all(0.6), 0.97])
+@pytest.mark.parametrize("share", [0.3, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.02, 0.6, 0.97))])
 def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, share):
     check_kill_before(starter, world, tmp_path, expected, int(share * expected[1]))
 
@@ -221,7 +219,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", [name if name == "shared trunk" else of_all(name) for name in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_n_a_kill_a_new_process_and_n_are_2n(starter, world, tmp_path, kind):
     whole, parts = (
         write_config(tmp_path / name, world, max_iterations=4, **KINDS[kind]) for name in ("whole", "parts")
@@ -280,7 +278,7 @@ def bytes_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("limit", [of_all(1_500), 30_000, of_all(120_000)])
+@pytest.mark.parametrize("limit", [1_500, 30_000, 120_000])
 def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, tmp_path, limit):
     """The limits stop config.yaml, and two files of the first checkpoint."""
     folder = write_config(tmp_path, world, max_iterations=4, eval_interval=1)
