@@ -1,10 +1,16 @@
-"""Every test runs offline and with one thread."""
+"""Every test runs offline and with one thread; a worker of pytest-xdist fails an unmarked test that is slow."""
 
+import os
 import signal
+
+import pytest
+
+UNMARKED = 1.5  # processor seconds of a test and the processes that it started: not the clock, so that a busy machine fails none
+MARKS = ("slow", "multiprocess", "gpu")
 
 
 def pytest_configure(config):
-    if config.getoption("numprocesses", 0) and not hasattr(config, "workerinput"):
+    if config.getoption("numprocesses", 0) and not is_worker(config):
         return  # the process that only hands tests to workers needs neither torch nor hypothesis
     from tests.parts import offline  # noqa: F401  before torch
 
@@ -13,6 +19,23 @@ def pytest_configure(config):
 
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
+    if is_worker(config):
+        from tests.parts import libraries  # noqa: F401
+
+
+def is_worker(config):
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    before = sum(os.times()[:4])
+    result = yield
+    seconds = sum(os.times()[:4]) - before
+    if is_worker(item.config) and seconds > UNMARKED and not any(map(item.get_closest_marker, MARKS)):
+        why = f"took {seconds:.1f} processor seconds, {UNMARKED} are allowed; mark it slow, or make it faster"
+        pytest.fail(why, pytrace=False)
+    return result
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; the tests send SIGINT to themselves

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from experiments.users.command import USERS, CompareUsersOptions
@@ -37,6 +38,7 @@ def test_the_first_dialogue(capsys):
     assert lines[-1].startswith("{'constraints': ")
 
 
+@pytest.mark.slow
 def test_the_measuring_script(tmp_path):
     script = tmp_path / "measure.py"
     script.write_text(blocks("python")[1].replace("range(1000)", "range(2)"))

@@ -36,7 +36,7 @@ def test_the_metric_is_the_share_of_responses_that_ask():
     assert (found["response/questions"], found["response/words"]) == (0.5, 2.0)  # 2 + 2 + 4 + 0 words
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_run_logs_the_metric(run, tmp_path):
     assert run("--register", METRIC, "--vec_info_class.id", "QuestionShare", "--experiment_name", "asked") == 0
     logged = rows(tmp_path / "run_results" / "asked")
@@ -71,6 +71,7 @@ def test_the_policy_explores_among_the_allowed_actions_in_training_alone():
     assert set(policy.act(np.zeros((200, 1)), allowed, True, streams)[0].tolist()) == {1}
 
 
+@pytest.mark.slow
 def test_the_policy_trains_from_the_command_line_and_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["--config", "restaurant.yaml", "--register", POLICY, "--policy.id", "average_return"]

@@ -47,7 +47,7 @@ def outcomes(name, whole, folder, seeds):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in KINDS]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
 )
 def test_a_mutated_file_is_read_or_says_what_is_wrong(name, whole, tmp_path):
     shutil.copytree(whole(name), tmp_path / "whole")

@@ -42,7 +42,7 @@ def program(word: str) -> str:
     return block_of("python", word)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 

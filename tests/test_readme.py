@@ -96,7 +96,7 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path, monkeypatch):
     assert build_reward(beside["id"], beside["args"])([dialogue]) == [pytest.approx(0.2 + 0.8, abs=0.05)]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_function_is_the_reward_of_a_run_from_python(world, tmp_path, monkeypatch):
     """my_function.py of the page, on a model and data of the tests."""
     monkeypatch.chdir(tmp_path)
@@ -126,6 +126,7 @@ def test_an_evaluator_of_ones_own_judges_the_dialogue():
     assert info["success"] is True
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_takes_the_place_of_the_files_with_its_arguments(tmp_path):
     (tmp_path / "my_guest.py").write_text(files()["my_guest.py"])
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
@@ -154,7 +155,7 @@ def after_the_quickstart(tmp_path):
     return tmp_path
 
 
-@pytest.mark.quickstart
+@pytest.mark.slow
 def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart):
     """All but those that need DailyDialog or wait for somebody to talk."""
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]

@@ -24,6 +24,7 @@ def store(tmp_path):
     opened.close()
 
 
+@pytest.mark.slow
 def test_liked_answers_attend_and_the_others_do_not():
     rows = [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 200
@@ -66,6 +67,7 @@ def test_forgetting_samples_removes_them_all(store):
     assert len(read_examples(store)) == 0
 
 
+@pytest.mark.slow
 def test_the_file_is_what_the_program_writes():
     import importlib.util
 

@@ -76,6 +76,7 @@ def test_an_end_is_noticed_and_described(worker, how, said):
     worker.kill()  # what has ended stays so
 
 
+@pytest.mark.slow
 def test_without_a_function_for_messages_it_ends_by_itself():
     for begin, code in ((partial(os.getenv, "none"), 0), (partial(fail, UserError("no")), 0)):
         short = Worker(begin, runs_script=False)

@@ -37,7 +37,7 @@ def test_the_commit_is_this_projects_own(monkeypatch):
     assert versions.versions()["commit"] is None
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_run_says_everything(measured):
     found, _, printed = measured
     assert (found["workload"], found["size"], found["critic"], found["dtype"]) == (

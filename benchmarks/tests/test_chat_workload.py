@@ -28,7 +28,7 @@ def test_made_up_prompts_have_the_lengths_of_those_of_people(tmp_path):
         assert lengths[round(share * len(lengths))] == pytest.approx(wanted, abs=2)
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_run_says_how_much_of_it_is_products(tmp_path):
     printed = output_of(SCRIPT, "--workload=R", *FEW, f"--json={tmp_path / 'out.json'}")
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def test_a_run_says_how_much_of_it_is_products(tmp_path):
     assert "would be matrix products alone" in printed
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.parametrize("method", trl_chat.METHODS)
 def test_the_peer_makes_as_many_steps_on_as_many_responses(method, capsys):
     assert trl_chat.main([f"--method={method}", *FEW, "--iterations=3"]) == 0

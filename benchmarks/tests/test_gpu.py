@@ -153,7 +153,6 @@ def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.whole_run
 def test_every_piece_on_the_cpu(tmp_path):
     out = tmp_path / "out"
     words = ["--device=cpu", "--tiny", "--minutes=30", "--out", out, "--only", "w8", "profile", "trl", "tests"]

@@ -119,6 +119,7 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert changed["settings"]["config_hash"] != settings["config_hash"]
 
 
+@pytest.mark.slow
 def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
     words = ["--judge", str(other), "--judge", "CopyPrice", "--likelihood", save_plain(tmp_path / "lm")]
@@ -228,7 +229,7 @@ def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path,
     check_untouched(tmp_path)
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
     words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH)

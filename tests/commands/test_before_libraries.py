@@ -80,12 +80,14 @@ def answers(tmp_path):
     return answered
 
 
+@pytest.mark.slow
 def test_the_help_of_every_command(answers):
     cases = [[name, "--help"] for name in COMMANDS] + [["feedback", name, "--help"] for name in SUBCOMMANDS]
     found = answers(cases)
     assert [words for words, (code, _, text) in zip(cases, found, strict=True) if code or "usage: " not in text] == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_missing(answers):
     assert {*MISSING, *WRITE} == set(COMMANDS)
     bots = [[*BOT, name, *BOTS.get(name, ["--run", NOWHERE])] for name in SUBCOMMANDS]

@@ -264,7 +264,7 @@ def test_input_that_is_not_utf_8(encoding, agent_folder, monkeypatch, capsys):
     assert capsys.readouterr().err.count("error: standard input is not UTF-8 text") == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
     words = ["-m", "rlhf_dialog", "chat", "--agent", agent_folder]
@@ -390,7 +390,7 @@ def test_a_locked_store_shows_the_answer_and_says_that_it_is_not_stored(bot, sta
     assert lines[said + 2] == lines[said + 1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_on_a_terminal_the_answer_grows(bot, state):
     """In a terminal of its own: the label is there before the answer, and the lines are kept."""

@@ -31,7 +31,7 @@ def test_the_table_names_keys_that_exist():
     assert names_of_trl - keys - no_hint <= set(HINTS)
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_chat_model_is_trained_on_its_template(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     llama(vocab_size=261).save_pretrained("chat")
@@ -48,7 +48,7 @@ def test_a_chat_model_is_trained_on_its_template(tmp_path, monkeypatch):
     assert agent.encoder.encode_prompt(["Any bread ?"]) == said("user", "Any bread ?") + OPEN
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(world, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     settings = PAGE.split("```yaml\n")[1].split("```")[0]

@@ -40,6 +40,7 @@ def test_every_command_and_yaml_has_auto(defaults):
     assert all({"device", "precision"} <= asked[name].keys() for name in drawing | training)
 
 
+@pytest.mark.slow
 def test_no_function_of_the_package_has_a_default_of_cpu():
     found = []
     for path in sorted((ROOT / "rlhf_dialog").rglob("*.py")):

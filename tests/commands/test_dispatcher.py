@@ -103,7 +103,7 @@ def test_the_list_of_commands_loads_no_heavy_library(tmp_path):
     assert ran.stdout.endswith("\n[]\n"), ran.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_as_a_module_from_any_folder(tmp_path):
     ran = python("-m", "rlhf_dialog", "train", "--help", cwd=tmp_path)
     assert "\nusage: python -m rlhf_dialog train --config FILE" in ran.stdout, ran.stderr

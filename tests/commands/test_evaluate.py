@@ -17,7 +17,7 @@ from rlhf_dialog.evaluation.replies import pick_prompts
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 RUN = {"score", "length_match", "reference_perplexity"}
 

@@ -15,7 +15,7 @@ from rlhf_dialog.rewards.scoring import score_dialogues
 from tests.parts.evaluations import evaluated
 from tests.parts.relevance_models import save_letters
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory

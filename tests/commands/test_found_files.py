@@ -210,7 +210,7 @@ def test_a_command_opens_no_pipe(house, monkeypatch, capfd, name):
     meets(house, monkeypatch, capfd, name, "pipe", chosen_files(house, name)[-1:])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 @pytest.mark.parametrize("name", WALK)
 def test_a_command_opens_none_of_the_files_of_a_folder(house, monkeypatch, capfd, name, kind):

@@ -71,6 +71,7 @@ def fetched_part(tmp_path):
         downloaded(next(iter(PARTS.values())), tmp_path / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [policy_run, table_of_policies, stage_of_the_quickstart, stage_of_dailydialog, fetched_part],

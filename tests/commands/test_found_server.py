@@ -17,7 +17,7 @@ from tests.parts.poisoned import MARKER
 from tests.parts.servers import serving
 from tests.parts.tiny import write_data
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 OUTPUTS = ("out", "hub_polite")  # the second is that of a push that is only shown
 SECRET = "the sentence that must not be shown"
 

@@ -16,7 +16,7 @@ from tests.parts.evaluations import evaluated, save_plain
 from tests.parts.relevance_models import save_letters
 from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 FEW = ["--max_steps", "2", "--batch_size", "4", "--pytorch_threads", "1"]
 
 

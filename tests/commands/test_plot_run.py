@@ -6,6 +6,7 @@ import pytest
 from rlhf_dialog.commands import plot_run
 
 
+@pytest.mark.slow
 def test_the_plot_lies_in_the_run_folder_or_where_it_is_asked_for(tmp_path, capsys):
     row = {"iteration": 1, "objective/score": 0.5, "objective/kl": 0.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")

@@ -74,6 +74,7 @@ def test_a_pushed_agent_is_what_a_dry_run_shows_and_loads_by_its_name(
     assert not cached & {"evil.py", "pytorch_model.bin", "sub"}
 
 
+@pytest.mark.slow
 def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert push("--agent", trained, "--repo", "polite") == 0
@@ -137,7 +138,7 @@ def test_a_value_head_is_pushed(trained, hub_server, tmp_path):
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_kill_in_the_middle_leaves_no_commit_and_the_command_goes_on(trained, hub_server, tmp_path):
     """A process of its own, which takes the token from the file of `hf auth login`."""
     (tmp_path / "token").write_text(TOKEN)

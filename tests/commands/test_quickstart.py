@@ -112,6 +112,7 @@ def test_a_stage_that_fails_is_not_skipped_next_time(folder):
     assert times_run(folder) == 2
 
 
+@pytest.mark.slow
 def test_it_says_where_the_page_about_the_run_is_and_fails_nothing_without_one(tmp_path, capsys):
     quickstart.write_page(tmp_path, Console())
     assert capsys.readouterr().out == ""  # there is no run

@@ -149,7 +149,7 @@ def typed(keys: bytes, until: bytes, *words, env) -> bytes:
     return seen
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_lines_are_edited_and_kept(state):
     env = environment(TERM="dumb")

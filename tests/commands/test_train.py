@@ -152,7 +152,7 @@ def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_onl
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_script_itself_ends_with_the_exit_code(tmp_path):
     ran = run_python(ROOT / "train_ppo.py", "--config", "absent.yaml", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -160,7 +160,7 @@ def test_the_script_itself_ends_with_the_exit_code(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rlhf_dialog.runs.services.trackers.TrackerService.after_iteration", lambda *_: 1 / 0)
     assert run() == 70

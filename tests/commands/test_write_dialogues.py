@@ -1,10 +1,13 @@
 import subprocess
 import sys
 
+import pytest
+
 from rlhf_dialog.commands.write_dialogues import main
 from tests.parts.processes import environment
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
         command = [
@@ -36,6 +39,7 @@ def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsy
     assert [path.name for path in output.parent.iterdir()] == ["data"]
 
 
+@pytest.mark.slow
 def test_exchanges_and_pairs(tmp_path, capsys):
     for name, words in (("said", []), ("missed", ["--careless", "0.5"]), ("pairs", ["--pairs", "7"])):
         assert main(["--output", str(tmp_path / name), "--num_dialogues", "40", *words]) == 0

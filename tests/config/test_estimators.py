@@ -52,6 +52,7 @@ def test_each_has_a_function_and_a_paper(name):
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
 
 
+@pytest.mark.slow
 def test_no_other_file_knows_an_estimator_by_its_name():
     files = {f"{path.parent.name}/{path.name}": path for path in FILES if path.name not in KNOW_THEM}
     found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}

@@ -91,7 +91,7 @@ def made_up_dialogues(count: int) -> list[list[str]]:
     return [texts[9 * i : 9 * i + draw.randint(1, 9)] for i in range(count)]
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_transformers_renders_the_ids_of_the_encoder(name, count):
     encoder = ENCODERS[name]()

@@ -25,7 +25,7 @@ NUM_ROWS = 200
 
 
 def also(*names):
-    return (pytest.param(name, marks=pytest.mark.thorough) for name in names)
+    return (pytest.param(name, marks=pytest.mark.slow) for name in names)
 
 
 def template(name):

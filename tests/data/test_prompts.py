@@ -186,7 +186,7 @@ def test_no_prompts_is_an_error_that_says_why(tmp_path):
         load_prompts(path, "train", min_context_size=3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @needs_real_data
 @pytest.mark.parametrize(("min_context_size", "counts"), [(1, (76052, 7069, 6740)), (5, (35781, 3388, 3123))])
 def test_real_counts(min_context_size, counts):
@@ -214,7 +214,7 @@ def test_overlap_by_hand():
     assert find_overlap(train, []) == set()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @needs_real_data
 def test_overlap_of_the_real_data_is_the_published_list():
     train = load_records(str(REAL), "train")
@@ -305,6 +305,7 @@ def test_target_without_an_end_of_text_token_is_an_error():
 BOS = with_bos()
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1, max_size=10), min_size=1, max_size=5), st.integers(2, 60), st.booleans())
 def test_encoded_prompt_is_never_too_long_and_ends_with_the_separator(turns, max_prompt_length, bos):
     tokenizer = BOS if bos else TOKENIZERS[True]

@@ -107,7 +107,7 @@ def word_pairs(dialogues):
     return [pair for turns in bare for pair in itertools.pairwise(turns)]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
 def test_the_halves_of_the_real_data_share_nothing():
     train = load_records(str(REAL), "train")

@@ -55,8 +55,6 @@ def deepspeed_rank(_: World, *args):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.slow
-@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("stage", "rows", "share"),
     [

@@ -42,7 +42,7 @@ def modules_of(trainer):
     return {name: engine.module for name, engine in trainer.engines.items()}
 
 
-@pytest.mark.parametrize("amp", [pytest.param("auto", marks=pytest.mark.thorough), "bf16", "fp16"])
+@pytest.mark.parametrize("amp", [pytest.param("auto", marks=pytest.mark.slow), "bf16", "fp16"])
 @pytest.mark.parametrize("share", [True, False])
 def test_a_run_in_16_bit(path, amp, share):
     """The ratio and the KL of the start are checked in each; ids stay ids, results and weights are float32."""
@@ -137,6 +137,7 @@ def test_a_loss_that_is_not_finite_counts_at_once(path, monkeypatch):
     assert trainer.update.overflows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [True, False])
 def test_resume_is_exact_with_the_scale(path, tmp_path, share):
     def start():

@@ -112,7 +112,6 @@ os.write(1, f"processes {os.environ.get('WORLD_SIZE')}\\n".encode())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("words", "processes"),
@@ -135,7 +134,6 @@ def test_accelerate_launch_itself(tmp_path, words, processes):
         assert ran.stdout.split() == [word for number in processes for word in ("processes", number)], ran.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("given", [["--shutdown_timeout", "150"], []])
 def test_torchrun_itself(tmp_path, given):

@@ -12,7 +12,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp, process_group
 from tests.parts.processes import ROOT, environment, run_python
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
 KEYS = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}
 CONFIG = Config.model_validate(KEYS)
 ACCOUNT = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, "OMP_NUM_THREADS": "2"}

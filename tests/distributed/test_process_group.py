@@ -118,7 +118,7 @@ def test_two_processes_with_one_device_are_refused(gpus, monkeypatch, others, re
         process_group._refuse_shared_devices(world)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_processes_that_cannot_connect_are_told_of_the_interface(monkeypatch):
     port = str(free_port())
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():

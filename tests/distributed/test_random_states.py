@@ -142,7 +142,7 @@ SEEDS = {  # where the random numbers of the whole process are seeded, and why t
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_nothing_else_seeds_the_process():
     """`torch.manual_seed` seeds every GPU too, and `fork_rng(devices=[])` does not take that back."""
     found = set()

@@ -96,7 +96,7 @@ def test_texts_are_json():
     assert len(batch_space(space, 3).sample()) == 3
 
 
-@pytest.mark.parametrize("vector", [SyncVectorEnv, pytest.param(AsyncVectorEnv, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("vector", [SyncVectorEnv, pytest.param(AsyncVectorEnv, marks=pytest.mark.slow)])
 def test_texts_arrive_whole_in_vectors(vector):
     arguments = {} if vector is SyncVectorEnv else {"shared_memory": False}
     environments = vector([lambda: TextLevel(Echo())] * 2, **arguments)

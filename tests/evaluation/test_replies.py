@@ -75,6 +75,7 @@ def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent)
     assert lengths.tolist() == [0.0] * len(prompts)
 
 
+@pytest.mark.slow
 def test_generated_replies_are_decided_by_the_seed(prompts, agent):
     sampling = Sampling(max_new_tokens=7)
 
@@ -94,6 +95,7 @@ def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
     assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
 
 
+@pytest.mark.slow
 def test_sampled_replies_depend_on_neither_batches_nor_ranks(prompts, agent):
     sampling = Sampling(max_new_tokens=7)
     found = [generate_replies(agent, prompts, sampling, 3, size).dialogues for size in (1, 4, 64)]
@@ -104,6 +106,7 @@ def test_sampled_replies_depend_on_neither_batches_nor_ranks(prompts, agent):
     assert len(set(texts[0])) > 1
 
 
+@pytest.mark.slow
 def test_a_gpu_gives_the_replies_of_a_cpu(prompts, agent, monkeypatch):
     """The random numbers come from the host; those of a GPU would be others, and change with the size of a batch."""
     drawn = []
@@ -217,6 +220,7 @@ def test_only_the_last_turn_counts():
     assert nearest_replies([asked], TRAINING) == ["Free."]
 
 
+@pytest.mark.slow
 def test_an_evaluation_for_which_a_gpu_has_no_memory_is_made_in_smaller_parts(prompts, agent, classifier, monkeypatch):
     """Replies, likelihood of references, KL and acts are those of smaller batches; the next batch begins with these."""
     wanted, intent = generate_replies(agent, prompts, Sampling(7), 0, batch_size=8), Intent(str(classifier))

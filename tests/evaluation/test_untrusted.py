@@ -20,7 +20,7 @@ from tests.parts.poisoned import MARKER, with_code, write_run
 from tests.parts.processes import load_script
 from tests.parts.servers import serving
 
-pytestmark = [pytest.mark.usefixtures("no_proxy"), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("no_proxy"), pytest.mark.slow]
 LENGTH = {"id": "LengthMatch"}
 BUILT_IN = {"CompositeReward", "Intent", "LengthMatch", "Meteor", "NLPReward", "RemoteReward"}
 

@@ -118,7 +118,7 @@ def test_nothing_is_fetched(monkeypatch):
     SacreBleu().compute(predictions=["a"], references=["a b"])
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_the_libraries_are_imported_only_when_used():
     code = (
         "import sys, rlhf_dialog.evaluation.measure, rlhf_dialog.runs.agent; "

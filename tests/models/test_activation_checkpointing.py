@@ -108,6 +108,7 @@ def test_adapters_keep_no_more_than_the_forecast_counts(tmp_path, amp):
     assert sizes[1] < 1.05 * sizes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [True, False])
 def test_a_run_is_the_same(monkeypatch, tmp_path, share):
     path = save(tmp_path, gpt2(initializer_range=0.3))

@@ -50,7 +50,7 @@ def message_of(use, folder: Path) -> str | None:
     return None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "use", "seed"),
     [*(("agent", talk, seed) for seed in range(8)), *(("classifier", classify, seed) for seed in range(8, 15))],

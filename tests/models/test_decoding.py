@@ -19,7 +19,7 @@ from tests.parts.policies import Ends, answered, as_case, every_kind, new_policy
 from tests.parts.token_batches import columns_of, prompts_of
 from tests.parts.zoo import PAD, new_lm
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
 FLOATS = ("logprobs", "entropy", "values")

@@ -63,7 +63,8 @@ def converted_in_iterations(path, monkeypatch, **keys):
     return counts
 
 
-@pytest.mark.parametrize("kind", ["tied", pytest.param("untied", marks=pytest.mark.thorough)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tied", "untied"])
 def test_a_trained_head_is_converted_once_a_step(tmp_path, kind, monkeypatch):
     """And once for the rollout; the reference's head, and what the first iteration measures, are converted in the first one."""
     path = save(tmp_path, MODELS[kind]())
@@ -71,7 +72,8 @@ def test_a_trained_head_is_converted_once_a_step(tmp_path, kind, monkeypatch):
     assert later == 1 + 2
 
 
-@pytest.mark.parametrize("keys", [{"top_k": 20}, pytest.param({"kl_in": "loss"}, marks=pytest.mark.thorough)])
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{"top_k": 20}, {"kl_in": "loss"}])
 def test_a_frozen_head_is_converted_once(tmp_path, keys, monkeypatch):
     """That of LoRA's base, in which policy, critic and reference share it."""
     first, later = converted_in_iterations(

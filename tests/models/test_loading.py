@@ -209,6 +209,7 @@ def test_autocast_gives_float32_from_bfloat16():
     assert rough(TokenBatch(*INPUTS).pack(), 1.0)[2].dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_loading_probes_left_padding(monkeypatch):
     class Blind(GPT2LMHeadModel):
         def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
@@ -244,6 +245,7 @@ def test_tokenizer_of_another_model(tmp_path):
     assert len(load_models(settings(path, tokenizer_path=same), CPU).tokenizer) == 259
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_prompt_and_response_must_fit(tmp_path, make):
     small = {gpt2: {"n_positions": 119}, llama: {"max_position_embeddings": 119}}[make]

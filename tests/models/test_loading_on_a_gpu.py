@@ -74,6 +74,7 @@ def logprobs_of(lm, tokens):
         return teacher_forced(policy, tokens, 1.0).logprobs
 
 
+@pytest.mark.slow
 def test_frozen_models_have_the_numbers_of_before_bit_for_bit(path):
     before = load_causal_lm(path, "model_path")  # in float32, on a CPU
     with gpus.pretended_gpu():
@@ -87,6 +88,7 @@ def test_frozen_models_have_the_numbers_of_before_bit_for_bit(path):
         assert torch.equal(logprobs_of(lm, tokens), wide)
 
 
+@pytest.mark.slow
 def test_adapters_begin_as_on_a_cpu(path):
     keys = {"model_path": path, "use_lora": True, "lora_r": 2, "use_share_model": False, "precision": "bf16"}
     before = load_models(settings(**keys), CPU).policy.lm.state_dict()
@@ -128,6 +130,7 @@ def test_the_tries_see_float32_and_of_a_large_model_a_layer_of_each_kind(tmp_pat
         assert {p.dtype for p in cpu.parameters()} == {torch.bfloat16}
 
 
+@pytest.mark.slow
 def test_a_large_model_of_two_kinds_of_attention_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(load_checks, "LARGE", 1000)
     folder = save(tmp_path / "lm", tiny.llama(**SIZES).bfloat16())

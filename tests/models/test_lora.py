@@ -38,7 +38,7 @@ from tests.parts.tiny import CHATML, chat_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
 from tests.parts.trainers import PROMPTS, Places, Share, collect_next, collect_stored, numbers_of, parameters, settings
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 R, ALPHA = 4, 6.0
 
@@ -352,7 +352,7 @@ def own_step(path, rollout, rows, world, share):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.ci), False])
+@pytest.mark.parametrize("share", [True, False])
 def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     rows = [[0, 1, 2, 3], [4, 5]]

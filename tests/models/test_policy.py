@@ -26,7 +26,7 @@ from tests.parts.policies import (
 from tests.parts.token_batches import critic_values
 from tests.parts.zoo import CAPPED, NEVER_PACKED, new_lm
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 @every_kind

@@ -282,7 +282,7 @@ class Raises(BaseReward):
         raise RuntimeError("needs the key of the environment" if key else "")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_secrets_of_the_environment_are_in_no_file_of_a_run(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(RewardFactory, "classes", {**RewardFactory.classes, "Raises": Raises})
     for name in SECRETS:
@@ -339,7 +339,7 @@ print("ASKED", sorted(set(asked)))
 """
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_nothing_is_sent_or_asked_for_when_everything_is_local(folder, tmp_path):
     """Training, resuming, evaluating, chatting and supervised training, with neither offline mode nor any opt-out set."""
     write_run(tmp_path, folder, eval_interval=1, eval_episodes=2)

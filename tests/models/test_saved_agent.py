@@ -24,7 +24,7 @@ from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from tests.parts.tiny import CHATML, byte_tokenizer, chat_tokenizer, gpt2, llama
 from tests.parts.trainers import make_trainer
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("make", [None, llama])

@@ -35,7 +35,7 @@ def test_a_template_that_raises_is_no_endless_one(folder, template):
     assert read_tokenizer(str(folder), "model_path").chat_template == template
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["file", "settings", "second"])
 def test_a_template_that_never_ends_is_refused(folder, monkeypatch, where):
     monkeypatch.setattr(template_trial, "SECONDS", 1)

@@ -119,7 +119,7 @@ def run(tmp_path, monkeypatch):
     return start
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_chat_model_is_trained_on_its_template_and_the_agent_keeps_it(run, tmp_path):
     assert run("--max_iterations", "1") == 0
     assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "chat_template"
@@ -129,7 +129,7 @@ def test_a_chat_model_is_trained_on_its_template_and_the_agent_keeps_it(run, tmp
     assert prompts == [said("user", ask) + OPEN for ask, _ in TALKS]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(run, capsys):
     assert run("--max_iterations", "1", turn_separator="<EOU>") == 0
     assert run("--max_iterations", "2", "--resume") == 0  # auto would be the template
@@ -138,7 +138,7 @@ def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(run, capsys):
     assert "turn_separator: 'chat_template' here, '<EOU>' in the checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_fine_tuning_with_a_separator_leaves_a_folder_that_says_so(run, caplog):
     few = ["--max_steps", "1", "--batch_size", "2", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
     for output, separator in (("texts", ["--turn_separator", "<EOU>"]), ("templates", [])):

@@ -167,7 +167,7 @@ except errors.RewardTimeout as error:
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "code"),
     [

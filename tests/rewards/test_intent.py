@@ -51,6 +51,7 @@ def probabilities(folder, first, second):
     return (logits.exp() / logits.exp().sum()).tolist()
 
 
+@pytest.mark.slow
 def test_the_probability_of_the_act_of_the_reference(pair_folder):
     dialogues = [replace(dialogue, act=1 + i % 4) for i, dialogue in enumerate(some_dialogues())]
     expected = [probabilities(pair_folder, d.prompt_turns[-1], d.response)[d.act - 1] for d in dialogues]
@@ -59,6 +60,7 @@ def test_the_probability_of_the_act_of_the_reference(pair_folder):
     assert reward.needs == ("act",)
 
 
+@pytest.mark.slow
 def test_the_expected_act(pair_folder, next_folder):
     """The sum over acts of q(act | the last two turns) p(act | last turn, response); no reference is read."""
     dialogues = [replace(dialogue, act=None) for dialogue in some_dialogues()]
@@ -100,6 +102,7 @@ def test_the_paths_of_the_models(pair_folder):
     assert set(Intent.reaches_out(args)) == {"args.act_model"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intent_input", ["pair", "concat"])
 def test_batching_and_sorting_do_not_change_predictions(pair_folder, intent_input):
     dialogues = some_dialogues()
@@ -204,6 +207,7 @@ def test_frozen_eval_fp32(tmp_path):
     assert {weight.dtype for weight in intent.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "wanted"), [("auto", torch.float16), ("bf16", torch.float16), ("fp32", torch.float32)]
 )
@@ -237,6 +241,7 @@ def test_wrong_arguments(pair_folder, args, message):
         Intent(pair_folder, **args)
 
 
+@pytest.mark.slow
 def test_wrong_classifiers(tmp_path):
     def refused(folder):
         with pytest.raises(UserError) as caught:

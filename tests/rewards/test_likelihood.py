@@ -58,6 +58,7 @@ def logits_after(lm, ids):
         return lm(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1)
 
 
+@pytest.mark.slow
 def test_a_separator_of_six_tokens_is_no_text(tmp_path):
     tokenizer = byte_tokenizer(separator_token=False)
     save_agent(tmp_path / "lm", Policy(gpt2()).eval(), tokenizer, AgentSettings(max_prompt_length=99))
@@ -74,6 +75,7 @@ def test_a_separator_of_six_tokens_is_no_text(tmp_path):
     assert reward.means(replies) == pytest.approx(means, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_without_a_floor_it_is_the_mean_itself(folder):
     judge, price = LikelihoodPrice(str(folder), floor=None), LikelihoodPrice(str(folder))
     assert judge(DIALOGUES) == pytest.approx([by_hand(judge.speaker, one, 12) for one in DIALOGUES], abs=1e-5)

@@ -166,7 +166,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"
     ("before", "every"),
     [
         (b"", None),  # never answers
-        pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", marks=pytest.mark.thorough),  # headers without an end
+        pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", marks=pytest.mark.slow),  # headers without an end
         (ENDLESS + b'{"scores": [', b" "),  # a body that drips
     ],
 )

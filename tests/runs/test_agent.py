@@ -25,7 +25,7 @@ def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, 
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
@@ -78,7 +78,7 @@ def consonants(prompts, completions, **columns):
     return [sum(letter not in "aeiou" for letter in text) / 10 for text in completions]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_of_two_functions_of_one_name_each_agent_keeps_its_own(run, world):
     def rewarded(value):
         def constant(dialogues):
@@ -91,7 +91,7 @@ def test_of_two_functions_of_one_name_each_agent_keeps_its_own(run, world):
     assert [agent.config.reward_class.id for agent in agents] == ["constant", "constant"]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_function_as_the_reward_learns_as_a_class_does_and_a_changed_one_refuses_a_resume(run, world, tmp_path):
     keys = settings(world) | {"reward_class": {"id": "Vowels"}}
     PPOAgent.from_config(keys, experiment_name="of_a_class").train()
@@ -148,7 +148,7 @@ def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
 # -- what a folder holds
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [b'{"iteration": 2, "x": "\\xff"}\n', b"Epoch 1\n", b""])
 def test_damaged_metrics_are_the_users_error(run, capsys, line):
     assert run("--max_iterations", "3") == 0

@@ -63,6 +63,7 @@ def test_ppo_takes_prompts_that_nobody_has_answered_unless_the_reward_needs_an_a
     assert [prompt.prompt_turns for prompt in training_prompts(config, NoReward())] == prompts
 
 
+@pytest.mark.slow
 def test_a_run_on_messages_and_its_day(keys, monkeypatch, tmp_path, caplog):
     class Sunday(date):
         @classmethod

@@ -17,7 +17,7 @@ from rlhf_dialog.runs.training_state import CheckpointExtras, save_training
 from tests.parts.saving import build, modules, resume, save, steps
 from tests.parts.trainers import make_trainer
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 # -- what is written

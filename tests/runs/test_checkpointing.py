@@ -119,6 +119,7 @@ def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
     assert config == settings()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_checkpoint_whose_name_somebody_wrote_into_latest(tmp_path):
     first = trained_in(tmp_path, 2)
     first.trainer.step()
@@ -225,6 +226,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["../elsewhere", "", "\0\0"])
 def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path, caplog, text):
     evaluated_in(tmp_path)
@@ -239,7 +241,8 @@ def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path,
     assert state.trainer.iteration == 3
 
 
-@pytest.mark.parametrize("name", ["iter_000002", pytest.param("iter_000009", marks=pytest.mark.thorough), None])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["iter_000002", "iter_000009", None])
 @pytest.mark.parametrize("when", ["while it runs", "before it goes on"])
 def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(tmp_path, caplog, name, when):
     evaluated_in(tmp_path)
@@ -259,6 +262,7 @@ def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(
     assert pointer.read_text() == "iter_000001"
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(tmp_path, caplog):
     evaluated_in(tmp_path)
     pointer = tmp_path / "checkpoints/best"
@@ -276,6 +280,7 @@ def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(t
     assert (tmp_path / "best_agent").is_dir()
 
 
+@pytest.mark.slow
 def test_a_pointer_that_is_damaged_meanwhile_removes_no_checkpoint(tmp_path, caplog):
     evaluated_in(tmp_path)
     (tmp_path / "checkpoints/best").write_text("?")

@@ -58,7 +58,7 @@ def own(world, tmp_path, monkeypatch):
     return lambda *words: main(["--config", "own.yaml", *words])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_with_an_environment_of_ones_own_and_its_resume(own, tmp_path, capsys):
     """Four iterations are two, and two more after a resume, bit for bit."""
     evaluated = ("--eval_interval", "2", "--eval_episodes", "5")
@@ -81,11 +81,13 @@ def weights(folder):
 
 
 def test_adapters_learn_from_dialogues(own, tmp_path):
-    assert own("--use_lora", "true", "--lora_r", "3", "--use_share_model", "true", "--max_prompt_length", "20") == 0
+    words = ("--use_lora", "true", "--lora_r", "3", "--use_share_model", "true", "--max_prompt_length", "20")
+    assert own(*words, "--max_iterations", "1") == 0
     start = AutoModelForCausalLM.from_pretrained(yaml.safe_load((tmp_path / "own.yaml").read_text())["model_path"])
     assert not same(weights(tmp_path / "run_results" / "own"), start.state_dict())
 
 
+@pytest.mark.slow
 def test_a_smoke_test_passes_every_stage(own):
     assert own("--smoke", "--eval_interval", "2") == 0
 
@@ -132,6 +134,7 @@ def test_data_that_no_environment_reads_is_refused_before_anything_is_loaded(own
     assert shown.count("error: ") == 1
 
 
+@pytest.mark.slow
 def test_another_environment_is_another_run(own, capsys):
     assert own("--max_iterations", "1") == 0
     assert own("--resume", "--environment.args", "{words: why}") == 2

@@ -69,7 +69,7 @@ with lock_folder(Path(sys.argv[1])):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path, caplog):
     caplog.set_level("INFO", "rlhf_dialog")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -15,6 +15,7 @@ from tests.parts.hub_server import TOKEN
 from tests.parts.ppo_runs import rows
 
 
+@pytest.mark.slow
 def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_path, capsys):
     assert run("--push_to_hub", "polite") == 0
     assert f"agent published: {hub_server.url}/ada/polite" in capsys.readouterr().err
@@ -30,6 +31,7 @@ def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_p
     assert len(hub_server.repos["ada/polite"].commits) == 3
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_leaves_a_finished_run_and_says_how_to_repeat_it(run, hub_server, tmp_path, capsys):
     hub_server.fails = {"commit": 500}
     assert run("--push_to_hub", "polite") == 2
@@ -59,11 +61,13 @@ def test_a_run_that_cannot_push_does_not_begin(refused, hub_server, monkeypatch)
     assert "push_to_hub: found 'a--b'" in refused("--push_to_hub", "a--b")
 
 
+@pytest.mark.slow
 def test_a_trial_pushes_nothing(run, hub_server):
     assert run("--push_to_hub", "polite", "--smoke") == 0
     assert hub_server.repos == {}
 
 
+@pytest.mark.slow
 def test_a_run_pushed_from_another_folder_names_no_place(run, hub_server, tmp_path, monkeypatch, world):
     """From the folder of the run, a folder below it and an unrelated one: the model and the data look like Hub names."""
     for name, source in (("models/start", world / "model"), ("sets/talks", world / "data")):

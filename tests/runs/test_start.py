@@ -14,7 +14,7 @@ from tests.parts.trainers import settings
 RUN = Path("run_results/ppo")
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_resume_auto_begins_a_run_and_goes_on_with_it(run, capsys):
     words = ["--resume", "auto", "--save_interval", "1"]
     assert run("--resume", "--max_iterations", "1") == 2
@@ -29,7 +29,7 @@ def test_resume_auto_begins_a_run_and_goes_on_with_it(run, capsys):
     assert run("--max_iterations", "2") == 2  # without it, a run in the folder is refused as ever
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, capsys):
     assert run("--max_iterations", "1", "--experiment_name", "old") == 0
     words = ["--resume", "auto", "--resume_weights_only", "run_results/old", "--save_interval", "1"]
@@ -41,7 +41,7 @@ def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, ca
     assert "resumed after iteration 1" in said
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_resume_auto_begins_again_where_a_kill_came_before_the_weights_were_saved(run, capsys):
     assert run("--max_iterations", "1", "--experiment_name", "old") == 0
     (RUN / "checkpoints/.iter_000000.tmp").mkdir(parents=True)

@@ -14,8 +14,6 @@ from tests.parts.saving import CPU, KINDS, Moody, build, modules, resume, save, 
 from tests.parts.tiny import gpt2, llama
 from tests.parts.trainers import make_trainer, parameters
 
-pytestmark = pytest.mark.thorough
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
@@ -33,6 +31,7 @@ def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
     assert len({metrics["objective/score"] for metrics in expected}) == 4
 
 
+@pytest.mark.slow
 def test_saving_does_not_disturb_the_run(tmp_path):
     kind = "shared trunk"
     quiet, saved = steps(build(kind), 3), []
@@ -43,7 +42,7 @@ def test_saving_does_not_disturb_the_run(tmp_path):
     assert saved == quiet
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_resume_in_another_process(tmp_path):
     kind = "separate critic"
     expected = steps(build(kind), 4)
@@ -58,6 +57,7 @@ def test_resume_in_another_process(tmp_path):
     assert json.loads(output_of("-c", code)) == expected[2:]
 
 
+@pytest.mark.slow
 def test_optimizer_state_comes_back(tmp_path):
     trainer = build("shared trunk")
     trainer.step()
@@ -72,6 +72,7 @@ def test_optimizer_state_comes_back(tmp_path):
         assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
 
 
+@pytest.mark.slow
 def test_an_earlier_checkpoint_without_a_group_of_the_value_head_resumes(tmp_path):
     """Its optimizer is one group over the same parameters: torch's own, with moments that are made here."""
     trainer = build("shared trunk")
@@ -95,6 +96,7 @@ def test_an_earlier_checkpoint_without_a_group_of_the_value_head_resumes(tmp_pat
     assert [len(group["params"]) for group in other.optimizers["policy"].param_groups] == [len(named) - 2, 2]
 
 
+@pytest.mark.slow
 def test_resume_with_the_other_value_normalisation():
     trainer = build("shared trunk")
     state = trainer.state_dict()
@@ -105,6 +107,7 @@ def test_resume_with_the_other_value_normalisation():
         trainer.load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
     save(build("shared trunk"), tmp_path)
     other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
@@ -113,6 +116,7 @@ def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_pa
     assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
 
 
+@pytest.mark.slow
 def test_weights_alone(tmp_path):
     first = build("separate critic")
     steps(first, 1)
@@ -132,6 +136,7 @@ def test_weights_alone(tmp_path):
     assert load_weights(save(shared, tmp_path / "shared"), modules(build("separate critic")), CPU) == ["critic"]
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_refused(tmp_path):
     source = save(build("shared trunk"), tmp_path)
     for other in (llama(), gpt2(n_embd=64), gpt2(n_layer=3)):

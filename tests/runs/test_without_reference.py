@@ -33,6 +33,7 @@ def trained(monkeypatch, **keys):
     return trainer, found, calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_training_is_the_same_without_the_passes_of_the_reference(monkeypatch, kind):
     with_it, expected, calls = trained(monkeypatch, **KINDS[kind])
@@ -67,6 +68,7 @@ def test_a_checkpoint_of_a_run_with_the_reference_is_refused():
         identity.refuse_another_run(now, then, Path("runs/ppo/checkpoints/iter_000002"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", ["false", "true"])
 def test_a_run_is_resumed_exactly_and_its_lines_have_nulls(run, tmp_path, capsys, lora):
     words = ("--kl_coef", "0", "--use_lora", lora, "--max_iterations", "3")

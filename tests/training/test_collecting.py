@@ -9,6 +9,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from tests.parts.trainers import Holes, make_trainer, parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
     with pytest.raises(

@@ -22,6 +22,7 @@ def given_of(rollout):
     return prompts, responses, rollout.scores.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [

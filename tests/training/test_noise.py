@@ -36,7 +36,7 @@ from tests.parts.faulty import (
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.trainers import Places, make_trainer, settings
 
-MODELS = ("gpt2", "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen2", "mistral")))
+MODELS = ("gpt2", "llama", "qwen2", "mistral")
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
 PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
 
@@ -49,6 +49,7 @@ def deep_trainer(kind, spread=0.1, use_amp=True, **keys):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_healthy_deep_model_passes(kind, caplog):
     """The tolerances of before would have stopped it: a mean |log ratio| of .01 nats, or a KL of .001."""
@@ -109,6 +110,7 @@ def pack_with_later_positions(tokens, pack=TokenBatch.pack):
     return later(pack(tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize(
     "fault", [{"change": hidden}, {"change": shown}, {"temperature": 0.5}], ids=["hidden", "shown", "temperature"]
@@ -121,6 +123,7 @@ def test_a_fault_in_the_update_stops_the_run(kind, fault, monkeypatch):
         trainer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
 def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
     trainer = deep_trainer(kind, use_amp=False)
@@ -130,6 +133,7 @@ def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
 @pytest.mark.parametrize(
     "fault", [{"change": hidden}, {"change": shown}, {"temperature": 0.9}], ids=["hidden", "shown", "temperature"]
@@ -142,7 +146,8 @@ def test_a_fault_in_the_update_stops_a_run_in_float32(kind, fault, monkeypatch):
         trainer.step()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", pytest.param("llama", marks=pytest.mark.thorough)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_resumed_run_in_float32_is_warned_of_a_fault_alone(kind, is_wrong, tmp_path, monkeypatch, caplog):
     """Two iterations in a new process, far from the reference by which their noise is measured; a temperature too low by 2e-5."""
@@ -160,6 +165,7 @@ def test_a_resumed_run_in_float32_is_warned_of_a_fault_alone(kind, is_wrong, tmp
     assert ("times the rounding noise that this run measured" in caplog.text) == is_wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
 def test_positions_that_are_off_by_one_stop_a_run_in_float32(kind, monkeypatch):
     trainer = deep_trainer(kind, use_amp=False)
@@ -168,6 +174,7 @@ def test_positions_that_are_off_by_one_stop_a_run_in_float32(kind, monkeypatch):
         trainer.step()
 
 
+@pytest.mark.slow
 def test_dropout_in_the_update_stops_the_run(monkeypatch):
     trainer = deep_trainer("gpt2")
     broken_update(monkeypatch, dropout=True)
@@ -175,6 +182,7 @@ def test_dropout_in_the_update_stops_the_run(monkeypatch):
         trainer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
     """Rotary positions are differences, so random models of this kind show the fault as about 10 times the noise: a warning."""
@@ -188,6 +196,7 @@ def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
         assert "times the rounding noise that this run measured" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_fault_in_the_reference_stops_the_run(kind, monkeypatch):
     """It does not raise the noise, although that is measured with the reference."""
@@ -203,6 +212,7 @@ def test_a_fault_in_the_reference_stops_the_run(kind, monkeypatch):
         deep_trainer(kind).step()
 
 
+@pytest.mark.slow
 def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
     calls, measure = [], checks.measure_rounding
 
@@ -222,6 +232,7 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
         assert len(found) >= trainer.plan.num_responses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_amp", [False, True])
 def test_eight_rows_of_all_prompts_are_measured(monkeypatch, use_amp):
     """Not the first eight, which may all answer one prompt."""
@@ -279,6 +290,7 @@ def test_a_reference_in_training_mode_is_refused():
         trainer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
     """On the pretended GPU: the reference has the 16 bits of the checkpoint, and starts with a KL of 0, to 1/100 of the noise."""

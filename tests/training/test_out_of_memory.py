@@ -79,7 +79,8 @@ def expected(count, **smaller):
     return run(build(**smaller), count)
 
 
-@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("name", PHASES)
 def test_a_phase_that_runs_out_is_done_again_with_half_of_the_rows(name, at, monkeypatch):
     place, function, phase, smaller = PHASES[name]
@@ -91,7 +92,7 @@ def test_a_phase_that_runs_out_is_done_again_with_half_of_the_rows(name, at, mon
     assert [*trainer.sizes.rows] == [phase]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at", "count"), [("tokens", 100, 12), ("forward", 100, 13)])
 def test_a_phase_that_runs_out_at_the_hundredth_call(name, at, count, monkeypatch):
     place, function, phase, _ = PHASES[name]
@@ -104,6 +105,7 @@ def test_a_phase_that_runs_out_at_the_hundredth_call(name, at, count, monkeypatc
     assert trainer.sizes.rows == {phase: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["policy", "critic", "recomputed logits"])
 def test_memory_runs_out_in_the_middle_of_a_backward_pass(where, monkeypatch):
     """After it has added some of its gradients: at the second microbatch."""
@@ -151,6 +153,7 @@ def test_the_size_of_a_step_and_of_ranks_is_not_changed(monkeypatch):
     assert describe_full_gpu(raised.value).startswith(f"{FULL}, in the phase 'forward', one row at a time (2.50 GiB")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_the_smaller_size(monkeypatch, caplog):
     trainer = build()
     fill_gpu(monkeypatch, PPOUpdate, "losses", {1})
@@ -182,7 +185,7 @@ def rank_of_two(world, name, exact=True):
         return trainer.rollout.tokens.response_ids.tolist(), trainer.sizes.rows
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_rank_of_two():
     """The other takes the smaller size at the end of the iteration, whether or not a checkpoint is written."""
     (first, _), (second, _) = in_ranks(2, rank_of_two, "tokens")

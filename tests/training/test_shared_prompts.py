@@ -41,7 +41,7 @@ def unshared(prompts, dialogues):
 
 @pytest.mark.parametrize("keys", ESTIMATORS)
 @pytest.mark.parametrize("more", [{"per_device_microbatch_size": 4}, {"per_device_microbatch_size": 6, "top_k": 9}])
-@pytest.mark.parametrize("new_lm", [gpt2, pytest.param(llama, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("new_lm", [gpt2, pytest.param(llama, marks=pytest.mark.slow)])
 def test_the_step_is_that_of_prompts_computed_for_each_response(monkeypatch, keys, more, new_lm):
     compute_in_float64(monkeypatch)
     computed, pack = [], TokenBatch._pack

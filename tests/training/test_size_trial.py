@@ -116,6 +116,7 @@ def test_a_trial_changes_nothing(path, keys):
     assert same == [plain.step()["ppo/loss"]]
 
 
+@pytest.mark.slow
 def test_tokens_and_gradients_are_the_same_for_all_sizes(path):
     steps = []
     for rows, microbatch in ((32, 32), (4, 2), (1, 1)):
@@ -158,6 +159,7 @@ def failing_above(most, function, rows_of):
     return fail
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_halved_on_every_rank(path, monkeypatch):
     with pretended_gpu():
         trainer = new_trainer(path, CUDA, per_device_rollout_size=16, per_device_microbatch_size=8)

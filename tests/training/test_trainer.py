@@ -37,8 +37,8 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     ("estimator", "share"),
     [
         ("gae", True),
-        pytest.param("gae", False, marks=pytest.mark.thorough),
-        *(pytest.param(name, True, marks=pytest.mark.thorough) for name in ("grpo", "rloo", "reinforce_pp")),
+        pytest.param("gae", False, marks=pytest.mark.slow),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("grpo", "rloo", "reinforce_pp")),
     ],
 )
 def test_learns_to_write_one_letter(estimator, share):
@@ -149,9 +149,7 @@ def test_minibatches_follow_the_number_of_episodes():
     assert (steps, metrics["ppo/skipped_steps"]) == ({6}, 0)
 
 
-@pytest.mark.parametrize(
-    "places", [[1, 2, 4], *(pytest.param([place], marks=pytest.mark.thorough) for place in (0, 5))]
-)
+@pytest.mark.parametrize("places", [[1, 2, 4], *(pytest.param([place], marks=pytest.mark.slow) for place in (0, 5))])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 30}])
 def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypatch, places, filters):
     """The other trainer is given the responses of the episodes that stay, and computes everything from these alone."""

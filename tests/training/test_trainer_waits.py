@@ -43,7 +43,6 @@ SOME = [
     *(("mistral", "reinforce_pp", "top_k", "fp32", "reward"), ("gpt2", "shared", "all", "fp16", "reward")),
     ("gpt2", "grpo", "top_p", "fp16", "loss"),
 ]
-SHORT = [*SOME[:3], *(pytest.param(*x, marks=pytest.mark.thorough) for x in SOME[3:])]
 
 
 def qwen2():
@@ -132,7 +131,8 @@ def check(path, **keys):
     return metrics
 
 
-@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SHORT)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SOME)
 def test_a_microbatch_waits_for_nothing(paths, kind, estimator, filters, precision, kl):
     keys = ESTIMATORS[estimator] | FILTERS[filters] | PRECISIONS[precision] | KL[kl]
     metrics = check(paths[kind], **keys)

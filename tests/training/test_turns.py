@@ -283,7 +283,8 @@ def test_two_ranks_have_the_dialogues_of_one():
         assert [found[name] for _, found in ranks] == pytest.approx([metrics[name]] * 2), name
 
 
-@pytest.mark.parametrize("credit", [pytest.param("token", marks=pytest.mark.thorough), "turn"])
+@pytest.mark.slow
+@pytest.mark.parametrize("credit", ["token", "turn"])
 def test_it_learns_to_write_one_letter_in_every_turn(credit):
     """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
     trainer = make_trainer(

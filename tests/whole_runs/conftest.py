@@ -1,8 +1,4 @@
-"""Whole runs: `make test-whole` runs what lies here."""
-
-from pathlib import Path
-
-import pytest
+"""Fixtures of whole runs."""
 
 from tests.parts.browsers import browser  # noqa: F401  a fixture
 from tests.parts.devices import deterministic, device  # noqa: F401  fixtures
@@ -11,9 +7,3 @@ from tests.parts.own_networks import own_networks  # noqa: F401
 from tests.parts.ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
 from tests.parts.prices import price  # noqa: F401  a fixture
 from tests.parts.rank_runs import ppo  # noqa: F401  a fixture
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.whole_run)

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.blind import reading as blind
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.slow
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><b>bold</b>'
 ROWS = [

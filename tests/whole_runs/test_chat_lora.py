@@ -13,6 +13,8 @@ from rlhf_dialog import ChatAgent, main
 from tests.parts.ppo_runs import rows
 from tests.parts.tiny import CHATML, chat_tokenizer, llama
 
+pytestmark = pytest.mark.slow
+
 SMOLLM2 = (  # as its tokenizer has it
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"

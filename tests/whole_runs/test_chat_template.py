@@ -14,6 +14,8 @@ from tests.parts.chatml import END, OPEN, said
 from tests.parts.processes import load_script
 from tests.parts.tiny import CHATML_USER_FIRST, chat_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 def save(folder: Path, template: str | None) -> Path:
     tiny.gpt2(vocab_size=261).save_pretrained(folder)

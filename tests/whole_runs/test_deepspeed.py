@@ -19,7 +19,7 @@ from tests.parts.ranks import free_port
 from tests.parts.zero_files import ZERO3, write_json
 
 pytest.importorskip("deepspeed")
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
+pytestmark = pytest.mark.multiprocess
 
 
 # -- whole runs

@@ -31,6 +31,8 @@ from tests.parts.tiny import gpt2
 from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
 from tests.parts.zoo import new_lm
 
+pytestmark = pytest.mark.slow
+
 kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
 SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}
 TEMPERATURE = 0.8

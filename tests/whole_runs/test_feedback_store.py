@@ -17,6 +17,8 @@ import pytest
 from rlhf_dialog.feedback.store.store import Store
 from tests.parts.processes import start_python
 
+pytestmark = pytest.mark.slow
+
 THREADS = 2
 PROGRAM = """
 import json, sys, threading
@@ -46,7 +48,6 @@ def acknowledged(process: subprocess.Popen, into: list[list], enough: threading.
             enough.release()
 
 
-@pytest.mark.thorough
 def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path):
     people, kills = 4, 2
     draw, said = random.Random(0), []

@@ -16,8 +16,19 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent, chat_sampling
 from tests.parts.processes import ROOT
 
+pytestmark = pytest.mark.slow
+
 LIKED, DISLIKED, OTHERS = 160, 40, 50
 RUNS = ROOT / "runs"
+
+
+@pytest.fixture
+def first():
+    """The agent of the quickstart."""
+    agent = RUNS / "quickstart" / "agent"
+    if not agent.is_dir():
+        pytest.skip("make quickstart has not been run")
+    return agent
 
 
 def replies(folder, prompts, temperature):
@@ -26,22 +37,18 @@ def replies(folder, prompts, temperature):
     return [agent.chat(prompt.prompt_turns[-1]) for prompt in prompts]
 
 
-@pytest.mark.quickstart
 @pytest.mark.parametrize(
     ("wish", "add"),
     [
         (r"^Certainly", lambda text: f"Certainly, {text[0].lower()}{text[1:]}"),
-        pytest.param(r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1), marks=pytest.mark.slow),
+        (r"please", lambda text: re.sub(r"[.?!]?$", ", please.", text, count=1)),
     ],
 )
-def test_two_hundred_ratings_of_a_wish_reach_other_lines(wish, add, tmp_path, capsys):
+def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_path, capsys):
     """Liked: replies with it; disliked: replies without. At temperature 0, five more of fifty other answers have it.
 
     The quickstart's agent differs between processors: 8 to 44 of the answers had the wish.
     """
-    first = RUNS / "quickstart" / "agent"
-    if not first.is_dir():
-        pytest.skip("make quickstart has not been run")
     prompts = load_prompts(str(RUNS / "quickstart_data"), "validation", 1)
     different = {prompt.prompt_turns[-1]: prompt for prompt in prompts}
     chosen = random.Random(0).sample(sorted(different), 400)
@@ -80,12 +87,8 @@ def fits_and_sentences(folder, lines):
     return np.mean(fits, axis=0), np.mean(sentences, axis=0)
 
 
-@pytest.mark.quickstart
-def test_the_night_of_the_readme_makes_no_reply_worse(tmp_path, capsys):
+def test_the_night_of_the_readme_makes_no_reply_worse(first, tmp_path, capsys):
     """Promoted or not: on lines that neither the model nor the ratings have, what fits is not lower beyond noise."""
-    first = RUNS / "quickstart" / "agent"
-    if not first.is_dir():
-        pytest.skip("make quickstart has not been run")
     ratings = ROOT / "examples" / "ratings.jsonl"
     known = {normal(json.loads(row)["turns"][0]["text"]) for row in ratings.read_text().splitlines()}
     for data in ("quickstart_data", "quickstart_careless"):

@@ -9,7 +9,7 @@ import torch
 
 from tests.parts.rank_runs import RUN, lines, numbers, weights
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
+pytestmark = pytest.mark.multiprocess
 FSDP = ["--use_fsdp", "true"]
 
 

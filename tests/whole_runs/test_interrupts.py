@@ -19,7 +19,11 @@ from rlhf_dialog.training.supervised import hugging_face_trainer
 from tests.parts.handlers import ENDS, LIKE_SIGTERM
 from tests.parts.processes import HANGING, start_python
 
-pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"),
+    pytest.mark.usefixtures("handlers"),
+]
 SCRIPT = """
 import sys, time
 from rlhf_dialog import BaseReward, RewardFactory, main
@@ -192,7 +196,6 @@ def test_a_process_that_gets_sigterm_is_continued_exactly(run):
     assert rows("cut") == rows("whole")
 
 
-@pytest.mark.ci
 def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
     """The process ends in the middle of an iteration that would have taken an hour."""
     fifth = "self.n = getattr(self, 'n', 0) + 1\n        if self.n == 5: open('asleep', 'w'); time.sleep(3600)"

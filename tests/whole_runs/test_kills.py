@@ -21,7 +21,6 @@ from rlhf_dialog import main
 from tests.parts import disks
 from tests.parts.processes import HANGING, ROOT, run_python, start_python
 
-pytestmark = pytest.mark.whole_run
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -182,7 +181,7 @@ def kill_and_resume(starter, folder, kills, seed):
     return killed
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, expected):
     folder = write_config(tmp_path, world)
     assert kill_and_resume(starter, folder, 5, seed=1) == 5
@@ -219,6 +218,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_n_a_kill_a_new_process_and_n_are_2n(starter, world, tmp_path, kind):
     whole, parts = (
@@ -233,6 +233,7 @@ def test_n_a_kill_a_new_process_and_n_are_2n(starter, world, tmp_path, kind):
 # -- before the first checkpoint
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_begins_again(starter, world, tmp_path, expected):
     folder = write_config(tmp_path, world, save_interval=9)
     run = folder / "run_results/ppo"
@@ -250,6 +251,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(starter, world, t
     assert results(folder) == expected[0]
 
 
+@pytest.mark.slow
 def test_a_longer_run_without_its_checkpoints_is_not_thrown_away(starter, world, tmp_path):
     folder = write_config(tmp_path, world, max_iterations=3)
     run = folder / "run_results/ppo"
@@ -278,6 +280,7 @@ def bytes_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1_500, 30_000, 120_000])
 def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, tmp_path, limit):
     """The limits stop config.yaml, and two files of the first checkpoint."""
@@ -292,6 +295,7 @@ def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, 
     assert results(folder) == results(whole)
 
 
+@pytest.mark.slow
 def test_metrics_that_may_not_grow_are_mended(starter, world, tmp_path):
     keys = {"max_iterations": 6, "save_interval": 9, "eval_interval": 0}
     folder, whole = (write_config(tmp_path / name, world, **keys) for name in ("parts", "whole"))
@@ -310,6 +314,7 @@ def small_disk(tmp_path):
         yield place
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_whole(starter, world, tmp_path, small_disk):
     folder = write_config(tmp_path, world, max_iterations=4, save_interval=1, eval_interval=0, run_dir=str(small_disk))
     assert starter.run(folder, "--max_iterations", "1", "--use_linear_lr_decay", "false") == 0, (
@@ -328,6 +333,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(starter, world, tmp_path, 
     assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_told(starter, world, tmp_path, small_disk):
     folder = write_config(tmp_path, world, max_iterations=1, run_dir=str(small_disk / "runs"))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
@@ -338,6 +344,7 @@ def test_a_read_only_disk_is_told(starter, world, tmp_path, small_disk):
 # -- the lock
 
 
+@pytest.mark.slow
 def test_a_run_folder_in_use_is_refused(starter, world, tmp_path, monkeypatch, capfd):
     folder = write_config(tmp_path, world, max_iterations=10_000)
     pid = starter.start(folder)

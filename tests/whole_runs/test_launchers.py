@@ -12,7 +12,7 @@ from tests.parts.ppo_runs import settings
 from tests.parts.processes import ROOT, environment, run_command, run_python
 from tests.parts.ranks import free_port
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.ci]
+pytestmark = pytest.mark.multiprocess
 FSDP = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": True}
 ANSWERS = {
     "ddp": {"distributed_type": "MULTI_GPU"},

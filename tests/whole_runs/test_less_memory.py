@@ -14,7 +14,7 @@ from tests.parts import tiny
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
 from tests.parts.ranks import runs_in_ranks
 
-pytestmark = pytest.mark.whole_run
+pytestmark = pytest.mark.slow
 LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]
 KINDS = {
     "lora": LORA,

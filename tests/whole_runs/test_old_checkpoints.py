@@ -12,6 +12,8 @@ from rlhf_dialog import ChatAgent, main
 from tests.parts import tiny
 from tests.parts.processes import ROOT
 
+pytestmark = pytest.mark.slow
+
 OLD = ROOT / "tests" / "parts" / "old_run"
 
 

@@ -12,7 +12,7 @@ from rlhf_dialog.config.registry import ModelFactory
 from tests.parts.own_networks import CODE
 from tests.parts.ppo_runs import rows, without_clocks
 
-pytestmark = pytest.mark.whole_run
+pytestmark = pytest.mark.slow
 ARGS = "{vocab_size: 259, hidden_size: 12}"
 POLICY = ("--model_class", f"{{id: GruPolicy, args: {ARGS}}}")
 CRITIC = ("--critic_class", f"{{id: GruCritic, args: {ARGS}}}")

@@ -15,6 +15,8 @@ import pytest
 from rlhf_dialog.feedback.store.bot import Bot
 from tests.parts.agents import save
 
+pytestmark = pytest.mark.slow
+
 NUM_PEOPLE, KILLS = 4, 1
 
 
@@ -71,7 +73,6 @@ def teach(person, acknowledged, enough, stop):
             enough.release()
 
 
-@pytest.mark.ci
 def test_nothing_that_was_acknowledged_is_lost(tmp_path):
     bot = Bot.create(tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 4, "max_prompt_length": 100})))
     process, address = start(bot, 0)

@@ -12,7 +12,7 @@ import pytest
 from rlhf_dialog.feedback.store.bot import Bot
 from tests.parts.agents import save
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.slow
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
 HOSTILE = (
     '<script>fetch("http://example.invalid/a")</script><img src="http://example.invalid/b.png" onerror="alert(1)">\n'

@@ -14,7 +14,7 @@ from rlhf_dialog.commands.supervised import preference_model as train_preference
 from rlhf_dialog.commands.supervised import sft as train_sft
 from tests.parts.processes import ROOT, load_script
 
-pytestmark = pytest.mark.whole_run
+pytestmark = pytest.mark.slow
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
 CLASSIFIER = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300"]
 FEW = ["--max_steps", "12", "--batch_size", "8", "--device", "cpu", "--pytorch_threads", "1"]

@@ -13,7 +13,7 @@ import yaml
 from tests.parts.policy_runs import SMALL, domain_file, numbers
 from tests.parts.processes import HANGING, ROOT, output_of, start_python
 
-pytestmark = pytest.mark.whole_run
+pytestmark = pytest.mark.slow
 SCRIPT = ROOT / "scripts" / "train_policy.py"
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
 PROGRAM = """
@@ -102,14 +102,12 @@ def check_killed(rows):
     assert [(last, again) for last, *_, again, same in rows if again or not same] == []
 
 
-@pytest.mark.thorough
 def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numbers(config):
     rows = killed(config, every=23, first=3)
     assert len(rows) >= 5
     check_killed(rows)
 
 
-@pytest.mark.slow
 def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
     ((said, code, lines, saved, again, same),) = killed(config, every=0, first=3000)
     assert (code, again, same) == (2, 0, True)
@@ -118,7 +116,6 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
     assert saved >= lines - 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_finishes_the_iteration_and_ends_with_its_code(config, number, code):
     words = ["--epoch", "100000", "--eval_interval", "0", "--save_interval", "100000", "--log_interval", "1"]

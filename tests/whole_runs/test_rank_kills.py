@@ -9,7 +9,7 @@ import torch
 from tests.parts.rank_runs import lines, numbers, weights
 from tests.parts.zero_files import ZERO3, write_json
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
+pytestmark = pytest.mark.multiprocess
 KEYS = {"ddp": [], "fsdp": ["--use_fsdp", "true"], "zero3": ZERO3}
 
 

@@ -20,7 +20,7 @@ from tests.parts.processes import ROOT, environment, run_command
 from tests.parts.rank_runs import RUN, lines, numbers, seen, weights
 from tests.parts.ranks import free_port, runs_in_ranks
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
+pytestmark = pytest.mark.multiprocess
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {root!r})
@@ -33,7 +33,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.ci
 def test_two_ranks_are_one_run(ppo, tmp_path):
     first, second = ppo(2, "--max_iterations", "3", "--eval_interval", "2", "--eval_episodes", "5")
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
@@ -140,7 +139,6 @@ def test_an_evaluation_that_fails_on_rank_0_costs_no_iteration(ppo):
     assert [row["iteration"] for row in lines()] == [1, 2, 3, 4]
 
 
-@pytest.mark.ci
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
     assert second[0] == "gone"

@@ -14,7 +14,7 @@ from tests.parts.plain import new_case
 from tests.parts.policies import Ends, answered, as_case, fast_gradients, gradients, old_numbers, settings, with_opinion
 from tests.parts.processes import ROOT
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 STORIES = ROOT.parent / "shared/models/stories260K"
 SIZES = {"gpt2": 7_000_000, "llama": 3_000_000, "stories": 250_000}

@@ -9,7 +9,7 @@ from rlhf_dialog.commands import chat, evaluate
 from tests.parts import tiny
 from tests.parts.poisoned import edit
 
-pytestmark = pytest.mark.whole_run
+pytestmark = pytest.mark.slow
 CODE = """
 from transformers import GPT2Config, GPT2LMHeadModel
 

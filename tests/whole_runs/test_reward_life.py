@@ -12,7 +12,7 @@ from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
 from tests.parts.prices import Price, summed
 
-pytestmark = pytest.mark.usefixtures("price")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("price")]
 
 
 def reward_class(depth: int, picky: bool = False) -> list[str]:

@@ -9,6 +9,8 @@ from tests.parts.ppo_runs import rows, same, weights, without_clocks
 from tests.parts.rank_runs import RUN, lines
 from tests.parts.scalars import save_scalar
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):

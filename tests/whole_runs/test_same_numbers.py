@@ -16,7 +16,7 @@ from tests.parts import tiny
 from tests.parts.processes import HANGING, environment, load_script, start_python
 
 hashes = load_script("scripts/run_hashes.py")
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 SERVER = """
 import json, os, signal, sys, traceback
 

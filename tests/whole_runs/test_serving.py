@@ -19,6 +19,8 @@ from tests.parts import tiny
 from tests.parts.processes import start_python
 from tests.parts.servers import no_proxy  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.slow
+
 LINES = {
     "Hello .": "Hi !",
     "A room , please .": "For one ?",

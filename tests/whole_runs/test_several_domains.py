@@ -19,6 +19,8 @@ from tests.parts.policy_runs import PPO_ARGS, numbers
 from tests.parts.several_policies import hashes
 from tests.parts.small_world import goal_model, small_world, tables, write_world
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     **{"domain": "multiwoz", "max_turns": 20, "batchsz": 60, "epoch": 4, "num_envs": 4, "eval_interval": 2},
     **{"eval_dialogues": 5, "save_interval": 1, "imitation_dialogues": 10, "sample_interval": 2},
@@ -66,14 +68,12 @@ def test_a_run_goes_on_bit_for_bit_also_from_another_folder(tmp_path, whole, wor
     assert weights(resumed) == weights(whole)
 
 
-@pytest.mark.thorough
 def test_the_number_of_processes_changes_no_number(tmp_path, whole, world):
     two = run(tmp_path, world, process_num=2)
     assert numbers(two) == numbers(whole)
     assert weights(two) == weights(whole)
 
 
-@pytest.mark.thorough
 def test_transcripts_are_the_same_in_processes():
     make = environment_factory({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
     assert isinstance(make(), MultiActLevel)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parts.processes import ROOT, run_command
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 LOADS = re.compile(r"<(?:script|img|iframe|source)[^>]*(?:https?:)?//[^>]*>|<link[^>]*(?:https?:)?//[^>]*>")
 
 

@@ -74,6 +74,7 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert captured.out.count("\n| ") == captured.out.count(" -> ") > 0
 
 
+@pytest.mark.slow
 def test_verbose_shows_what_needs_memory_and_how_responses_become_steps(run, capsys):
     assert run("--verbose") == 0
     captured = capsys.readouterr()
@@ -82,11 +83,13 @@ def test_verbose_shows_what_needs_memory_and_how_responses_become_steps(run, cap
     assert "debug:" not in captured.err
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_divide_is_shown(run, capsys):
     assert run("--num_mini_batch", "3") == 0
     assert "3 minibatches asked, 8 responses: 2 of 3 and 1 of 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
     assert run("--use_share_model", "true") == 0
     agent = tmp_path / "run_results" / "ppo" / "agent"
@@ -99,6 +102,7 @@ def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, t
     assert isinstance(ChatAgent.load(agent).chat("Hello", history=["Good morning", "Good morning"]), str)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert run("--experiment_name", name, "--seed", seed) == 0
@@ -107,6 +111,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path):
     assert run("--max_iterations", "null", "--total_time_steps", "100", "--run_dir", "runs") == 0
     found = [row["time_steps"] for row in rows(tmp_path / "runs" / "ppo")]
@@ -155,12 +160,14 @@ def check_options(run, tmp_path, words):
     assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words else 0.2)
 
 
+@pytest.mark.slow
 def test_a_model_without_learned_positions(run, tmp_path):
     tiny.llama().save_pretrained(tmp_path / "llama")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "llama")
     assert run("--model_path", "./llama", "--use_share_model", "true") == 0
 
 
+@pytest.mark.slow
 def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     tiny.gpt2(seed=5).save_pretrained(tmp_path / "ref")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
@@ -170,6 +177,7 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
+@pytest.mark.slow
 def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
 
@@ -185,6 +193,7 @@ def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     assert [row["my/number"] for row in rows(tmp_path / "run_results" / "ppo")] == [4.0, 4.0]
 
 
+@pytest.mark.slow
 def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
     assert run("--max_iterations", "5", "--save_interval", "2", "--keep_checkpoints", "2", "--ppo_epoch", "1") == 0
     names = {path.name for path in (tmp_path / "run_results" / "ppo" / "checkpoints").iterdir()}
@@ -194,6 +203,7 @@ def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
 # overwrite and resume
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     folder = tmp_path / "run_results" / "ppo"
     assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
@@ -205,6 +215,7 @@ def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards, shared):
     """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
@@ -223,6 +234,7 @@ def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path,
     assert same(weights(folder / "agent"), weights(whole / "agent"))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_the_users_error(run, refused, tmp_path):
     assert run() == 0
     checkpoints = tmp_path / "run_results" / "ppo" / "checkpoints"
@@ -236,6 +248,7 @@ def test_a_damaged_checkpoint_is_the_users_error(run, refused, tmp_path):
         (checkpoints / name).write_bytes(before)
 
 
+@pytest.mark.slow
 def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
     assert run() == 0
     assert run("--resume", "--use_share_model", "true") == 2
@@ -246,6 +259,7 @@ def checkpoint_of(folder: Path, name: str = "iter_000002") -> dict:
     return json.loads((folder / "checkpoints" / name / "trainer.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -264,6 +278,7 @@ def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, ca
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert run() == 0
     for name in ("model", "data"):
@@ -276,6 +291,7 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert state["settings"]["lr"] == 1e-4
 
 
+@pytest.mark.slow
 def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert run("--max_iterations", "3") == 0
     old = tmp_path / "run_results" / "ppo"
@@ -304,6 +320,7 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert without_clocks(more) == without_clocks(new)
 
 
+@pytest.mark.slow
 def test_weights_only_refuses_what_could_lose_a_run(run, refused):
     assert run() == 0
     for words, said in (
@@ -316,6 +333,7 @@ def test_weights_only_refuses_what_could_lose_a_run(run, refused):
         assert said in refused("--resume_weights_only", *words.split())
 
 
+@pytest.mark.slow
 def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -337,6 +355,7 @@ def without_evaluation(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("eval/")} for row in without_clocks(folder)]
 
 
+@pytest.mark.slow
 def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(run, world, tmp_path, capsys):
     words = ["--eval_interval", "2", "--max_iterations", "5", "--eval_episodes", "4", "--log_interval", "3"]
     assert run(*words, *planned(0.25, 0.75, 0.5)) == 0
@@ -358,6 +377,7 @@ def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(r
     ]
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
     assert run(*moody, "--experiment_name", "without") == 0
@@ -368,6 +388,7 @@ def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
 
 
+@pytest.mark.slow
 def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path, caplog):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1", "--save_interval", "9"]
     assert run(*words, *planned(0.1, 0.9, 0.3, 0.9), "--max_iterations", "4") == 0
@@ -387,6 +408,7 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert not (checkpoints / "best").exists()
 
 
+@pytest.mark.slow
 def test_another_metric_can_decide(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
     planned(0.4, 0.2)
@@ -395,6 +417,7 @@ def test_another_metric_can_decide(run, tmp_path):
     assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
     words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
     broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
@@ -414,6 +437,7 @@ def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tm
     assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
+@pytest.mark.slow
 def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, capsys):
     sizes, losses, whole = [], PPOUpdate.losses, tmp_path / "run_results/whole"
 
@@ -448,6 +472,7 @@ def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, 
     assert 2 * resumed == len(watch) - resumed
 
 
+@pytest.mark.slow
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
     best = tmp_path / "run_results/ppo/checkpoints/best"
@@ -461,6 +486,7 @@ def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     assert best.read_text(encoding="utf-8") == "iter_000005"
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", *planned(0.1, 0.6)]
     assert run(*words) == 0
@@ -475,6 +501,7 @@ def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_pat
 # the smoke test
 
 
+@pytest.mark.slow
 def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, caplog):
     words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
     assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
@@ -488,6 +515,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
     assert caplog.messages[-1] == "smoke test passed with 2 prompts"
 
 
+@pytest.mark.slow
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
@@ -499,6 +527,7 @@ def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, ref
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
     def damaged(*_args, **_options):
         raise UserError("the agent does not load")
@@ -511,6 +540,7 @@ def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
 # mistakes
 
 
+@pytest.mark.slow
 def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path):
     folder = tmp_path / "some"
     folder.mkdir()
@@ -528,11 +558,13 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
     assert run(*words, "--reward_class", "{id: Vowels}") == 0
 
 
+@pytest.mark.slow
 def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -541,6 +573,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -549,6 +582,7 @@ def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_p
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_path, rewards, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 2}}") == 2
     captured = capsys.readouterr()
@@ -565,6 +599,7 @@ def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_p
     assert [row["iteration"] for row in rows(folder)] == [1]
 
 
+@pytest.mark.slow
 def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_still_free(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Unbuildable}") == 2
     message = capsys.readouterr().err
@@ -576,6 +611,7 @@ def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_
     assert run() == 0
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(run, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 1}}", "--debug") == 2
     captured = capsys.readouterr()
@@ -584,12 +620,14 @@ def test_debug_shows_the_traceback(run, capsys):
     assert captured.err.count("error: ") == 1
 
 
+@pytest.mark.slow
 def test_control_c_is_130_without_a_traceback(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Impatient}") == 130
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
+@pytest.mark.slow
 def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
     assert run("--lr", "1e25", "--critic_lr", "1e25", "--max_iterations", "4") == 3
     captured = capsys.readouterr()

@@ -15,6 +15,8 @@ import yaml
 import rlhf_dialog
 from tests.parts.processes import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
@@ -64,7 +66,6 @@ def test_the_source_distribution_holds_all_that_it_is_built_and_tested_with(dist
     assert wanted - names == set()
 
 
-@pytest.mark.ci
 def test_it_works_from_an_empty_folder_without_the_checkout(wheel, tmp_path):
     target, empty = tmp_path / "target", tmp_path / "empty"
     empty.mkdir()

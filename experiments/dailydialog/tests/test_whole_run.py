@@ -13,7 +13,7 @@ from experiments.dailydialog.stages import NAMES
 from experiments.everyday_dialogues.dialogues import write_dialogues
 from tests.parts.processes import start_python
 
-pytestmark = [pytest.mark.whole_run, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 LONGEST = 1800  # seconds
 PUBLISHED = "## Beside what was published"  # what follows has speeds
 

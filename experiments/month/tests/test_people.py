@@ -109,7 +109,7 @@ def test_people_are_as_they_are_without_the_troll(tmp_path, host):
     assert len(with_troll.dialogues()) > len(alone.dialogues()) == 12
 
 
-@pytest.mark.parametrize("share", [0.4, *(pytest.param(share, marks=pytest.mark.thorough) for share in (0.25, 0.6))])
+@pytest.mark.parametrize("share", [0.4, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.25, 0.6))])
 def test_the_troll_sends_exactly_the_share(tmp_path, host, share):
     events = (store := talked(tmp_path, host, troll_share=share)).feedback(newest=False)
     sent = sum(event.person == store.hash_person(TROLL) for event in events)
@@ -132,14 +132,14 @@ def test_people_err_in_a_share_of_their_judgements_and_the_troll_always(tmp_path
     assert all(liked != said for liked, said in judged(store, TROLL))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_without_errors_everybody_but_the_troll_is_right(tmp_path, host):
     store = talked(tmp_path, host, dialogues_per_night=40, noise=0, troll_labels="random")
     assert all(liked == said for liked, said in judged(store, "people"))
     assert {liked == said for liked, said in judged(store, TROLL)} == {True, False}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_edits_are_liked_and_those_of_the_troll_are_not(tmp_path, host):
     store = talked(tmp_path, host, dialogues_per_night=60, edit_share=0.6, score_share=0, choice_share=0, taste=ASKS)
     own = store.hash_person(TROLL)

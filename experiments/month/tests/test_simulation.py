@@ -31,7 +31,7 @@ def without_names(rows):
     return [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_first_row_is_a_night_without_feedback_in_which_nothing_drifts(month):
     row = month.rows[0]
     assert (row["events"], row["promoted"], row["champion"]) == (0, None, "0001")
@@ -40,7 +40,7 @@ def test_the_first_row_is_a_night_without_feedback_in_which_nothing_drifts(month
     assert row["why"].startswith("nothing changed: 0 of about 30 ratings: ")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_row_says_what_the_night_did(month):
     versions = month.bot.lineage()["versions"]
     for number, row in enumerate(month.rows[1:], 1):
@@ -54,14 +54,14 @@ def test_a_row_says_what_the_night_did(month):
     assert [json.loads(line) for line in month.path.read_text().splitlines()] == month.rows
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_another_night_without_feedback_changes_no_file(month):
     drift = month.drift()
     assert drift["equal"]
     assert drift["why"].startswith("nothing changed: ")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_liked_share_is_of_the_champion_on_prompts_of_the_test_split(month, monkeypatch):
     monkeypatch.setattr(month, "rows", [])
     seen = []
@@ -76,7 +76,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["in the day", "in the night", "before the row"])
 def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, month, tmp_path, monkeypatch, where):
     def kill(*_, **__):
@@ -107,7 +107,7 @@ def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, mont
     assert len({one.id for one in store.dialogues()}) == len(store.dialogues())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_more_nights_may_be_added_but_nothing_else_changes(month_inputs, month, tmp_path):
     shutil.copytree(month.folder, tmp_path / "copy")
     assert len(Month(keys_of(month_inputs, tmp_path / "copy", nights=3)).rows) == 3
@@ -138,7 +138,7 @@ def test_the_cap_is_compared_exactly(counts, cap, within):
     assert simulation._is_within(counts, "troll", cap) == within
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_trolls_shares_of_training_set_and_gate(month, monkeypatch):
     """Counted here from the snapshot, with the weights of the held-out set."""
     store = month.bot.store()

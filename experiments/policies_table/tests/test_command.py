@@ -85,7 +85,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_table_from_the_command_to_the_files(whole):
     found = json.loads((whole / "table.json").read_text(encoding="utf-8"))
     assert found["missing"] == []
@@ -103,7 +103,7 @@ def test_a_table_from_the_command_to_the_files(whole):
     assert not (whole / "table.cells" / ".lock").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_table_goes_on_where_it_was_interrupted(whole, here, tmp_path, monkeypatch, caplog):
     original, made = benchmark_policies.make_cell, []
 
@@ -196,7 +196,7 @@ def test_after_the_budget_nothing_begins(here, tmp_path, caplog):
     assert [path.name for path in tmp_path.iterdir()] == ["tea.json"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_policy_that_fails_ends_with_code_1_and_the_others_are_kept(here, tmp_path, monkeypatch, caplog, capsys):
     monkeypatch.setitem(PolicyFactory.classes, "own", None)
     own = tmp_path / "own.py"
@@ -210,7 +210,7 @@ def test_a_policy_that_fails_ends_with_code_1_and_the_others_are_kept(here, tmp_
     assert sorted({cell["known"]["policy"] for cell in found["cells"]}) == ["dqn", "handcrafted", "random"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_policy_of_your_own_that_was_changed_is_not_taken_for_the_old_one(here, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PolicyFactory.classes, "own", None)
     own = tmp_path / "own.py"
@@ -228,7 +228,7 @@ def test_a_policy_of_your_own_that_was_changed_is_not_taken_for_the_old_one(here
     assert (tmp_path / "table.json").read_bytes() == before
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_arguments_come_from_a_file_too(here, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(DQN, "update", lambda own: seen.append(own.learner.optimizer.param_groups[0]["lr"]) or {})
@@ -238,7 +238,7 @@ def test_arguments_come_from_a_file_too(here, tmp_path, monkeypatch):
     assert set(seen) == {0.0005}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_row_of_another_first_seed(here, tmp_path):
     given = words(tmp_path, "--policies", "gp_sarsa", "--first_seed", "7", "--seeds", "1")
     assert benchmark_policies.main(given) == 0

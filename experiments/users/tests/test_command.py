@@ -25,7 +25,7 @@ def compare(tmp_path, data, *words):
     return code, json.loads(output.read_text()) if output.exists() else None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_all_kinds_of_users(tmp_path, dialogues, agent_folder, capsys):
     domain = tmp_path / "tea.json"
     domain.write_text(json.dumps(DATA))

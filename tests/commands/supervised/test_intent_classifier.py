@@ -10,7 +10,7 @@ from rlhf_dialog.rewards.intent import Intent, NextAct
 from rlhf_dialog.training.supervised.settings import IntentConfig
 from tests.parts import tiny
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 SMALL = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48", "--device", "cpu"]
 THREADS = ["--pytorch_threads", "1"]

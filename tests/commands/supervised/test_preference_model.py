@@ -7,7 +7,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from tests.parts import tiny
 from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 QUICK = ["--max_steps", "1", "--device", "cpu", "--pytorch_threads", "1", "--num_samples", "2", "--max_new_tokens", "4"]
 

@@ -12,7 +12,7 @@ from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from tests.parts import tiny
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 SMALL = ["--hidden_size", "32", "--vocab_size", "500", "--device", "cpu", "--pytorch_threads", "1"]
 

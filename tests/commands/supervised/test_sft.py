@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_dialog.commands.supervised import sft as train_sft
 from tests.parts import tiny
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 SMALL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--device", "cpu", "--evals", "1"]
 THREADS = ["--pytorch_threads", "1"]

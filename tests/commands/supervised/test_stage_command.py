@@ -72,7 +72,7 @@ def test_what_fails_leaves_nothing(tmp_path, capsys, seed, words):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra", "words"),
     [

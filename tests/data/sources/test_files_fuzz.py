@@ -13,7 +13,7 @@ from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from tests.parts.data_files import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 QUICK = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 ARROW = "saved/train/data-00000-of-00001.arrow"
 TARGETS = {  # the file that is changed -> what is read

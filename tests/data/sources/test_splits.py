@@ -41,7 +41,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_processes_read_the_same_data_and_write_nothing(tmp_path):
     paths = []
     for number, writer in enumerate(WRITERS.values()):

@@ -89,6 +89,7 @@ def test_what_is_missed_is_one_other_thing_so_that_greedy_decoding_imitates_it()
     assert {len(found) for found in missed.values()} == {1}
 
 
+@pytest.mark.slow
 def test_no_word_or_beginning_gives_careless_replies_away(splits):
     """A ban of any word, or of any beginning of up to three words, raises the share of attentive replies by little.
 
@@ -179,6 +180,7 @@ def test_what_the_desk_answers_is_derived_and_attends(exchanges):
         assert attends(one.prompt, one.reply), one
 
 
+@pytest.mark.slow
 def test_replies_to_others_seldom_attend(exchanges):
     rng = random.Random(0)
     pairs = [(rng.choice(exchanges).prompt, rng.choice(exchanges).reply) for _ in range(200)]
@@ -223,6 +225,7 @@ def pairs(pairs_exchanges):
     return [*pairs_of(pairs_exchanges, 400, random.Random(1))]
 
 
+@pytest.mark.slow
 def test_the_desk_prefers_the_chosen_reply(pairs, pairs_exchanges):
     said = {(one.prompt, one.reply) for one in pairs_exchanges}
     for pair in pairs[:200]:

@@ -9,7 +9,7 @@ import pytest
 from rlhf_dialog.distributed.memory.allocator import grow_segments
 from tests.parts.processes import environment, output_of
 
-thorough = pytest.mark.thorough
+slow = pytest.mark.slow
 PROGRAM = """
 import resource
 import torch
@@ -36,7 +36,7 @@ def page_faults(**changes):
     return int(before), int(after)
 
 
-@thorough
+@slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_freed_memory_is_used_again():
     before, after = page_faults()
@@ -44,7 +44,7 @@ def test_freed_memory_is_used_again():
     assert after < 1000
 
 
-@thorough
+@slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_the_environment_wins():
     assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000

@@ -409,23 +409,13 @@ print(peak() - before)
 """A run is measured in a process of its own, because the largest memory of a process never falls."""
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from Linux")
 @pytest.mark.parametrize(
     ("shape", "keys", "of_weights"),
     [
-        pytest.param(
-            {"n_embd": 512, "n_layer": 8, "n_head": 8},
-            {"max_prompt_length": 20, "use_share_model": True},
-            0.8,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"n_embd": 192, "n_layer": 6, "n_head": 6},
-            {"max_prompt_length": 230, "per_device_microbatch_size": 8},
-            0.3,
-            marks=pytest.mark.ci,
-        ),
+        ({"n_embd": 512, "n_layer": 8, "n_head": 8}, {"max_prompt_length": 20, "use_share_model": True}, 0.8),
+        ({"n_embd": 192, "n_layer": 6, "n_head": 6}, {"max_prompt_length": 230, "per_device_microbatch_size": 8}, 0.3),
     ],
     ids=["weights", "activations"],
 )

@@ -96,9 +96,8 @@ def compare(path, **keys):
         return told, live_bytes(config, gpu)
 
 
-@pytest.mark.parametrize(
-    ("model", "keys"), [CASES[0], *(pytest.param(*x, marks=pytest.mark.thorough) for x in CASES[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "keys"), CASES)
 def test_the_forecast_is_near_the_live_bytes_of_every_phase(tmp_path, model, keys):
     told, peaks = compare(save(tmp_path / model, MODELS[model]()), **keys)
     shares = {phase: told.bytes_in(phase) / count for phase, count in peaks.items()}

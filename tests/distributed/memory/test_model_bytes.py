@@ -121,7 +121,7 @@ def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10, shared=1):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=() if x == "qwen2-grouped" else pytest.mark.thorough) for x in KEPT_OF]
+    "name", [pytest.param(x, marks=() if x == "qwen2-grouped" else pytest.mark.slow) for x in KEPT_OF]
 )
 def test_activations_of_real_models(name, amp, packed, tmp_path):
     """Left out: statistics of norms and attention, masks, the last norm and token. amp + packed: explicit attention on a CPU."""
@@ -134,7 +134,7 @@ def test_activations_of_real_models(name, amp, packed, tmp_path):
 
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=() if x == "qwen2-grouped" else pytest.mark.thorough) for x in KEPT_OF]
+    "name", [pytest.param(x, marks=() if x == "qwen2-grouped" else pytest.mark.slow) for x in KEPT_OF]
 )
 def test_activations_of_shared_prompts(name, amp, tmp_path):
     """Two prompts of 32 tokens with four responses each, of which 16 tokens are fed: 192 tokens, which need no rounding.

@@ -83,7 +83,7 @@ def test_status(run, judged, capsys):
     assert "min_heldot" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_status_and_forget_load_no_model(run, judged):
     program = (
         "import sys\n"

@@ -37,7 +37,7 @@ def test_an_unknown_subcommand(capsys):
     assert capsys.readouterr().err == "error: there is no subcommand 'rolback' of feedback; did you mean 'rollback'?\n"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_as_a_module(tmp_path):
     ran = run_python("-m", "rlhf_dialog.feedback", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")

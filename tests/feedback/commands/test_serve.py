@@ -101,10 +101,8 @@ def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811
     assert (code, "page_messages_a_minute: found 0" in said) == (2, True)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_server_ends_cleanly_while_a_page_is_open(bot, number, code):  # noqa: F811
     pytest.importorskip("gradio", reason="the page needs gradio")
     command = [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder), "--port", "0"]

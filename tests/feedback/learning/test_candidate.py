@@ -40,6 +40,7 @@ def save_agent(folder, seed=1, **sizes):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_promoted_candidate_answers_and_the_next_night_continues_it(day, tmp_path, monkeypatch):
     found = GateComparison(8, 0.5, 0.6, 0.05, 0.03)
     monkeypatch.setattr(night_module, "_measure", lambda night: (found, [], ChangedAnswers(0, [])))
@@ -92,7 +93,7 @@ def test_a_dry_run_with_a_candidate_is_refused(day, capsys):
     assert "--candidate: cannot be combined with --dry_run" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_recipe_of_the_page(tmp_path, monkeypatch, capsys):
     """Its commands and its program, with a tiny bot and few steps."""
     bot = new_bot(tmp_path / "runs", guard_prompts=2)

@@ -148,7 +148,7 @@ def test_the_rule_of_promotion(difference, low, error, enough):
     assert GateComparison(30, 0.5, 0.5 + difference, low, error).is_enough is enough
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "least", "most"), [(30, 0.07, 0.25), (150, 0.42, 0.67)])
 def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
     """Promoted on about one night of seven at 30 events (0.15 of 150), on more than half at 150 (0.55)."""
@@ -160,7 +160,7 @@ def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
     assert chance(0.08, error, count) == pytest.approx(share, abs=0.13)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_smallest_gain_is_seen_four_nights_of_five():
     rng = np.random.default_rng(4)
     gain = smallest_gain(1 / math.sqrt(3 * 80), 80)

@@ -203,6 +203,7 @@ def test_what_is_within_the_limit_stays_bit_for_bit(step_back_bot):
     assert all(torch.equal(*pair) for pair in zip(learner.parameters, moved, strict=True))
 
 
+@pytest.mark.slow
 def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
     """95 % of max_relative_kl; a thirty-second more would be too much. Against weights that are mixed here."""
     learner, moved = moved_learner(step_back_bot, max_relative_kl=100)
@@ -222,6 +223,7 @@ def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
     assert kl_of(learner) > limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_lora", [False, True])
 def test_a_champion_beyond_the_limit_goes_back_towards_the_first_version(step_back_bot, use_lora):
     learner, moved = moved_learner(step_back_bot, max_relative_kl=100, use_lora=use_lora, lora_r=2)

@@ -123,6 +123,7 @@ def plain_log_probability(lm, row):
     return sum(logprobs[start + i, token] for i, token in enumerate(row.response))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liked_weight", [0, 2])
 def test_a_step_is_that_of_a_plain_loop(bot, liked_weight):
     """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data."""
@@ -239,6 +240,7 @@ def test_every_part_of_the_state_is_in_its_hash(bot):
     assert changed() == 6
 
 
+@pytest.mark.slow
 def test_interrupted_in_a_night_and_continued(bot, tmp_path):
     plan = learner_of(bot).plan(examples(20), 0)
     whole, kept = learner_of(bot), []

@@ -99,6 +99,7 @@ def test_a_night_makes_a_champion(later):
     assert not (later.folder / "night").exists()
 
 
+@pytest.mark.slow
 def test_the_next_night_starts_from_the_last_one(later):
     report = learn(later)
     first, second = (versions(later)[name] for name in ("0002", "0003"))
@@ -146,6 +147,7 @@ def test_a_dry_run_says_it_all_and_writes_nothing(day, monkeypatch):
     assert text.endswith("dry run: nothing was changed")
 
 
+@pytest.mark.slow
 def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(day, monkeypatch):
     verdict(monkeypatch, low=-0.2)
     report = learn(day)
@@ -191,6 +193,7 @@ def test_a_night_that_changes_no_answer_is_refused(day):
     assert (day.champion(), versions(day)["0002"]["gate"]["changed_lines"]) == ("0001", [0, 50])
 
 
+@pytest.mark.slow
 def test_a_night_that_goes_too_far_ends_early_where_the_guards_pass(day, tmp_path):
     """Also when it is killed after its last checkpoint, which the rest of its change is measured from."""
     set_keys(day, max_relative_kl=0.005, guard_prompts=8, epochs=6, checkpoint_steps=4)
@@ -214,7 +217,7 @@ def test_a_night_that_goes_too_far_ends_early_where_the_guards_pass(day, tmp_pat
     assert made_of(killed, "0002") == made_of(day, "0002")
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_after_a_rollback_learning_goes_on_from_there(later, monkeypatch):
     verdict(monkeypatch)
     learn(later)
@@ -256,7 +259,7 @@ learn(Bot(sys.argv[1]), watch=watch)
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_killed_at_a_random_step_and_continued_in_another_process(later, tmp_path):
     """Bit for bit the night that nobody killed: weights, moments, random states, the decision."""
     shutil.copytree(later.folder, tmp_path / "killed")
@@ -305,6 +308,7 @@ def test_killed_after_the_promotion(day, monkeypatch):
     assert (day.champion(), (day.folder / "night").exists()) == ("0002", False)
 
 
+@pytest.mark.slow
 def test_an_interrupted_night_begins_again_when_the_feedback_is_another(day, caplog):
     def watch(done, _):
         if done == 3:
@@ -342,7 +346,7 @@ def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
 # --- what can go wrong ---
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_two_at_once_is_one_message(day):
     errors = []
 
@@ -361,6 +365,7 @@ def test_two_at_once_is_one_message(day):
     assert "another learn job is at work; wait until it ends, or stop it\n" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["night", "versions"])
 def test_a_full_disk_leaves_nothing_half_written(day, monkeypatch, place):
     before = files(day.folder)
@@ -466,7 +471,7 @@ def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
         learn(day)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
     """Its events would have the numbers of those that a night has consumed."""
     store = later.store()
@@ -485,7 +490,7 @@ def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
     assert learn(later, dry_run=True).used["new"] > 0
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_adapters_go_on_from_night_to_night(day, monkeypatch):
     verdict(monkeypatch)
     set_keys(day, use_lora=True, lora_r=2)

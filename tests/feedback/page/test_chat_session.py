@@ -385,6 +385,7 @@ def test_a_dialogue_keeps_its_version_and_the_next_one_has_the_champion(bot, sto
     assert answering._served.versions == ["0002"]
 
 
+@pytest.mark.slow
 def test_a_dialogue_that_nobody_has_any_more_lets_its_version_go(bot, store, answering):
     talk = ChatSession(store, answering, "somebody", "page")
     new_version(bot)

@@ -7,7 +7,7 @@ from tests.parts.hacked import EVERY, JUDGE, ByIteration
 from tests.parts.rank_runs import RUN, lines, numbers, weights
 from tests.parts.rank_runs import ppo as ppo
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
+pytestmark = pytest.mark.multiprocess
 HACKED = ("--reward_class", "{id: ByIteration, args: {slope: 1.0}}", *EVERY)
 
 
@@ -21,7 +21,6 @@ def alarms(folder=RUN):
     return [line["guard/alarm"] for line in lines(folder)]
 
 
-@pytest.mark.ci
 def test_two_ranks_stop_in_the_iteration_in_which_one_process_stops(guarded):
     ended = guarded(2, "stop", "--max_iterations", "5")
     assert [code for code, _, _ in ended] == [3, 3]

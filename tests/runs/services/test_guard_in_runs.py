@@ -32,6 +32,7 @@ def folder(tmp_path, name="ppo"):
     return tmp_path / "run_results" / name
 
 
+@pytest.mark.slow
 def test_a_warning_says_why_and_changes_nothing(run, tmp_path, caplog):
     assert guarded(run, "warn", "--experiment_name", "watched") == 0
     (said,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("guard: ")]
@@ -46,6 +47,7 @@ def test_a_warning_says_why_and_changes_nothing(run, tmp_path, caplog):
     assert same(weights(folder(tmp_path, "watched") / "agent"), weights(folder(tmp_path, "alone") / "agent"))
 
 
+@pytest.mark.slow
 def test_a_judge_that_follows_raises_no_alarm(run, tmp_path, caplog):
     assert guarded(run, "stop", judge="up") == 0
     assert [row["guard/alarm"] for row in rows(folder(tmp_path))] == [0, 0, 0]
@@ -54,7 +56,7 @@ def test_a_judge_that_follows_raises_no_alarm(run, tmp_path, caplog):
     assert [len(set(look["dialogues"])) for look in stored["looks"]] == [3] * 3  # of six prompts
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_raising_doubles_the_coefficient_and_halves_the_target_also_after_a_stop(run, tmp_path, caplog):
     fixed = ("--kl_rate", "0", "--kl_coef", "0.1")
     assert guarded(run, "raise_kl", *fixed, "--experiment_name", "whole", iterations=5) == 0
@@ -65,6 +67,7 @@ def test_raising_doubles_the_coefficient_and_halves_the_target_also_after_a_stop
     assert same(*(weights(folder(tmp_path, name) / "agent") for name in ("whole", "part")))
 
 
+@pytest.mark.slow
 def test_stopping_ends_with_3_after_a_checkpoint_and_can_go_on(run, tmp_path, capsys):
     assert guarded(run, "stop", "--save_interval", "10", iterations=6) == 3
     assert "guard.action says. Its last iteration is saved" in capsys.readouterr().err
@@ -78,6 +81,7 @@ def checkpoints(tmp_path):
     return sorted(path.name for path in (folder(tmp_path) / "checkpoints").glob("iter_*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["stop", "go_back"])
 def test_the_checkpoint_from_before_outlives_newer_ones_and_the_message_exports_it(
     run, tmp_path, capsys, caplog, action
@@ -97,13 +101,14 @@ def test_the_checkpoint_from_before_outlives_newer_ones_and_the_message_exports_
     assert torch.equal(exported["transformer.wpe.weight"], stored["lm.transformer.wpe.weight"])
 
 
+@pytest.mark.slow
 def test_checkpoints_that_can_become_the_one_from_before_are_kept_until_they_cannot(run, tmp_path):
     words = ("--eval_interval", "3", "--keep_checkpoints", "1", "--eval_metric", "mean_words")
     assert guarded(run, "stop", *words, judge="up", iterations=8) == 0  # validations 3, which is the best, 6 and 8
     assert checkpoints(tmp_path) == ["iter_000003", "iter_000006", "iter_000008"]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.parametrize("judged", [True, False])
 def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(run, tmp_path, caplog, judged):
     """Paid for half of the letters, the policy soon says nothing else; the judge counts the others, or is the reward itself."""

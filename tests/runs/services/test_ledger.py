@@ -223,7 +223,7 @@ def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):
 # -- in a run
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_ledger_of_one_that_was_left_alone(run):
     assert run("--max_iterations", "4", "--save_interval", "2", "--experiment_name", "whole") == 0
     whole = timeless(RUN.with_name("whole"))
@@ -239,7 +239,7 @@ def test_a_run_that_goes_on_has_the_ledger_of_one_that_was_left_alone(run):
     assert timeless() == whole
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
     assert run("--use_wandb", "true", "--use_tensorboard", "true") == 0
     (table,) = wandb.runs[0].tables.values()
@@ -252,12 +252,14 @@ def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
     assert not (RUN / "ledger.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
     monkeypatch.setattr(Ledger, "write", lambda *_: 1 / 0)
     assert run() == 0
     assert capsys.readouterr().err.count("warning: ledger.jsonl has failed and is not used any more") == 1
 
 
+@pytest.mark.slow
 def test_an_iteration_whose_vec_info_raises_is_in_the_ledger(run, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.training.iteration_metrics.vec_info_metrics", lambda *_: 1 / 0)
     assert run() == 70

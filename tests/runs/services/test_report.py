@@ -96,6 +96,7 @@ def test_a_run_that_stops_before_its_first_iteration_leaves_an_older_page_alone(
 # -- in a run
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
     assert run("--ledger_texts", "true", "--truncation_penalty", "0.5") == 0
     data = data_of(RUN)
@@ -121,6 +122,7 @@ def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
     assert not list(RUN.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
     monkeypatch.setattr(live_report, "build_page", lambda *_: 1 / 0)
     assert run() == 0
@@ -130,6 +132,7 @@ def test_a_page_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
     assert "report.html" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_says_so_on_its_page(run):
     assert run("--reward_class", "{id: Broken, args: {at: 3}}", "--max_iterations", "9") == 2
     live = data_of(RUN)["live"]

@@ -197,7 +197,7 @@ def divide():
     return {"x": 1 / 0}
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [divide, lambda: {"my/x": "three"}])
 def test_a_vec_info_that_fails_costs_no_iteration(run, at_call, capsys, act):
     at_call("Third", 3, act)
@@ -215,7 +215,7 @@ def test_a_vec_info_that_fails_costs_no_iteration(run, at_call, capsys, act):
     assert same(weights(RUN / "agent"), weights(RUN.with_name("whole") / "agent"))
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_an_evaluation_that_fails_costs_no_iteration(run, capsys):
     words = ["--eval_interval", "3", "--eval_episodes", "2", "--max_iterations", "4"]
     assert run(*words, *planned()) == 2  # its reward has no value for the first evaluation
@@ -225,7 +225,7 @@ def test_an_evaluation_that_fails_costs_no_iteration(run, capsys):
     assert [row["iteration"] for row in rows(RUN)] == [1, 2, 3, 4]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_reward_that_fails_costs_what_the_last_checkpoint_does_not_have(run, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 5}}", "--max_iterations", "6", "--save_interval", "3") != 0
     said = capsys.readouterr().err
@@ -233,7 +233,7 @@ def test_a_reward_that_fails_costs_what_the_last_checkpoint_does_not_have(run, c
     assert "save_interval (now 3)" in said
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [2, 4])
 def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards, tmp_path, capsys, at):
     class Removes(BaseReward):

@@ -26,7 +26,7 @@ def test_wandb_opens_before_the_models_and_after_what_is_checked_first(run, wand
     assert not RUN.parent.exists()
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_wandb_that_dies_in_a_run_leaves_the_run_alone(run, wandb, monkeypatch, capsys):
     monkeypatch.setattr(agent_module.PPOAgent, "save_agent", failing_first(wandb))
     assert run("--use_wandb", "true", "--max_iterations", "2") == 0
@@ -50,7 +50,7 @@ def failing_first(wandb):
     return save_agent
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_a_resumed_run_is_one_run_of_wandb(run, wandb):
     words = ["--use_wandb", "true", "--save_interval", "1"]
     assert run(*words, "--max_iterations", "2") == 0
@@ -60,7 +60,7 @@ def test_a_resumed_run_is_one_run_of_wandb(run, wandb):
     assert [one.steps for one in wandb.runs] == [[1, 2], [3]]
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_overwriting_keeps_what_wandb_writes_for_the_new_run(run, wandb, monkeypatch):
     real = wandb.init
 

@@ -433,8 +433,8 @@ trackers.close()
 """
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("live", [False, pytest.param(True, marks=pytest.mark.ci)])
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [False, True])
 def test_a_pipe_that_nobody_reads_costs_one_warning(tmp_path, live):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     words = (config().model_dump_json(), tmp_path, json.dumps(METRICS))

@@ -31,6 +31,7 @@ def agent(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
     words = [
         *("--agent", str(agent), "--baseline", str(agent), "--trust_config", "--dialogues", "6"),

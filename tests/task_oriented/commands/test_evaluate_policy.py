@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
     output = tmp_path / "found.json"
     words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "30", "--output", str(output)]

@@ -19,6 +19,7 @@ def config(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line_and_its_plot(config, tmp_path, capsys):
     words = ["--config", config, "--batchsz", "40", "--epoch", "3", "--error_rate", "0"]
     assert train_policy.main(words) == 0
@@ -34,6 +35,7 @@ def test_a_run_from_the_command_line_and_its_plot(config, tmp_path, capsys):
     assert len((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_another_policy_takes_the_place_of_the_files_and_of_its_arguments(config, tmp_path):
     words = ["--config", config, "--policy.args.scale", "2", "--policy", "gp_sarsa", "--epoch", "1"]
     assert train_policy.main(words) == 0
@@ -70,6 +72,7 @@ def test_help_and_settings(config, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["seed"] == 5
 
 
+@pytest.mark.slow
 def test_an_environment_that_a_file_registers_is_trained_in_and_measured(config, tmp_path, capsys):
     yaml_file = tmp_path / "guess.yaml"
     keys = {"environment": {"id": "Guess", "args": {}}, "epoch": 2, "run_dir": str(tmp_path / "runs"), "batchsz": 40}
@@ -103,7 +106,7 @@ def test_a_wrong_environment_ends_with_code_2(tmp_path, own, said, capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_processes_host_an_environment_that_only_this_process_has_registered(tmp_path, capsys):
     keys = {"epoch": 2, "run_dir": str(tmp_path / "runs"), "batchsz": 40, "eval_interval": 0, "policy": SMALL["policy"]}
     found = []

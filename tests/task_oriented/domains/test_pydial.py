@@ -124,6 +124,7 @@ def san_francisco(folder):
     return load_domain(write(folder, rules, ["id", "name", "phone", "postcode", *slots], entities=rows))
 
 
+@pytest.mark.slow
 def test_the_rules_serve_the_users_of_a_data_base_with_branches(tmp_path):
     domain = san_francisco(tmp_path)
     assert len(domain.entities) == len({entity["name"] for entity in domain.entities}) == 271

@@ -90,7 +90,7 @@ def test_another_goal_model_is_another_hash(tmp_path, change):
     assert open_domain("multiwoz", write_world(tmp_path, goals=model)).hash != small_world().hash
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_hash_does_not_depend_on_the_order_of_sets(tmp_path):
     write_world(tmp_path)
     program = (

@@ -245,7 +245,7 @@ LEARNERS = {  # the policy, its arguments, how often it learns from how many tur
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_the_right_masked_policy_of_a_toy(name):
     cls, arguments, times, turns, share = LEARNERS[name]

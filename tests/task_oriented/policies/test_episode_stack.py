@@ -85,6 +85,7 @@ def test_rows_that_are_not_there_are_refused():
             stack.rows([row])
 
 
+@pytest.mark.slow
 def test_the_folder_goes_with_the_stack():
     stack, _ = filled(100, 5, [3] * 7)
     folder = stack._folder

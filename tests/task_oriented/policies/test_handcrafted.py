@@ -119,7 +119,7 @@ class Scripted:
         return np.array([next(action for action in self.order if mask[action]) for mask in masks]), {}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_no_order_of_actions_earns_more_than_the_rules(rate):
     domain = load_domain("restaurant")

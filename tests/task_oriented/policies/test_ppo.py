@@ -129,7 +129,7 @@ def learned(seed):
     return policy
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ppo_learns_the_right_masked_policy_of_a_toy():
     episodes = run_dialogues(learned(seed=0), Colours, 99, range(100))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
@@ -186,7 +186,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         policy.update()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ppo_learns_to_serve_the_user_of_a_small_domain():
     domain = small_domain()
 
@@ -220,6 +220,7 @@ def test_the_right_policy_of_a_toy_is_copied_under_masks():
     assert policy.learner.optimizer.state_dict()["state"] == {}
 
 
+@pytest.mark.slow
 def test_the_handcrafted_policy_of_a_domain_is_copied_and_the_critic_expects_its_returns():
     domain = small_domain()
 

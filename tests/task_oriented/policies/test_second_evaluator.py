@@ -60,10 +60,9 @@ def texts(domain, rate, policy, number=60):
     return [transcript(domain, environment.names, episode) for episode in episodes]
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.thorough), 0.3])
-@pytest.mark.parametrize(
-    "name", ["restaurant", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("one slot", "twelve slots")), "gaps"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["restaurant", "one slot", "twelve slots", "gaps"])
 def test_the_verdicts_of_two_evaluators_agree(name, rate):
     if name == "restaurant":
         domain = load_domain(name)

@@ -22,6 +22,7 @@ def rows(folder):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "args", "lines"),
     [
@@ -50,6 +51,7 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
 PRAISED = ["hi", "/reward 7", "black tea", "/reward -3", "bye"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "undone", "settings"),
     [

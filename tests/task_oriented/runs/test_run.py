@@ -130,6 +130,7 @@ def test_what_a_run_leaves(whole):
     assert (agent["domain_name"], agent["error_rate"], agent["policy"]["id"]) == ("tea", 0.15, "ppo")
 
 
+@pytest.mark.slow
 def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path, whole, monkeypatch):
     sample, calls = Sampler.sample, []
 
@@ -166,7 +167,7 @@ policy_run(Path(sys.argv[1]), imitation_dialogues=4, save_interval=3).train()
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, whole):
     domain_file(tmp_path)
     killed = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=ROOT, capture_output=True, check=False)
@@ -177,6 +178,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, whole):
     assert weights(run) == weights(whole)
 
 
+@pytest.mark.slow
 def test_a_signal_lets_the_iteration_finish_and_saves_it(tmp_path, whole, monkeypatch):
     run = policy_run(tmp_path, imitation_dialogues=4, save_interval=100)
     original = Trackers.log
@@ -196,6 +198,7 @@ def test_a_signal_lets_the_iteration_finish_and_saves_it(tmp_path, whole, monkey
     assert numbers(resumed(tmp_path)) == numbers(whole)
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_is_refused_replaced_or_continued(tmp_path):
     policy_run(tmp_path, epoch=2, eval_interval=0).train()
     with pytest.raises(UserError, match="already contains a run; replace it with --overwrite"):
@@ -206,6 +209,7 @@ def test_a_folder_with_a_run_is_refused_replaced_or_continued(tmp_path):
     assert len(numbers(tmp_path / "run")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_only_with_its_own_domain_and_settings(tmp_path):
     policy_run(tmp_path, epoch=2, eval_interval=0).train()
     with pytest.raises(UserError, match="seed: 0 -> 1"):
@@ -221,6 +225,7 @@ def test_a_mistake_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_dialogues_in_the_log(tmp_path, caplog):
     with caplog.at_level("INFO", logger="rlhf_dialog"):
         policy_run(tmp_path, epoch=2, eval_interval=0, sample_interval=2, log_interval=1).train()
@@ -239,7 +244,7 @@ def test_an_environment_that_raises_names_itself(tmp_path, monkeypatch):
         policy_run(tmp_path, eval_interval=0).train()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_in_an_environment_of_the_users_own_goes_on_and_has_no_rules_beside_it(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0, "step_timeout_s": 20}
     own["policy"] = {"id": "ppo", "args": PPO_ARGS | {"final_lr": 1.0}}  # else the learning rate depends on `epoch`
@@ -262,6 +267,7 @@ def test_what_an_environment_of_the_users_own_cannot_do_is_refused_before_anythi
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_wrong_rewards_are_learned_from_and_not_reported(tmp_path):
     keys = {"epoch": 1, "eval_interval": 0, "policy": {"id": "gp_sarsa", "args": {}}}
     policy_run(tmp_path, experiment_name="right", **keys).train()
@@ -270,12 +276,14 @@ def test_wrong_rewards_are_learned_from_and_not_reported(tmp_path):
     assert {name for name in right if right[name] != wrong[name]} == {"gp/error"}  # not success, not reward
 
 
+@pytest.mark.slow
 def test_resume_auto_begins_a_run_and_goes_on_with_one(tmp_path, whole):
     policy_run(tmp_path, resume="auto", epoch=3, imitation_dialogues=4).train()
     policy_run(tmp_path, resume="auto", imitation_dialogues=4).train()
     assert [row["iteration"] for row in numbers(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_trackers_see_what_metrics_jsonl_has(tmp_path, wandb):
     metrics = policy_run(tmp_path, epoch=4, use_wandb=True, use_tensorboard=True, log_interval=2).train()
     (run,) = wandb.runs
@@ -287,6 +295,7 @@ def test_trackers_see_what_metrics_jsonl_has(tmp_path, wandb):
     assert metrics["iteration"] == 4
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(tmp_path, wandb, caplog):
     wandb.errors["log"] = ConnectionError("no network")
     policy_run(tmp_path, epoch=2, use_wandb=True, log_interval=1, eval_interval=0).train()
@@ -294,6 +303,7 @@ def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(tmp_path, wandb, ca
     assert len(numbers(tmp_path / "run")) == 2
 
 
+@pytest.mark.slow
 def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog):
     with caplog.at_level("INFO", logger="rlhf_dialog"):
         run = policy_run(tmp_path, epoch=3)

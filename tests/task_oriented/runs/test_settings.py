@@ -151,6 +151,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypat
         run.train()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_says_whose_it_is(tmp_path):
     run = policy_run(tmp_path, epoch=1)
     run.train()

@@ -176,7 +176,7 @@ FARMERS = {
 
 
 @pytest.mark.parametrize("name", FARMERS)
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.thorough), 0.3])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_nothing_is_earned_but_by_doing_the_task(name, rate):
     environment = ActLevel(DOMAIN, rate, masked=name == "at random")
     assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task(rate) - 3
@@ -315,7 +315,7 @@ print(hashlib.sha256(text.encode()).hexdigest())
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_another_process_has_the_same_dialogues():
     """Also with another order of sets."""
     runs = [

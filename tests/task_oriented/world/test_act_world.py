@@ -304,8 +304,9 @@ def served(name, rate):
     return run_dialogues(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=() if x in ("twelve slots", "gaps") else pytest.mark.thorough) for x in STRANGE]
+    "name", [pytest.param(x, marks=() if x in ("twelve slots", "gaps") else pytest.mark.slow) for x in STRANGE]
 )
 def test_the_handcrafted_policy_serves_nearly_every_user(name):
     check_env(ActLevel(strange(name), 0.3), skip_render_check=True)

@@ -51,6 +51,7 @@ def test_lists_are_as_long_as_in_dstc2():
         assert sum(len(h) == 2 for h in right) / len(right) == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_true_turn_in_a_wrong_list_has_the_place_of_dstc2():
     """It is at position 2 in 0.179 of 0.286 of the lists (set 1) that are long enough for any position."""
     wrong = [[turn for turn, _ in h] for h in lists(1.0) if len(h) == 6]  # set 3, five hypotheses

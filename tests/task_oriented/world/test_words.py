@@ -46,6 +46,7 @@ def test_every_act_is_read_as_it_was_said(number):
             assert one.read(text) == [act], text
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, len(SPEAKERS) - 1), st.integers(0, 99))
 def test_a_turn_is_read_as_it_was_said(data, number, seed):

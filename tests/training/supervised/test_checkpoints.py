@@ -17,7 +17,7 @@ from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
 from rlhf_dialog.training.supervised.sft import SFT
 from tests.parts import disks, tiny
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 COMMON = ("--device", "cpu", "--pytorch_threads", "1", "--max_steps", "8", "--batch_size", "4", "--vocab_size", "300")
 SMALL = ("--hidden_size", "8")

@@ -44,7 +44,7 @@ def test_a_pair_is_joined_in_lower_case_with_types():
         new_bert(tokenizer, 1, 2, 9, 32)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_process_learns_the_same_vocabulary():
     """tokenizers alone numbers `##a`, and breaks ties, in the order of a hash that differs from process to process."""
     texts = [f"{a}{b}{c} {c}{a}b{b}" for a in "abcdefgh" for b in "mnopqrst" for c in "uvwxyz"]

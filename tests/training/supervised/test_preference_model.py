@@ -18,7 +18,7 @@ from tests.parts import tiny
 from tests.parts.classifiers import word_tokenizer
 from tests.parts.scalars import pairs_about_a_word, pairs_about_length, save_scalar, write_pairs
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 def config_of(folder, rows, model, **keys):

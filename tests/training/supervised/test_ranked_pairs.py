@@ -39,6 +39,7 @@ def test_the_pairs_of_the_data_in_the_order_of_the_reward(tmp_path, keys):
     assert texts(ranked_pairs(keys, write_pairs(tmp_path / "a.jsonl", rows), "train", "unused")) == [("a b c", "a")]
 
 
+@pytest.mark.slow
 def test_two_sampled_replies_to_each_prompt(tmp_path, keys):
     tiny.gpt2(initializer_range=0.5).save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")

@@ -75,6 +75,7 @@ def fine_tuned(config, tokenizer, rows, held_out):
     return stage
 
 
+@pytest.mark.slow
 def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch, tmp_path):
     """GPT-2's tokenizer has no pad token: the end token must still be learnt, and padding never."""
     tokenizer, batches = tiny.byte_tokenizer(), []
@@ -146,6 +147,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_whole_logits(monkeypatc
         assert torch.allclose(tiled.get_parameter(name).grad, parameter.grad, rtol=1e-8, atol=1e-10), name
 
 
+@pytest.mark.slow
 def test_patience_stops_and_keeps_the_best_weights(caplog, tmp_path):
     caplog.set_level("INFO", logger="rlhf_dialog")
     tokenizer = tiny.byte_tokenizer()
@@ -177,6 +179,7 @@ def tiny_rows(count=8):
     return [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(count)]
 
 
+@pytest.mark.slow
 def test_microbatches_change_rounding_alone(tmp_path, monkeypatch):
     """Also where they hold different numbers of labelled tokens: the loss is the mean over those of the whole batch."""
     trained, before = {}, tiny.llama().double().state_dict()
@@ -206,6 +209,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packs", [True, False])
 def test_no_tensor_has_the_logits_of_a_batch(tmp_path, packs, monkeypatch):
     """With the vocabulary of Llama 3; the limits of a chunk are so small that three rows are above them."""
@@ -238,6 +242,7 @@ def test_no_tensor_has_the_logits_of_a_batch(tmp_path, packs, monkeypatch):
         assert largest.numbers <= limit
 
 
+@pytest.mark.slow
 def test_lora_trains_adapters_and_saves_a_whole_model(tmp_path):
     base, data, output = save(tmp_path / "base", tiny.llama()), tiny.write_data(tmp_path / "data"), tmp_path / "out"
     keys = ["--max_steps", "8", "--batch_size", "8", "--learning_rate", "1e-2", "--patience", "8", "--device", "cpu"]

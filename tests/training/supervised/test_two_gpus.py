@@ -35,7 +35,7 @@ def test_the_trainers_batches_are_those_of_one_gpu(two_gpus, tmp_path):
     assert not isinstance(trainer._wrap_model(trainer.model), nn.DataParallel)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__.split(".")[-1])
 def test_a_stage_ends_with_0_and_has_the_batches_and_weights_of_one_gpu(stage, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)

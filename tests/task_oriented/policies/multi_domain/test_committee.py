@@ -201,6 +201,7 @@ def test_a_cut_dialogue_is_learned_whole():
     assert whole.num_points == cut.num_points > 10
 
 
+@pytest.mark.slow
 def test_it_goes_on_exactly(tmp_path):
     straight, resumed = straight_and_resumed(tmp_path, "committee", {})
     assert straight == resumed
@@ -245,7 +246,7 @@ def test_one_domain_is_refused():
         Committee(PolicySpec(5, 3, domain=small_domain()))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_it_learns_to_serve_the_users_of_both_domains():
     """40 dialogues; whether it is better than its members alone: experiments/results/committee.md."""
     rewards, drawn = [], _reward(RandomPolicy(setting_of(TWO, 0)), TWO)

@@ -46,7 +46,7 @@ def plain(episodes):
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_number_of_processes_changes_no_number(caplog):
     alone = plain(sampled(0))
     assert len(alone) > 8
@@ -57,7 +57,7 @@ def test_the_number_of_processes_changes_no_number(caplog):
     assert "8 dialogues side by side in 3 processes (process_num: 3)" in caplog.text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_exception_in_a_process_ends_with_its_traceback():
     two = Processes(Broken, 0, 4, process_num=2)
     try:
@@ -71,7 +71,7 @@ def test_an_exception_in_a_process_ends_with_its_traceback():
         two.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_process_that_dies_stops_the_run_and_ends_the_others():
     two = Processes(MAKE, 0, 2, process_num=2)
     try:
@@ -89,7 +89,7 @@ def test_a_process_that_dies_stops_the_run_and_ends_the_others():
     assert other.wait() == -signal.SIGKILL
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_process_that_hangs_stops_the_run(tmp_path):
     hanging = Processes(partial(Hanging, tmp_path / "pipe"), 0, 1, process_num=1, timeout_s=0.5)
     try:
@@ -110,7 +110,7 @@ class Hanging(Broken):
         return self.pipe.read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_stopped_in_a_process_is_one_here():
     class Stops(Broken):
         def step(self, action):
@@ -123,7 +123,7 @@ def test_a_run_stopped_in_a_process_is_one_here():
     one.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
     class Mine(Broken):
         """No other process can import it."""
@@ -134,6 +134,7 @@ def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
     assert turn.observation.tolist() == [3, 0]
 
 
+@pytest.mark.slow
 def test_what_a_process_needs_loads_no_torch():
     needed = "rlhf_dialog.task_oriented.policies.sampling.processes, rlhf_dialog.task_oriented.world.act_level"
     program = f"import sys, {needed}; print('torch' in sys.modules)"

@@ -43,6 +43,7 @@ def scripted(monkeypatch):
     return said, read
 
 
+@pytest.mark.slow
 def test_two_environments_interleaved_equal_two_apart(chat_agent):
     one, two = LMUser(chat_agent, goals=GOALS), LMUser(chat_agent, goals=GOALS)
     apart = [play(one, 0), play(two, 1)]
@@ -55,6 +56,7 @@ def test_two_environments_interleaved_equal_two_apart(chat_agent):
     assert len({play(one, 0, seed)[0] for seed in range(5)}) > 1
 
 
+@pytest.mark.slow
 def test_a_batch_of_dialogues_equals_each_by_itself(chat_agent):
     users = [LMUser(chat_agent, goals=GOALS, goodbye=()) for _ in range(4)]
     expected = [play(users[0], n) for n in range(4)]

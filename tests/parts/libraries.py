@@ -1,0 +1,25 @@
+"""Everything heavy that tests import: a worker of pytest-xdist imports it once when it starts, so that no test pays for it."""
+
+# ruff: noqa: F401
+import accelerate
+import datasets
+import evaluate
+import gradio
+import gradio.route_utils
+import matplotlib.pyplot
+import nltk
+import peft
+import sacrebleu
+import trl
+import wandb
+from torch.utils.tensorboard import SummaryWriter
+from transformers import (
+    AutoModelForCausalLM,
+    BertForSequenceClassification,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2ForCausalLM,
+    Trainer,
+)
