@@ -103,7 +103,7 @@ def check_killed(rows):
 
 
 def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numbers(config):
-    rows = killed(config, every=101, first=3)
+    rows = killed(config, every=23, first=3)
     assert len(rows) >= 5
     check_killed(rows)
 
