@@ -144,11 +144,12 @@ def warn_of_memory(config: Config, device: torch.device, world_size: int = 1) ->
 
 def remedies(config: Config) -> list[str]:
     """The changes of a key that lower the memory of this run, in the order of docs/SCALING.md."""
+    has_layers = not (config.model_class or config.critic_class)  # those of a model of transformers
     helps = {
-        "use_share_model: true": config.estimator.needs_critic and not config.use_share_model,
+        "use_share_model: true": has_layers and config.estimator.needs_critic and not config.use_share_model,
         "per_device_microbatch_size: 1": config.microbatch_size > 1,
-        "activation_checkpointing: true": not config.activation_checkpointing,
-        "use_lora: true": not config.use_lora,
+        "activation_checkpointing: true": has_layers and not config.activation_checkpointing,
+        "use_lora: true": has_layers and not config.use_lora and not asks_deepspeed(config),  # which refuses it
         f"max_prompt_length: {config.max_prompt_length // 2}": config.max_prompt_length > 1,
         "a smaller model": True,
     }

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, LlamaConfig
 
+from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.distributed import memory
 from rlhf_dialog.distributed.memory import Sizes, human, model_sizes, needed_bytes, read_sizes, remedies, warn_of_memory
 from tests.parts.judges import BERT
@@ -167,6 +168,10 @@ def test_only_what_can_help_is_named():
     ]
     assert [x.partition(":")[0] for x in remedies(settings())][:4] == [*everything, "use_lora"]
     assert "use_share_model: true" not in remedies(settings(advantage_estimator="rloo"))
+    assert "use_lora: true" not in remedies(settings(use_deepspeed=True, deepspeed_config="zero1.json"))
+    network = settings().model_copy(update={"model_class": ClassConfig(id="Mine")})
+    assert remedies(network)[0] == "per_device_microbatch_size: 1"
+    assert not {"use_lora: true", "activation_checkpointing: true"} & set(remedies(network))
 
 
 RUN = """
