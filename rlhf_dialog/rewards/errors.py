@@ -59,6 +59,6 @@ def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
             stacks = user_code.all_stacks()
             sys.stderr.write(stacks)
             raise RewardTimeout(
-                f"reward '{name}' did not finish within {round(seconds, 1):g} seconds (what was left of reward_timeout_s); "
+                f"reward '{name}' did not finish within {max(round(seconds, 1), 0):g} seconds (what was left of reward_timeout_s); "
                 "the stacks of all threads show where it hangs; the last checkpoint is kept"
             ) from Stacks(stacks)

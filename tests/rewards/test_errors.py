@@ -107,7 +107,7 @@ def test_a_reward_that_does_not_end_is_left_behind_with_its_stack(how, capsys):
     reward = CompositeReward([quick, quick])
     slow = Slow(how)
     reward.parts["slow"] = type(reward.parts["given"])(1.0, slow)
-    with pytest.raises(RewardTimeout, match=r"reward 'slow' did not finish within 0\.\d+ seconds") as caught:
+    with pytest.raises(RewardTimeout, match=r"reward 'slow' did not finish within") as caught:
         limited(reward)
     slow.how = "quick"
     assert isinstance(caught.value, RunStopped)
