@@ -58,7 +58,8 @@ def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
         except user_code.TimeLimit:
             stacks = user_code.all_stacks()
             sys.stderr.write(stacks)
+            left = max(round(seconds, 1), 0)
             raise RewardTimeout(
-                f"reward '{name}' did not finish within {max(round(seconds, 1), 0):g} seconds (what was left of reward_timeout_s); "
+                f"reward '{name}' did not finish within {left:g} seconds (what was left of reward_timeout_s); "
                 "the stacks of all threads show where it hangs; the last checkpoint is kept"
             ) from Stacks(stacks)
