@@ -141,7 +141,7 @@ def test_an_environment_of_ones_own_takes_the_place_of_the_files_with_its_argume
 @pytest.fixture
 def after_the_quickstart(tmp_path):
     """A folder in which the README's commands find what `make quickstart` left, and may write."""
-    parts = ("", "_data", "_overheard", "_pairs", "_sft", "_intent", "_preference")
+    parts = ("", "_data", "_careless", "_pairs", "_sft", "_intent", "_preference")
     made = [ROOT / "runs" / f"quickstart{part}" for part in parts]
     if not all(path.is_dir() for path in made):
         pytest.skip("make quickstart has not been run")

@@ -117,6 +117,7 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert settings["reward_class"] == {"id": "Planted", "args": {}}
 
 
+@pytest.mark.slow
 def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
     words = ["--judge", str(other), "--judge", "CopyPrice", "--likelihood", save_plain(tmp_path / "lm")]

@@ -21,7 +21,7 @@ def below(cls):
 def defaults():
     """class -> option or key -> default, of all commands: as argparse has them, and of the YAML's schemas."""
     for command in COMMANDS.values():
-        import_module(command.module)
+        import_module(command.module.partition(":")[0])
     kinds = [kind for kind in below(Options) if kind.__module__.startswith("rlhf_dialog")]
     found = {one.__name__: {x.dest: x.default for x in make_parser(one, None, None)._actions} for one in kinds}
     schemas = [one for one in below(Settings) if one.__module__.startswith("rlhf_dialog")]

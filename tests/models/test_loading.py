@@ -341,7 +341,7 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
     tokenizer = byte_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="not a causal LM"):
+    with pytest.raises(UserError, match="changes its predictions"):
         load_causal_lm(str(tmp_path), "model_path")
 
 

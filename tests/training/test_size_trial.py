@@ -76,6 +76,7 @@ def test_eight_rows_are_found_where_eight_fit(path, monkeypatch, key, compute):
             assert getattr(trainer.config, key) == size, share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -136,6 +137,7 @@ def test_numbers_stay_and_a_cpu_keeps_its_defaults(path):
     assert sizes_of(trainer) == (32, 3)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_halved(path, monkeypatch):
     with pretended_gpu():
         trainer = new_trainer(path, CUDA)
