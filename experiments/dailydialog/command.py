@@ -41,8 +41,8 @@ class DailyDialogOptions(Options):
     work: Path = option("folder for everything that is written, outside of a checkout's files; made if it is not there")
     size: str = option(
         "short (some hours on two cores), full (all test prompts, more estimators and starts), or tiny (for tests: seconds, of "
-        "made-up dialogues); pretrained (the experiment of OpenRL's documentation on SmolLM2-135M, two hours and a half on two "
-        "cores with bfloat16), pretrained_full (100,000 tokens, three seeds of both rewards) or pretrained_tiny; default: short",
+        "made-up dialogues); pretrained (the experiment of OpenRL's documentation on SmolLM2-135M, about four hours on two quiet "
+        "cores with bfloat16), pretrained_full (100,000 tokens, 1,500 test prompts) or pretrained_tiny; default: short",
         "short",
         choices=tuple(SIZES),
     )
