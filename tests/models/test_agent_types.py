@@ -40,6 +40,7 @@ def types_of(state, names):
     return {state[name].dtype for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_lora", [True, False])
 @pytest.mark.parametrize(
     ("size", "keys", "expected"),

@@ -107,6 +107,7 @@ def test_an_agent_stops_where_its_training_did(tmp_path):
     assert len(agent.reply([Dialogue(["Hello"])])[0].ids) == 1
 
 
+@pytest.mark.slow
 def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
     save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
     with pytest.raises(

@@ -63,6 +63,7 @@ def test_the_largest_power_of_two_on_the_line(monkeypatch, free, most, size):
     assert tried == [1, 2, 4, size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "compute"), [(MICROBATCH, add_gradients), (ROLLOUT, sample)])
 def test_eight_rows_are_found_where_eight_fit(path, monkeypatch, key, compute):
     """The memory of eight rows, as the device counts it, is there, and a tenth less."""

@@ -174,6 +174,7 @@ def exchanges():
     return [draw_exchange(rng) for _ in range(100)]
 
 
+@pytest.mark.slow
 def test_what_the_desk_answers_is_derived_and_attends(exchanges):
     for one in exchanges:
         assert derives(one.reply), one
