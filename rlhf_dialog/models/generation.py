@@ -7,7 +7,7 @@ S kept tokens of a filter.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import compress
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import KeyValues
-from rlhf_dialog.models.part_sizes import GENERATION, PROMPTS, PartSizes
+from rlhf_dialog.models.part_sizes import GENERATION, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
@@ -398,9 +398,7 @@ def respond(
         rows = slice(numbers.start, numbers.stop)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
         with sampling_context(policy, prompts.prompt_ids):
-            read = partial(new_decoder, policy, prompts.rows(rows), sampling.max_new_tokens)
-            at_once = min(limits.prompts_at_once, len(numbers)) if packs(policy.lm) else 1
-            decoder = limits.sizes.fit(PROMPTS, at_once, read)
+            decoder = new_decoder(policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
             write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every)
         return buffer.columns()
 

@@ -9,16 +9,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
-GENERATION, PROMPTS, REFERENCE, UPDATE = "generation", "reading prompts", "reference", "update"
+GENERATION, REFERENCE, UPDATE = "generation", "reference", "update"
 EVALUATION = "evaluation"
 KEYS = {  # that set the size of a phase
     GENERATION: "per_device_rollout_size",
-    PROMPTS: "per_device_microbatch_size",
     REFERENCE: "per_device_microbatch_size",
     UPDATE: "per_device_microbatch_size",
 }
@@ -30,7 +28,7 @@ class PartSizes:
     """The sizes of parts that had to become smaller, by phase; one object for all phases of a run.
 
     >>> sizes = PartSizes()
-    >>> sizes.fit("reference", 16, lambda rows: tokens.map_microbatches(rows, predict))  # 16 rows, or 8, or 4 ...
+    >>> sizes.fit("reference", 16, read_responses, models, tokens)  # read_responses(models, tokens, 16), or 8, or 4 ...
     >>> sizes.rows
     {'reference': 8}
     """
@@ -49,8 +47,8 @@ class PartSizes:
             logger.info("rows at a time for which a GPU has memory: %s", smaller)
         self.rows |= smaller
 
-    def fit(self, phase: str, asked: int, compute: Callable[[int], R], fixed: bool = False) -> R:
-        """What `compute(rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits into memory.
+    def fit(self, phase: str, asked: int, compute: Callable[..., R], *given: Any, fixed: bool = False) -> R:
+        """What `compute(*given, rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits.
 
         Each try begins without the tensors of the one before. The size that fits stays the limit of the phase. Out of memory at
         one row, or where the size is `fixed`, is raised.
@@ -58,7 +56,7 @@ class PartSizes:
         first = rows = self.limit(phase, asked)
         while True:
             try:
-                result = compute(rows)
+                result = compute(*given, rows)
                 break
             except Exception as error:
                 if fixed or rows == 1 or not lacks_memory(error):
@@ -83,13 +81,9 @@ class PartSizes:
         results: list[R] = []
         while items or not results:
             size = min(asked, max(len(items), 1))
-            results.append(self.fit(phase, size, partial(_on_first, compute, items)))
+            results.append(self.fit(phase, size, lambda some, rows: compute(some[:rows]), items))
             items = items[self.limit(phase, size) :]
         return results
-
-
-def _on_first(compute: Callable[[Any], R], items: Sequence[Any], rows: int) -> R:
-    return compute(items[:rows])
 
 
 def lacks_memory(error: BaseException) -> bool:

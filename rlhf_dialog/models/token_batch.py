@@ -6,7 +6,7 @@ B rows, P prompt tokens, T response tokens, S kept tokens of a filter; of packed
 (more than N where prompts are shared), L tokens of the longest row, K response tokens that are predicted.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -100,16 +100,12 @@ class TokenBatch:
             microbatches.append(((device_rows, slice(0, end)), self._cut(part, device_rows, start, end)))
         return microbatches
 
-    def map_microbatches(self, size: int, compute: Callable[["Packed", Index], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """The columns (B, T, ...) of what `compute` returns for each microbatch, tensors (K, ...); 0 outside of the mask."""
-        columns: dict[str, Tensor] = {}
-        for index, tokens in self.microbatches(size):
-            packed = tokens.pack()
-            for name, x in compute(packed, index).items():
-                if name not in columns:
-                    columns[name] = x.new_zeros(*self.response_mask.shape, *x.shape[1:])
-                columns[name][index] = packed.scatter(x)
-        return columns
+    def put(self, columns: dict[str, Tensor], index: Index, packed: "Packed", found: dict[str, Tensor]) -> None:
+        """Write what was `found` of a packed microbatch, tensors (K, ...), into columns (B, T, ...), 0 outside of the mask."""
+        for name, x in found.items():
+            if name not in columns:
+                columns[name] = x.new_zeros(*self.response_mask.shape, *x.shape[1:])
+            columns[name][index] = packed.scatter(x)
 
     def pack(self) -> "Packed":
         """Prompts and responses without their padding; the last response token of a row predicts nothing."""

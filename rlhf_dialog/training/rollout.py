@@ -2,33 +2,69 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import warn_about_cut
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.distributed.placement import Placement
-from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.part_sizes import REFERENCE
-from rlhf_dialog.models.policy import Policy, compare_unfiltered
+from rlhf_dialog.models.part_sizes import REFERENCE, lacks_memory
+from rlhf_dialog.models.policy import compare_unfiltered
 from rlhf_dialog.models.responder import Responder
-from rlhf_dialog.models.token_batch import Index, Packed, TokenBatch
-from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores, begin_scoring
-from rlhf_dialog.training import checks
-from rlhf_dialog.training.checks import Noise
-from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, newest_turns, run_episodes
-from rlhf_dialog.training.segments import Segments
+from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
+from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, Segments, run_episodes
+
+
+class Clock:
+    """Adds up seconds by name. On a GPU a block is timed by two CUDA events, for which only reading `seconds` waits."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.started = time.perf_counter()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._open: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []  # whose time is not read yet
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Count the time of the block as `name`, which is also the note of an error for want of memory."""
+        on_gpu, start_time = self.device.type == "cuda", time.perf_counter()
+        start, end = (torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(2))
+        if start is not None:
+            start.record()
+        try:
+            yield
+        except Exception as error:
+            if lacks_memory(error):
+                error.add_note(name)
+            raise
+        if start is not None and end is not None:
+            end.record()
+            self._open.append((name, start, end))
+        else:
+            self._seconds[name] += time.perf_counter() - start_time
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each name so far; on a GPU this waits, once, until the work of all blocks is done."""
+        if self._open:
+            torch.cuda.synchronize(self.device)
+        for name, start, end in self._open:
+            self._seconds[name] += start.elapsed_time(end) / 1000
+        self._open.clear()
+        return self._seconds
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the clock was made."""
+        return time.perf_counter() - self.started
 
 
 @dataclass
@@ -50,7 +86,7 @@ class Rollout:
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
     clock: (
-        Clock  # of the iteration: "rollout", in it "generation" and "reference" (with a separate critic), "reward", ...
+        Clock  # of the iteration: "rollout", in it "generation" and "reference" (and a separate critic), "reward", ...
     )
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     kl_full: Tensor | None = None  # (B, T), only for a filtered rollout
@@ -192,7 +228,6 @@ def new_rollout(
     )
 
 
-@torch.no_grad()
 def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
     """Predictions of critic and reference for the responses: `values` and `ref_logprobs` (B, T), NaN without a reference.
 
@@ -200,109 +235,47 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
     `ref_features` (B, T, .).
     """
     responses, segments, temperature = episodes.responses, episodes.segments, speaker.sampling.temperature
-    ref_policy, critic = models.ref_policy, models.critic
     tokens, features = responses.tokens, responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
-
-    def predict(reference: Policy, packed: Packed, index: Index) -> dict[str, Tensor]:
-        ref_features, _ = reference.features(packed)
-        columns = {"ref_logprobs": reference.predict(ref_features, packed, temperature).logprobs}
-        if keep_features:
-            columns["ref_features"] = ref_features
-        if packed.support is not None and features is not None:
-            ours, theirs = (models.policy, packed.gather(features[index])), (reference, ref_features)
-            kl_full, mass = compare_unfiltered(ours, theirs, temperature, packed.support)
-            columns |= {"kl_full": kl_full, "ref_support_mass": mass}
-        return columns
-
-    def compute(size: int) -> dict[str, Tensor]:
-        """One model after the other: its adapter is selected once."""
-        columns: dict[str, Tensor] = {}
-        if ref_policy is not None:
-            with ref_policy.use_adapter():
-                columns |= tokens.map_microbatches(size, partial(predict, ref_policy))
-        if critic is not None:
-            with critic.use_adapter():
-                columns |= tokens.map_microbatches(size, lambda packed, _: {"values": critic(packed)})
-        return columns
-
-    limits = speaker.limits
-    columns = limits.sizes.fit(REFERENCE, min(limits.prompts_at_once, len(tokens)), compute)
+    asked = min(speaker.limits.prompts_at_once, len(tokens))
+    fit = speaker.limits.sizes.fit
+    columns = fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
     if segments is not None:
         columns = {name: segments.join(x) for name, x in columns.items()}
-    if ref_policy is None:
+    if models.ref_policy is None:
         columns["ref_logprobs"] = torch.full_like(responses.logprobs, math.nan)
     if "values" not in columns:
         columns["values"] = torch.zeros_like(responses.logprobs) if responses.values is None else responses.values
     return columns
 
 
-class Collector:
-    """Collects rollouts with the current policy; `noise` is the rounding noise of log-probabilities, of the first one."""
+@torch.no_grad()
+def read_responses(
+    models: Models, tokens: TokenBatch, features: Tensor | None, temperature: float, keep_features: bool, size: int
+) -> dict[str, Tensor]:
+    """The columns of `predict_columns`, in microbatches of `size` rows; one model after the other, for its adapter.
 
-    def __init__(
-        self,
-        config: Config,
-        models: Models,
-        speaker: Responder,
-        scorer: Scorer,
-        placement: Placement,
-        world: World,
-        tell: Callable[[str], None] = lambda text: None,
-    ):
-        """tell: hears how far the rollout is."""
-        self.config, self.models, self.speaker, self.scorer = config, models, speaker, scorer
-        self.placement, self.world, self.tell = placement, world, tell
-        self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
-        self.keep_features = config.kl_in == "loss"
-        self.noise, self.is_measured = Noise(), False
-        self.is_first = True
-
-    def collect(self, inputs: EpisodeInputs, iteration: int) -> Rollout:
-        """A checked rollout; under `on_reward_error: skip` without the episodes that have no score.
-
-        Raises RunStopped when no episode is left, or when predictions are not finite; RewardError when the reward fails.
-        """
-        with self.world.fail_together():
-            begin_scoring(self.scorer.reward, "rollout", iteration)
-        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
-        make = partial(collect_rollout, inputs, speaker, self.scorer, self.models, self.keep_features)
-        rollout = self.on_every_rank(make, iteration)
-        if self.is_first:
-            newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
-            warn_about_cut(self.speaker.encoder, newest, self.world.gather)
-            self.is_first = False
-        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
-        if not left:
-            groups = " or their groups" if self.config.estimator.needs_groups else ""
-            raise RunStopped(
-                f"iteration {iteration}: all {dropped:.0f} episodes are dropped, because the reward "
-                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
-            )
-        return rollout
-
-    def on_every_rank(self, make_rollout: Callable[[], Rollout], iteration: int) -> Rollout:
-        """This rank's part of a rollout, checked; the first call measures the rounding noise. If one rank fails, all raise.
-
-        "wait" on the rollout's clock is how long this rank waited for the others.
-        """
-        temperature, num_bits = self.config.temperature, 16 if self.placement.reduced_precision else 32
-        reference = self.models.ref_policy
-        measured = ("policy", self.models.policy) if reference is None else ("reference", reference)
-        with self.world.fail_together(), self.placement.rollout():
-            rollout = make_rollout()
-            predictions = {"policy": rollout.logprobs, "critic": rollout.values}
-            predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
-            checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
-            rollout = drop_unscored(rollout, self.group_size)
-            rounding = None
-            if not self.is_measured:
-                rounding = checks.measure_rounding(*measured, rollout.in_segments().tokens, temperature)
-            collected = time.perf_counter()
-        if rounding is not None:
-            self.noise = checks.combine_rounding(rounding, self.world, temperature, num_bits)
-            self.is_measured = True
-        if self.world.size > 1:
-            rollout.clock.seconds["wait"] = time.perf_counter() - collected
-        return rollout
+    `features` (B, T, .): the policy's, of a filtered rollout.
+    """
+    columns: dict[str, Tensor] = {}
+    reference, critic = models.ref_policy, models.critic
+    if reference is not None:
+        with reference.use_adapter():
+            for index, microbatch in tokens.microbatches(size):
+                packed = microbatch.pack()
+                ref_features, _ = reference.features(packed)
+                found = {"ref_logprobs": reference.predict(ref_features, packed, temperature).logprobs}
+                if keep_features:
+                    found["ref_features"] = ref_features
+                if packed.support is not None and features is not None:
+                    ours, theirs = (models.policy, packed.gather(features[index])), (reference, ref_features)
+                    kl_full, mass = compare_unfiltered(ours, theirs, temperature, packed.support)
+                    found |= {"kl_full": kl_full, "ref_support_mass": mass}
+                tokens.put(columns, index, packed, found)
+    if critic is not None:
+        with critic.use_adapter():
+            for index, microbatch in tokens.microbatches(size):
+                packed = microbatch.pack()
+                tokens.put(columns, index, packed, {"values": critic(packed)})
+    return columns

@@ -16,9 +16,8 @@ from rlhf_dialog.models.network import num_logits
 from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
-from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import Rollout, new_rollout
+from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import Microbatch
 
@@ -88,22 +87,19 @@ def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
     """Add the gradient of a microbatch of the longest responses to that of another, and drop both."""
+    sizes.fit(UPDATE, rows, _add_two, trainer)
+    for engine in trainer.engines.values():
+        engine.zero_grad()
 
-    def drop() -> None:
-        for engine in trainer.engines.values():
-            engine.zero_grad()
 
-    def compute(size: int) -> None:
-        drop()  # what a larger size has left
-        rollout = longest_rollout(trainer, size)
-        microbatch = Microbatch(
-            rollout, (torch.arange(size, device=rollout.tokens.device), slice(None)), rollout.tokens
-        )
-        for _ in range(2):
-            trainer.update.forward_backward(microbatch, rollout.response_mask.sum(), is_first=False, is_last=False)
-
-    sizes.fit(UPDATE, rows, compute)
-    drop()
+def _add_two(trainer: PPOTrainer, rows: int) -> None:
+    for engine in trainer.engines.values():
+        engine.zero_grad()  # what a larger size has left
+    rollout = longest_rollout(trainer, rows)
+    place = torch.arange(rows, device=rollout.tokens.device), slice(None)
+    for _ in range(2):
+        microbatch = Microbatch(rollout, place, rollout.tokens)
+        trainer.update.forward_backward(microbatch, rollout.response_mask.sum(), is_first=False, is_last=False)
 
 
 def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:

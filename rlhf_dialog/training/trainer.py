@@ -12,13 +12,13 @@ import torch
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.chat_template import prompt_encoder, warn_about_cut
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
@@ -26,15 +26,13 @@ from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, load_state, state_of
-from rlhf_dialog.training import iteration_metrics, ppo
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
+from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
-from rlhf_dialog.training.checks import check_start, watch_kl, watch_support
-from rlhf_dialog.training.episodes import EpisodeInputs, PromptList
-from rlhf_dialog.training.external_rollout import ExternalEpisodes, Given, external_rollout
-from rlhf_dialog.training.gain import gain_metrics
+from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
+from rlhf_dialog.training.external_rollout import Given, external_rollout
 from rlhf_dialog.training.iteration_metrics import Metrics
-from rlhf_dialog.training.rollout import Collector, Rollout
+from rlhf_dialog.training.rollout import Rollout, collect_rollout, drop_unscored
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -81,8 +79,10 @@ class PPOTrainer:
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
-        collecting, updating = partial(self.tell, "rollout"), partial(self.tell, "update")
-        self.collector = Collector(config, models, self.speaker, self.scorer, self.placement, self.world, collecting)
+        self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
+        self.keep_features = config.kl_in == "loss"
+        self.noise, self.is_measured = checks.Noise(), False  # of log-probabilities, by rounding, on the first rollout
+        updating = partial(self.tell, "update")
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, updating)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.use_sizes()
@@ -103,13 +103,17 @@ class PPOTrainer:
         RewardError when the reward fails.
         """
         start, self.rollout = time.perf_counter(), None  # its tensors go before the next one's come
-        rollout = self.collector.collect(self.next_episodes(), self.iteration + 1)
-        rollout.clock.started = start
-        return self.learn_from(rollout)
+        episodes, limits = self.next_episodes(), replace(self.speaker.limits, tell=partial(self.tell, "rollout"))
+        speaker = replace(self.speaker, limits=limits)
+        with self.world.fail_together():
+            begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
+        rollout = self.on_every_rank(collect_rollout, episodes, speaker, self.scorer, self.models, self.keep_features)
+        return self.learn_from(rollout, start)
 
-    def learn_from(self, rollout: Rollout) -> Metrics:
-        """The second half of an iteration: advantages, the update, and the metrics of all."""
+    def learn_from(self, rollout: Rollout, start: float) -> Metrics:
+        """The second half of an iteration: advantages, the update, and the metrics of all; it began at `start`."""
         config, iteration, self.rollout = self.config, self.iteration + 1, rollout
+        rollout.clock.started = start
         if iteration == 1 and self.starts_from_reference:
             self.check_start(rollout)
         kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
@@ -118,7 +122,7 @@ class PPOTrainer:
         advantages = estimate_advantages(rewards, values, rollout.response_mask, config, self.world, iteration)
         rollout.rewards, rollout.advantages, rollout.returns = rewards.total, advantages.advantages, advantages.returns
         rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
-        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.collector.noise)
+        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
         self.agree_on_sizes()  # not when a checkpoint is written, whose time depends on the clock
         if config.reference:
             self.kl.update(kl)
@@ -144,12 +148,46 @@ class PPOTrainer:
         RunStopped as `step` does.
         """
         start, self.rollout = time.perf_counter(), None
-        collector, given = self.collector, ExternalEpisodes(prompts, responses, scores)
-        group_size, keep_features = collector.group_size, collector.keep_features
-        read = partial(external_rollout, given, self.speaker, self.models, group_size, keep_features)
-        rollout = collector.on_every_rank(read, self.iteration + 1)
-        rollout.clock.started = start
-        return self.learn_from(rollout)
+        given = prompts, responses, scores
+        rollout = self.on_every_rank(
+            external_rollout, given, self.speaker, self.models, self.group_size, self.keep_features
+        )
+        return self.learn_from(rollout, start)
+
+    def on_every_rank(self, make_rollout: Callable[..., Rollout], *given: Any) -> Rollout:
+        """This rank's part of the rollout that `make_rollout(*given)` returns, checked, without episodes that have no score.
+
+        The first call measures the rounding noise. If one rank fails, all raise; RunStopped also when no episode is left. "wait"
+        on the rollout's clock is how long this rank waited for the others.
+        """
+        config, iteration, reference = self.config, self.iteration + 1, self.models.ref_policy
+        with self.world.fail_together(), self.placement.rollout():
+            rollout = make_rollout(*given)
+            predictions = {"policy": rollout.logprobs, "critic": rollout.values}
+            predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
+            checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
+            rollout = drop_unscored(rollout, self.group_size)
+            if not self.is_measured:
+                measured = ("policy", self.models.policy) if reference is None else ("reference", reference)
+                rounding = checks.measure_rounding(*measured, rollout.in_segments().tokens, config.temperature)
+            collected = time.perf_counter()
+        if not self.is_measured:
+            num_bits = 16 if self.placement.reduced_precision else 32
+            self.is_measured = True
+            self.noise = checks.combine_rounding(rounding, self.world, config.temperature, num_bits)
+            if rollout.is_sampled:
+                newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
+                warn_about_cut(self.speaker.encoder, newest, self.world.gather)
+        if self.world.size > 1:
+            rollout.clock.seconds["wait"] = time.perf_counter() - collected
+        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
+        if not left:
+            groups = " or their groups" if config.estimator.needs_groups else ""
+            raise RunStopped(
+                f"iteration {iteration}: all {dropped:.0f} episodes are dropped, because the reward "
+                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
+            )
+        return rollout
 
     def train(self) -> Iterator[Metrics]:
         """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
@@ -200,12 +238,12 @@ class PPOTrainer:
 
     def check_start(self, rollout: Rollout) -> None:
         """Raise RunStopped unless the policy computes as its reference does."""
-        noise, mask = self.collector.noise, rollout.response_mask
+        mask = rollout.response_mask
         size = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).abs()
         largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
         mean = masked_mean(size, mask, self.world.sum).item()
         (num_tokens,) = self.world.sum_numbers([rollout.num_tokens])
-        check_start(largest, mean, noise, num_tokens)
+        checks.check_start(largest, mean, self.noise, num_tokens)
 
     def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
         """The critic's regression targets (B, T): the returns, normalised under `use_valuenorm`."""
@@ -234,15 +272,15 @@ class PPOTrainer:
             **losses,
             **iteration_metrics.times(rollout.clock, num_generated),
             **iteration_metrics.rollout_metrics(rollout, self.world),
-            **gain_metrics(rollout, self.config.num_responses_per_prompt, self.world),
+            **iteration_metrics.gain_metrics(rollout, self.config.num_responses_per_prompt, self.world),
         }
-        watch_kl(self.kl, objective["objective/kl"], self.iteration)
+        checks.watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:
             metrics["objective/kl_initial"] = objective["objective/kl"]
         if isinstance(self.prompts, Simulated):
             metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
         mass = metrics.get("objective/ref_support_mass")
-        self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
+        self.first_support_mass = checks.watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
             metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -119,22 +118,32 @@ class PPOUpdate:
         if num_tokens is None:
             num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
         asked = min(self.config.microbatch_size, max(len(rows), 1))
-        add_gradient = partial(self.add_gradient, rollout, rows, num_tokens, is_first)
         waits = not all(engine.can_start_over for engine in self.engines.values())
-        microbatches, statistics = self.sizes.fit(UPDATE, asked, add_gradient, fixed=waits)
+        given = rollout, rows, num_tokens, is_first
+        microbatches, statistics = self.sizes.fit(UPDATE, asked, self.add_gradient, *given, fixed=waits)
         with rollout.clock.measure("optimizer"):
             if self.head_alone:
                 self.engines["policy"].keep_head_gradient()
             norms_before_clipping = {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}
             *numbers, norms = read(*statistics, norms_before_clipping)
             if is_first:
-                self._check_ratios(numbers)
+                sizes = [(x.pop("largest"), x.pop("mean"), x.pop("tokens")) for x in numbers]
+                with self.world.fail_together():
+                    for largest, mean, tokens in sizes:
+                        check_ratio(largest, mean, self.iteration, self.noise, tokens)
             sums = [sum(x[name] for x in numbers) for name in numbers[0]]
             totals = dict(zip(numbers[0], self.world.sum_numbers(sums), strict=True))
             losses_are_finite = all_finite(totals)
             totals |= norms
             is_made = all_finite(totals)
-            self._move(is_made, norms)
+            limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
+            for name, engine in self.engines.items():
+                if is_made and name in self.learners:
+                    engine.clip(limit, norms[NORMS[name]])
+                    engine.step()
+                else:
+                    engine.lower_scale()
+                engine.zero_grad()
         lowered = [engine.lowered for engine in self.engines.values() if engine.lowered and losses_are_finite]
         self.overflows += bool(lowered)
         if is_made:
@@ -154,36 +163,14 @@ class PPOUpdate:
         """Add the gradient of the rows (N,) in microbatches of `size`; returns these, and the statistics of each."""
         for engine in self.engines.values():
             engine.zero_grad()  # what a larger size has left
-        microbatches = self.split_minibatch(rollout, rows, size)
-        statistics = [
-            self.forward_backward(microbatch, num_tokens, is_first, is_last=number == len(microbatches))
-            for number, microbatch in enumerate(microbatches, 1)
-        ]
-        return microbatches, statistics
-
-    def split_minibatch(self, rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
-        """The microbatches of the rows (N,), on the host, filled up with blank ones to the number of the rank with the most."""
         microbatches = [Microbatch(rollout, at, tokens) for at, tokens in rollout.tokens.microbatches(size, rows)]
         missing = max(self.world.gather(len(microbatches))) - len(microbatches)
-        return microbatches + [blank_microbatch(rollout) for _ in range(missing)]
-
-    def _check_ratios(self, numbers: Sequence[Metrics]) -> None:
-        """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
-        sizes = [(x.pop("largest"), x.pop("mean"), x.pop("tokens")) for x in numbers]
-        with self.world.fail_together():
-            for largest, mean, tokens in sizes:
-                check_ratio(largest, mean, self.iteration, self.noise, tokens)
-
-    def _move(self, is_made: bool, norms: Metrics) -> None:
-        """Make the step of each engine that learns with its clipped gradient; discard the gradients."""
-        limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
-        for name, engine in self.engines.items():
-            if is_made and name in self.learners:
-                engine.clip(limit, norms[NORMS[name]])
-                engine.step()
-            else:
-                engine.lower_scale()
-            engine.zero_grad()
+        microbatches += [blank_microbatch(rollout) for _ in range(missing)]  # as many as the rank with the most
+        statistics = []
+        for number, microbatch in enumerate(microbatches, 1):
+            is_last = number == len(microbatches)
+            statistics.append(self.forward_backward(microbatch, num_tokens, is_first, is_last))
+        return microbatches, statistics
 
     def forward_backward(
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool

@@ -65,7 +65,7 @@ def test_what_cannot_be_halved_is_raised():
 
     for asked, fixed, text in ((1, False, f", in the phase 'generation', {ONE_ROW}"), (4, True, "")):
         with pytest.raises(ValueError, match="wrapped") as raised:
-            PartSizes().fit("generation", asked, compute, fixed)
+            PartSizes().fit("generation", asked, compute, fixed=fixed)
         assert lacks_memory(raised.value)
         assert describe_full_gpu(raised.value) == f"{FULL}{text} (2.50 GiB asked for, 1.25 GiB free)"
     calls = []

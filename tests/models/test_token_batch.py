@@ -215,7 +215,11 @@ def test_numbers_that_differ_change_no_microbatch():
 
 def test_columns_of_microbatches_come_back_to_their_rows():
     case = new_case(7, rows=5)
-    twice = case.tokens.map_microbatches(2, lambda packed, at: {"twice": 2 * packed.targets})["twice"]
+    columns = {}
+    for index, microbatch in case.tokens.microbatches(2):
+        packed = microbatch.pack()
+        case.tokens.put(columns, index, packed, {"twice": 2 * packed.targets})
+    twice = columns["twice"]
     assert torch.equal(twice, torch.where(case.response_mask, 2 * case.response_ids, 0))
 
 

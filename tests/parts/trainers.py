@@ -101,15 +101,15 @@ class Holes(BaseReward):
 
 def collect_next(trainer):
     """The rollout of the next prompts, without an update."""
-    scorer, keep_features = trainer.scorer, trainer.collector.keep_features
+    scorer, keep_features = trainer.scorer, trainer.keep_features
     return collect_rollout(trainer.next_episodes(), trainer.speaker, scorer, trainer.models, keep_features)
 
 
 def collect_stored(trainer, rollout, rows):
     """From now on the trainer collects these rows of a stored rollout."""
-    stored, on_every_rank = copy.deepcopy(rollout.select(rows)), trainer.collector.on_every_rank
+    stored, on_every_rank = copy.deepcopy(rollout.select(rows)), trainer.on_every_rank
     stored.num_generated, stored.num_dropped = stored.num_tokens, 0
-    trainer.collector.on_every_rank = lambda _, iteration: on_every_rank(lambda: stored, iteration)
+    trainer.on_every_rank = lambda *_: on_every_rank(lambda: stored)
 
 
 def change_predictions(monkeypatch, change):

@@ -203,7 +203,7 @@ def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies(tempera
     """At T = .01 a rounding error of 1e-6 in a logit is 1e-4 in a log-probability: a healthy run goes on."""
     trainer = make_trainer(temperature=temperature)
     metrics = trainer.step()
-    noise = trainer.collector.noise
+    noise = trainer.noise
     assert abs(metrics["objective/kl"]) < 1e-5 / temperature
     assert 1e-6 / temperature <= noise.largest < 1e-4 / temperature
     check_ratio(3.9 * noise.largest, noise.mean, 1, noise)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_dialog.training import clock
+from rlhf_dialog.training import rollout as clock
 from tests.parts.pretended_gpu import pretended_gpu
 
 

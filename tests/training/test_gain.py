@@ -11,7 +11,7 @@ import torch
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.training.gain import episode_gains, gain_metrics, is_near, means_of_prompts
+from rlhf_dialog.training.iteration_metrics import episode_gains, gain_metrics, is_near, means_of_prompts
 from tests.parts.trainers import collect_next, make_trainer
 
 T_63 = 1.9983  # Student's t with 63 degrees of freedom, 97.5 %; from a table

@@ -58,7 +58,7 @@ def test_a_healthy_deep_model_passes(kind, caplog):
         trainer.step()
     assert "rounding in 16 bits changes log-probabilities by" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
-    found, now = trainer.collector.noise, trainer.rollout
+    found, now = trainer.noise, trainer.rollout
     size = (now.logprobs - now.ref_logprobs).abs()[now.response_mask]
     assert size.mean() > 0.01
     assert size.mean() < 2 * found.mean
@@ -305,7 +305,7 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
         trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=device))
         metrics = trainer.step()
         assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
-    noise_of_run = trainer.collector.noise
+    noise_of_run = trainer.noise
     for name in ("objective/kl", "objective/kl_initial"):
         assert abs(metrics[name]) < noise_of_run.mean / 100, name
     assert (trainer.placement.precision, found) == ("bf16", ["high"])

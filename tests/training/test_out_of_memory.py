@@ -64,7 +64,7 @@ def check(found, expected):
 
 
 PHASES = {  # what runs out, which phase gets smaller, and the size with which the other run begins
-    "prompts": (PackedDecoder, "__init__", "reading prompts", {"micro": 2}),
+    "prompts": (PackedDecoder, "__init__", "generation", {"rollout": 4}),
     "tokens": (Policy, "next_features", "generation", {"rollout": 4}),
     "reference": (Policy, "predict", "reference", {"micro": 2}),
     "critic": (Critic, "forward", "reference", {"micro": 2}),

@@ -285,7 +285,7 @@ def test_responses_of_one_prompt_stand_side_by_side():
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("rlhf_dialog.training.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("rlhf_dialog.training.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
     assert roll(models, encoder).clock.seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf_dialog.training.segments import Segments, Span
+from rlhf_dialog.training.episodes import Segments, Span
 from tests.parts.token_batches import prompts_of
 
 IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0]])

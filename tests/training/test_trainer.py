@@ -14,7 +14,7 @@ from rlhf_dialog.models.generation import Responses, StopRule, respond
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.checks import watch_kl
 from tests.parts.tiny import byte_tokenizer
-from tests.parts.trainers import PROMPTS, Holes, Places, Share, make_trainer, parameters
+from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer, parameters
 
 # -- prompts
 
@@ -24,7 +24,7 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     trainer = make_trainer(advantage_estimator="rloo", num_responses_per_prompt=2, rollout_batch_size=8)
     taken = make_trainer().sampler.take(4)
     monkeypatch.setattr(type(trainer.world), "share", lambda _, items: items[2 * rank : 2 * rank + 2])
-    rollout = trainer.collector.collect(trainer.next_episodes(), 1)
+    rollout = collect_next(trainer)
     assert [d.meta["group"] for d in rollout.dialogues] == groups
     assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
     assert all("group" not in prompt.meta for prompt in trainer.prompts)
