@@ -22,7 +22,7 @@ from rlhf_dialog.training.supervised.settings import (
 )
 from rlhf_dialog.wings import load
 
-MODELS = ("model_path", "tokenizer_path", "sft_model")
+MODELS = ("model_path", "tokenizer_path")
 PACKAGES = ("rlhf-dialog", "torch", "transformers", "trl", "tokenizers", "datasets")
 
 

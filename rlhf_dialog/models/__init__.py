@@ -5,7 +5,7 @@
   plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
   cache.
 - **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
-  (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`device_copies.send_all`). So the host runs
+  (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
 - **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
   then; what they write is masked at the end, so no token depends on it.
@@ -16,7 +16,7 @@
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
   `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
   predictions.
-- **A network of the user's is a causal LM like any other** (`network`, whose docstring is the contract): a wrapper gives
+- **A network of the user's is a causal LM like any other** (`network`; docs/MODELS.md has the contract): a wrapper gives
   a plain module what transformers' models have. It is saved under its own names, with its id and args in rlhf_dialog.json.
 - **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
   change.
@@ -31,7 +31,7 @@
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
   again.
 - **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too (`precision`). The output
-  embedding, the largest matrix, has a copy for each pass, of whole tiles on a GPU (`head`).
+  embedding, the largest matrix, has a copy for each pass, of whole tiles on a GPU (`get_copy`).
 - **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
   dropped rows change what is drawn. One number for a token, not one for each word, makes sampling cheap.
 - **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.

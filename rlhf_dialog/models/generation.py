@@ -20,7 +20,6 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPL
 from rlhf_dialog.data.chat_template import closing_ids, separator_of
 from rlhf_dialog.data.dialogue import render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.packing import KeyValues
@@ -28,7 +27,7 @@ from rlhf_dialog.models.part_sizes import GENERATION, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
-from rlhf_dialog.models.token_batch import TokenBatch, leaders
+from rlhf_dialog.models.token_batch import TokenBatch, fetch, leaders, send, send_all
 
 LOOK_EVERY = 8  # tokens, on a GPU
 LOOP, ROUNDS = 8, 3  # tokens that come again, and how often: a reply that has gone into a loop

@@ -1,29 +1,10 @@
 """Networks that a user writes: built by `ModelFactory`, checked when they are loaded, saved as safetensors with their id.
 
-B rows, L tokens, V vocabulary.
-
-**The contract.** `model_class: {id, args}` builds the policy and `critic_class: {id, args}` a separate critic; what is
-registered is called with `args` and returns a `torch.nn.Module`. The plain path needs of
-
-- a policy: `forward(input_ids, attention_mask)`, both (B, L), returns logits (B, L, V), or an object with `.logits`. Logits at a
-  token depend on the tokens up to it alone, and those with `attention_mask` 0 (on the left when responses are written, on the
-  right when they are read) change nothing: a recurrent network skips them, one with positions takes `position_ids`. V is at
-  least the size of the tokenizer.
-- a policy with a value head (`use_share_model: true`), or of which the critic is a copy: `get_output_embeddings()` returns the
-  `nn.Linear` that computes the logits, whose input the value head reads.
-- a critic of its own: the same `forward` returns values (B, L), or (B, L, 1).
-
-`forward` also gets `position_ids` (B, L), where it has a parameter of that name. Without `past_key_values` it computes every
-response from its first token on again at each step. With `past_key_values` and `use_cache` it returns an object with both
-`.logits` and `.past_key_values`, and gets the latter back with the newest tokens alone; `attention_mask` then covers all tokens.
-
-The fast path (no padding) needs more: a `transformers.PreTrainedModel` that takes its attention from the library's registry
-(`_supports_attention_backend`), and `forward` as the library's causal LMs have it, with the cache and `get_output_embeddings()`.
+docs/MODELS.md has the contract that they follow. B rows, L tokens, V vocabulary.
 """
 
 import inspect
 import os
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +17,15 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
-from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
+from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.policy import Critic, run_rows, supported_options
+from rlhf_dialog.models.policy import Critic, supported_options
 from rlhf_dialog.models.pretrained import num_ids
 from rlhf_dialog.models.token_batch import Packed
+from rlhf_dialog.user_code import as_user_error
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
 CONTRACT = "docs/MODELS.md has the contract"
@@ -128,29 +111,20 @@ class NetworkLM(PreTrainedModel):
         return output_embeddings(self.trunk.network)
 
 
-class ValueTrunk(Trunk):
-    """A network that returns values, as a trunk whose only hidden unit is the value."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False) -> tuple[Tensor]:
-        """Values (B, L, 1)."""
-        values = call(self.network, input_ids, attention_mask)
-        return (values.view(*input_ids.shape, 1),)
-
-
 class OwnCritic(Critic):
     """A separate critic that a user wrote."""
 
     def __init__(self, network: nn.Module, use_amp: bool = False, amp_dtype: torch.dtype = torch.bfloat16):
         nn.Module.__init__(self)
-        self.trunk, self.use_amp, self.amp_dtype = ValueTrunk(network), use_amp, amp_dtype
+        self.trunk, self.use_amp, self.amp_dtype = Trunk(network), use_amp, amp_dtype
         self.adapter, self.value_head = None, None  # type: ignore[assignment]
 
     def forward(self, packed: Packed) -> Tensor:
         """Values (K,) before each target of `packed`; at least float32."""
-        with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp):
-            values = run_rows(self.trunk, packed, packs=False)
-        values = values.flatten().index_select(0, packed.kept_place)
-        return values if values.dtype == torch.float64 else values.float()
+        ids, mask = (packed.pad(x) for x in (packed.ids, torch.ones_like(packed.ids)))
+        with torch.autocast(ids.device.type, self.amp_dtype, enabled=self.use_amp):
+            values = call(self.trunk.network, ids, mask)  # type: ignore[arg-type]
+        return at_least_float32(values.flatten().index_select(0, packed.kept_place))
 
 
 def call(network: nn.Module, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
@@ -177,8 +151,16 @@ def new_policy(spec: ClassConfig, key: str, seed: int = 0) -> PreTrainedModel:
     Raises UserError with what is missing in the contract.
     """
     network = _create(spec, key, seed)
-    num_ids = _probe(network, spec.id, key, torch.zeros(1, 3, dtype=torch.long)).shape[-1]
-    _probe(network, spec.id, key, torch.full((1, 3), num_ids - 1))  # the last token has an embedding too
+    num_ids = 1
+    for _ in range(2):  # the last token has an embedding too
+        ids = torch.full((1, 3), num_ids - 1)
+        logits = logits_of(_call_forward(network, spec.id, key, ids))
+        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
+            raise UserError(
+                f"{key}: forward of '{spec.id}' returns {_describe(logits)} for ids (1, 3), not logits (1, 3, V) or an object "
+                f"with .logits; {CONTRACT}"
+            )
+        num_ids = logits.shape[-1]
     takes = set(inspect.signature(network.forward).parameters)
     is_whole = isinstance(network, PreTrainedModel) and {"past_key_values", "use_cache"} <= takes
     lm: Any = network if is_whole and output_embeddings(network) is not None else NetworkLM(network, num_ids)
@@ -255,14 +237,9 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
     if problem := ModelFactory.problem(spec.id, spec.args):
         where = " Name the file that registers it: --register train_ppo.py." if key.startswith("--") else ""
         raise UserError(f"{key}: {problem}{where}")
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
-            network = ModelFactory.create(spec.id, spec.args)
-    except SignalExit:
-        raise
-    except USER_CODE_RAISES as error:
-        raise UserError(f"{key}: '{spec.id}' raised {_where(error)}") from error
+    with as_user_error(f"{key}: '{spec.id}'"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
+        network = ModelFactory.create(spec.id, spec.args)
     if not isinstance(network, nn.Module):
         raise UserError(f"{key}: '{spec.id}' is {_describe(network)}, not a torch.nn.Module; {CONTRACT}")
     takes = inspect.signature(network.forward).parameters
@@ -273,31 +250,11 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
     return network.eval()
 
 
-def _probe(network: nn.Module, name: str, key: str, ids: Tensor) -> Tensor:
-    """The logits (1, L, V) of `ids` (1, L)."""
-    logits = logits_of(_call_forward(network, name, key, ids))
-    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
-        raise UserError(
-            f"{key}: forward of '{name}' returns {_describe(logits)} for ids {tuple(ids.shape)}, not logits (1, 3, V) or an "
-            f"object with .logits; {CONTRACT}"
-        )
-    return logits
-
-
 @torch.no_grad()
 def _call_forward(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
-    try:
+    with as_user_error(f"{key}: forward of '{name}'", type(network)):
         return call(network, ids, torch.ones_like(ids))
-    except SignalExit:
-        raise
-    except USER_CODE_RAISES as error:
-        raise UserError(f"{key}: forward of '{name}' raised {_where(error)}; {CONTRACT}") from error
 
 
 def _describe(x: Any) -> str:
     return f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-
-
-def _where(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} at {frame.filename}:{frame.lineno}"

@@ -16,9 +16,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from rlhf_dialog.models.device_copies import send
 from rlhf_dialog.models.masks import as_bias
-from rlhf_dialog.models.token_batch import Packed, Rows
+from rlhf_dialog.models.token_batch import Packed, Rows, send
 
 ROUND_TO = 64
 ATTENTION = "rlhf_dialog_packed"  # its name in the registry of transformers

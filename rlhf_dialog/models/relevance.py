@@ -7,18 +7,18 @@ The folder of a model has config.json, model.safetensors, the tokenizer, and ban
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoTokenizer
 
 from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
@@ -29,7 +29,7 @@ from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
 PAD, UNK, CLS, SEP = range(4)
-CHUNK = 512  # texts, or pairs, that go through a network together
+CHUNK = 512  # texts that go through a network together
 ROWS = 64  # replies that are compared with their candidates together
 BUCKETS = 1024  # of the hashes by which copies are found
 COPY_UNIT = 10.0  # so that the weights of copies learn as fast as the rest
@@ -38,26 +38,15 @@ COPY_UNIT = 10.0  # so that the weights of copies learn as fast as the rest
 class RelevanceSizes(BaseModel):
     """What a relevance model is built from."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    architecture: Literal["bag", "convolution", "cross_encoder"] = "convolution"
+    architecture: Literal["bag", "convolution"] = "convolution"
     members: int = Field(3, ge=1, le=64)
     context_size: int = Field(5, ge=1, le=1000)
     copied_turns: int = Field(2, ge=1, le=1000)  # of the context, the newest ones; models of before this key have two
     max_turn_tokens: int = Field(48, ge=4, le=4096)
     vocab_size: int = Field(8000, ge=len(SPECIAL), le=10**7)
     hidden_size: int = Field(128, ge=2, le=16384)
-    num_layers: int = Field(2, ge=1, le=128)
-    num_heads: int = Field(2, ge=1, le=1024)
-    max_length: int = Field(128, ge=16, le=65536)
     dropout: float = Field(0.3, ge=0, lt=1)
     word_dropout: float = Field(0.2, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "RelevanceSizes":
-        if self.architecture == "cross_encoder" and self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size: {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        return self
 
 
 class TurnTable:
@@ -195,61 +184,6 @@ class DualEncoder(nn.Module):
         return prices[rows[:, None, None], places, last].sum(dim=-1)
 
 
-class CrossEncoder(nn.Module):
-    """A BERT that reads `[CLS] oldest turn [SEP] .. last turn [SEP] reply [SEP]`; the start of a long context is cut off."""
-
-    def __init__(self, sizes: RelevanceSizes):
-        super().__init__()
-        self.word_dropout, self.max_length = sizes.word_dropout, sizes.max_length
-        self.bert = BertForSequenceClassification(
-            BertConfig(
-                vocab_size=sizes.vocab_size,
-                hidden_size=sizes.hidden_size,
-                num_hidden_layers=sizes.num_layers,
-                num_attention_heads=sizes.num_heads,
-                intermediate_size=4 * sizes.hidden_size,
-                max_position_embeddings=sizes.max_length,
-                hidden_dropout_prob=sizes.dropout,
-                attention_probs_dropout_prob=0.0,
-                pad_token_id=PAD,
-                num_labels=1,  # type: ignore[call-arg]
-            )
-        )
-
-    def of_pairs(self, table: TurnTable, contexts: Tensor, replies: Tensor) -> Tensor:
-        """Scores (N,) of N pairs: contexts (N, T) and replies (N,), as numbers of `table`."""
-        pairs = [self._join_input(table.ids, *pair) for pair in zip(contexts.tolist(), replies.tolist(), strict=True)]
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]))
-        chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-        scores = torch.cat([self._score_pairs([pairs[i] for i in chunk]) for chunk in chunks])
-        return scores.index_select(0, torch.tensor(order).argsort().to(scores.device))
-
-    def _join_input(self, ids: list[list[int]], context: list[int], reply: int) -> tuple[list[int], int]:
-        """The input, and the number of its tokens before the reply."""
-        answer = [*ids[reply][: self.max_length - 3], SEP]
-        turns = [token for turn in context[::-1] if turn for token in (*ids[turn], SEP)]
-        room = self.max_length - 1 - len(answer)
-        before = [CLS, *turns[max(0, len(turns) - room) :]]
-        return before + answer, len(before)
-
-    def _score_pairs(self, pairs: list[tuple[list[int], int]]) -> Tensor:
-        device = next(self.parameters()).device
-        ids = _pad([pair for pair, _ in pairs]).to(device)
-        starts = torch.tensor([start for _, start in pairs], device=device)
-        types = (torch.arange(ids.shape[1], device=device) >= starts.unsqueeze(1)).long()
-        mask = ids != PAD
-        if self.training:
-            dropped = (ids > SEP) & (torch.rand(ids.shape, device=device) < self.word_dropout)
-            ids = ids.masked_fill(dropped, UNK)
-        return self.bert(input_ids=ids, attention_mask=mask, token_type_ids=types * mask).logits[:, 0].float()
-
-    def scores(self, table: TurnTable, contexts: Tensor, replies: Tensor, candidates: Tensor) -> Tensor:
-        """Scores (B, K), as DualEncoder has them; each pair goes through the network."""
-        return self.of_pairs(
-            table, contexts[candidates.flatten()], replies.repeat_interleave(candidates.shape[1])
-        ).reshape(candidates.shape)
-
-
 class RelevanceModel(nn.Module):
     """Several networks that learned the same with other seeds, their tokenizer, and the bank of training contexts.
 
@@ -261,10 +195,9 @@ class RelevanceModel(nn.Module):
 
     def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
         super().__init__()
-        network: Callable[..., nn.Module] = CrossEncoder if sizes.architecture == "cross_encoder" else DualEncoder
         self.sizes, self.tokenizer, self.bank = sizes, tokenizer, bank
         self.part_sizes = PartSizes()
-        self.members = nn.ModuleList(network(sizes) for _ in range(sizes.members))
+        self.members = nn.ModuleList(DualEncoder(sizes) for _ in range(sizes.members))
 
     def table(self) -> TurnTable:
         """An empty table of texts."""

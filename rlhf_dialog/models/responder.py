@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models.device_copies import fetch
 from rlhf_dialog.models.generation import (
     GenerationLimits,
     ResponseBuffer,
@@ -25,7 +24,7 @@ from rlhf_dialog.models.generation import (
     write_tokens,
 )
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.token_batch import TokenBatch, fetch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlhf_dialog.models.device_copies import fetch, send, send_all
 from rlhf_dialog.models.masks import as_bias, last_token
 
 ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention
@@ -331,3 +330,31 @@ def _group_rows(lengths: Tensor, together: int, start: int = 0) -> list[Rows]:
         groups.append(Rows(first, len(part), width, slice(start, start + total), place))
         start += total
     return groups
+
+
+# -- copies between the host and a GPU, with as few waits as there can be; on a CPU they return what they are given
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """The CPU tensor `x` on the device; the host does not wait for the device, which may be busy.
+
+    Torch would copy columns of a wider tensor through memory that is not pinned, and wait.
+    """
+    if device.type != "cuda":
+        return x.to(device)
+    return x.contiguous().pin_memory().to(device, non_blocking=True)
+
+
+def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """As `send`, for one-dimensional tensors of one dtype, in one copy."""
+    if device.type != "cuda":
+        return [x.to(device) for x in tensors]
+    return list(send(torch.cat(list(tensors)), device).split([len(x) for x in tensors]))
+
+
+def fetch(*tensors: Tensor) -> list[Tensor]:
+    """The tensors on the CPU, all after one wait."""
+    found = [x.to("cpu", non_blocking=x.device.type == "cuda") for x in tensors]
+    for device in {x.device for x in tensors if x.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+    return found

@@ -36,7 +36,7 @@
   its own rows.
 - **The first microbatch of several ranks changes nothing** (`PPOUpdate.warm_up_ddp`): DDP rebuilds its buckets after
   its first backward pass. With three ranks or more another layout rounds differently, and a resumed run would differ.
-- **A reply is trained in the context that it saw** (`episodes.Segments`): where oldest turns had to leave, a dialogue becomes several
+- **A reply is trained in the context that it saw** (`Segments`): where oldest turns had to leave, a dialogue becomes several
   rows for what reads tokens (critic, reference, update), and stays one row for its rewards and for GAE.
 - **Dialogue n of a run has random streams of its own** (`simulated`), for its user and for the policy, so that neither the
   number of dialogues side by side, nor that of ranks, nor a resume changes it.

@@ -1,20 +1,17 @@
 """The metrics of one iteration's rollout, over the episodes of all ranks. B episodes, T response tokens, K rewards."""
 
 import math
-import traceback
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.masks import apply_mask, masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
 from rlhf_dialog.training.rollout import Clock, Rollout
+from rlhf_dialog.user_code import as_user_error
 
 Metrics = dict[str, float]
 LEAST_EFFECTIVE = 0.25  # of the episodes: (sum w)^2 / sum w^2
@@ -159,15 +156,16 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
 
     Raises UserError with the line that failed when the class raises on any rank.
     """
-    with world.fail_together():
-        metrics = _call_vec_info(vec_info, vec_info, rollout) if len(rollout) else {}
+    name, kind = f"vec_info_class: {type(vec_info).__name__}", type(vec_info)
+    with world.fail_together(), as_user_error(name, kind):
+        metrics = vec_info(rollout) if len(rollout) else {}
     metrics = _mean_over_ranks(metrics, len(rollout), world)
     pool = getattr(vec_info, "pool", None)
     if world.size == 1 or pool is None:
         return metrics
     responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
-    with world.fail_together():
-        return metrics | {k: value for k, value in _call_vec_info(vec_info, pool, responses).items() if k in metrics}
+    with world.fail_together(), as_user_error(name, kind):
+        return metrics | {k: value for k, value in pool(responses).items() if k in metrics}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
@@ -188,16 +186,3 @@ def _mean_over_ranks(metrics: Metrics, episodes: int, world: World) -> Metrics:
         for name, pair in metrics_of_rank.items():
             pairs.setdefault(name, []).append(pair)
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
-
-
-def _call_vec_info(vec_info: VecInfo, method: Callable[[Any], Metrics], what: Any) -> Metrics:
-    try:
-        return method(what)
-    except SignalExit:
-        raise
-    except USER_CODE_RAISES as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"vec_info_class: {type(vec_info).__name__} raised {type(error).__name__}: {error} at "
-            f"{frame.filename}:{frame.lineno}"
-        ) from error

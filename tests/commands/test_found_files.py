@@ -60,7 +60,6 @@ WALK = {  # what is done: the folder, the words, and its files (None: all)
     "train-sft with a tokenizer": ("model", f"train-sft {STAGE} --model_path good --tokenizer_path model", None),
     "train-preference-model": ("model", f"train-preference-model {STAGE} --model_path model", None),
     "train-intent-classifier": ("model", f"train-intent-classifier {STAGE} --model_path model", None),
-    "train-relevance-model": ("model", f"train-relevance-model {STAGE} --sft_model model --model_replies 2", None),
     "chat": ("model", "chat --agent model", None),
     "chat with a tokenizer": ("model", "chat --agent good --tokenizer model", None),
     "chat with a run": ("run/agent", "chat --agent run", None),

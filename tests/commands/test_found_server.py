@@ -117,7 +117,6 @@ COMMANDS = {
     "push-to-hub": "--agent evil/agent --repo polite --dry_run",
     "export": "--run evil --output out/agent",
     "train-sft": "--data_path data --model_path evil/agent --output out/sft --max_steps 1 --batch_size 2",
-    "train-relevance-model": "--data_path data --sft_model evil/agent --model_replies 2 --output out/m --max_steps 1",
     "train-preference-model": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
     "train-intent-classifier": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
     "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json",
@@ -127,7 +126,16 @@ COMMANDS = {
 OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_found_networks.py what the second loads
     *("feedback learn", "feedback serve"),
     # these open no folder of a stranger
-    *("audit", "benchmark", "doctor", "quickstart", "schema", "train-policy", "write-dialogues"),
+    *(
+        "audit",
+        "benchmark",
+        "doctor",
+        "quickstart",
+        "schema",
+        "train-policy",
+        "train-relevance-model",
+        "write-dialogues",
+    ),
     *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
 }
 CONTROLS = {

@@ -111,8 +111,6 @@ def test_what_fails_leaves_nothing(tmp_path, capsys, seed, words):
         (train_intent_classifier, "--hidden_size 30 --num_heads 4", ["hidden_size", "multiple"]),
         (train_intent_classifier, "--context_size 5", ["context_size: unknown key"]),
         (train_relevance_model, "--data_path /nowhere/data", ["/nowhere/data"]),
-        (train_relevance_model, "--model_replies 5", ["sft_model: model_replies asks for"]),
-        (train_relevance_model, "--architecture cross_encoder --hidden_size 33", ["hidden_size", "multiple"]),
         (train_relevance_model, "--architecture tree", ["architecture: found 'tree'"]),
     ],
 )

@@ -10,7 +10,6 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.rewards.relevance import RelevanceReward
-from tests.parts import tiny
 
 pytestmark = pytest.mark.slow
 
@@ -89,14 +88,3 @@ def test_the_bank_holds_prompts_of_the_half(trained, data):
     kept = [prompt.prompt_turns for prompt in prompts if parts[prompt.meta["dialogue"]] == "reward"]
     bank = json.loads((trained / "bank.json").read_text(encoding="utf-8"))
     assert all(turns in kept for turns in bank)
-
-
-def test_a_cross_encoder_with_replies_of_a_model(tmp_path, capsys):
-    data = str(tiny.write_data(tmp_path / "data", 12))
-    tiny.gpt2().save_pretrained(tmp_path / "sft")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "sft")
-    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--architecture", "cross_encoder", "--members", "1"]
-    argv += ["--max_steps", "2", "--batch_size", "4", "--sft_model", str(tmp_path / "sft"), "--model_replies", "5"]
-    assert run(*argv, "--num_layers", "1", "--learning_rate", "1e-3") == 0
-    assert "5 replies of" in capsys.readouterr().out
-    assert len(RelevanceReward(str(tmp_path / "out"), bank_size=3)(load_prompts(data, "validation")[:2])) == 2

@@ -256,9 +256,8 @@ def test_without_another_dialogue_there_is_no_recall():
     assert all(np.isnan(values).all() and len(values) == 2 for values in found.values())
 
 
-@pytest.mark.parametrize("architecture", ["bag", "cross_encoder"])
-def test_a_model_ranks_by_the_mean_of_its_members(architecture):
-    model = letter_model(architecture)
+def test_a_model_ranks_by_the_mean_of_its_members():
+    model = letter_model()
     dialogues = [
         Dialogue([f"{a} {b}"], response=f"{b} {c}") for a, b, c in zip(LETTERS, LETTERS[5:], LETTERS[9:], strict=False)
     ]

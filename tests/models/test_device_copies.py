@@ -1,6 +1,6 @@
 import torch
 
-from rlhf_dialog.models.device_copies import fetch, send, send_all
+from rlhf_dialog.models.token_batch import fetch, send, send_all
 from tests.parts.pretended_gpu import pretended_gpu
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

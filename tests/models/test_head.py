@@ -10,9 +10,8 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models import lora
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import Sampling, StopRule
-from rlhf_dialog.models.head import get_copy, has_copy, multiply
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.models.policy import Policy, teacher_forced
+from rlhf_dialog.models.policy import Policy, get_copy, has_copy, multiply, teacher_forced
 from rlhf_dialog.training import rollout as rollout_module
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.plain import new_case

@@ -14,7 +14,7 @@ from tests.parts.relevance_models import BANK, LETTERS, letter_model, save_lette
 
 CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
 REPLIES = ["b c", "", "i j"]
-ARCHITECTURES = pytest.mark.parametrize("architecture", ["bag", "convolution", "cross_encoder"])
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["bag", "convolution"])
 
 
 def by_hand(member, context, reply):
@@ -70,16 +70,6 @@ def test_training_and_use_compute_the_same_scores():
     assert torch.allclose(every, model.scores(CONTEXTS, REPLIES, torch.arange(4).expand(3, 4))[0], atol=1e-4)
 
 
-def test_a_cross_encoder_reads_turns_and_reply_in_their_order():
-    model = letter_model("cross_encoder")
-    table = model.table()
-    (numbers,), (reply,) = table.contexts([["a b", "c"]]).tolist(), table.replies(["d e"]).tolist()
-    assert model.members[0]._join_input(table.ids, numbers, reply) == ([2, 4, 5, 3, 6, 3, 7, 8, 3], 6)
-    long = table.replies(["a b c d e f g h i j k l m n o p q"]).tolist()[0]
-    ids, start = model.members[0]._join_input(table.ids, numbers, long)
-    assert (len(ids), start, ids[0], ids[-1]) == (16, 2, 2, 3)  # of the context the end is left: one separator
-
-
 def test_a_table_numbers_each_text_once():
     table = TurnTable(letter_model().tokenizer, RelevanceSizes(context_size=2, max_turn_tokens=4))
     assert table.contexts([["a", "b"], ["b"], ["c", "b", " a "], []]).tolist() == [[1, 2], [1, 0], [2, 1], [0, 0]]
@@ -98,17 +88,15 @@ def test_no_replies_no_scores():
         {"architecture": "tree"},
         {"members": 0},
         {"vocab_size": 10**12},
-        {"surprise": 1},
-        {"hidden_size": 9, "num_heads": 2},
     ],
 )
 def test_sizes_that_cannot_be_built(wrong):
     with pytest.raises(ValidationError):
-        RelevanceSizes(**{"architecture": "cross_encoder", **wrong})
+        RelevanceSizes(**wrong)
     assert math.isfinite(RelevanceSizes().dropout)
 
 
-@pytest.mark.parametrize("architecture", ["bag", "convolution", "cross_encoder"])
+@pytest.mark.parametrize("architecture", ["bag", "convolution"])
 def test_a_saved_model_scores_as_before(architecture, tmp_path):
     path = save_letters(tmp_path, architecture, seed=3)
     loaded, model = load_relevance(path, "key"), letter_model(architecture, seed=3)

@@ -22,7 +22,7 @@ def letter_tokenizer():
 def letter_model(architecture="bag", seed=0, bank=BANK, **sizes):
     """Random networks that score different texts differently."""
     torch.manual_seed(seed)
-    small = {"members": 2, "context_size": 3, "hidden_size": 8, "num_layers": 1, "max_length": 16, "vocab_size": 24}
+    small = {"members": 2, "context_size": 3, "hidden_size": 8, "vocab_size": 24}
     sizes = RelevanceSizes(architecture=architecture, **{**small, **sizes})
     model = RelevanceModel(sizes, letter_tokenizer(), bank)
     for parameter in model.parameters():

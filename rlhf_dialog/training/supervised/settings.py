@@ -181,10 +181,9 @@ class RelevanceConfig(HalfKeys):
         description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
         "holds something"
     )
-    architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
+    architecture: Literal["bag", "convolution"] = Field(
         "bag",
-        description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "
-        "both together (many minutes, and as a reward each reply with each prompt of the bank)",
+        description="bag: the words of a turn (a minute); convolution: three words at a time (minutes)",
     )
     members: int = Field(
         3, ge=1, le=64, description="networks with different seeds; the reward is the mean of their margins"
@@ -205,19 +204,13 @@ class RelevanceConfig(HalfKeys):
         description="weight of word salad as a wrong reply: the true reply shuffled, and a second text (words exchanged, the "
         "last two turns mixed, or the rarest words of the context); 0: none. The bag ignores the order of words",
     )
-    model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
-    sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
     max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")
     vocab_size: int = Field(8000, ge=200, description="tokens of the new lower-case tokenizer")
-    hidden_size: int = Field(128, ge=8, description="width; for a cross_encoder a multiple of num_heads")
+    hidden_size: int = Field(128, ge=8, description="width")
     dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations dropped during training")
     word_dropout: float = Field(0.2, ge=0, lt=1, description="share of the words that are dropped during training")
-    num_layers: int = Field(2, ge=1, description="cross_encoder: layers of the BERT")
-    num_heads: int = Field(2, ge=1, description="cross_encoder: attention heads")
-    max_length: int = Field(128, ge=16, description="cross_encoder: tokens; of a longer context the start is cut off")
-    num_negatives: int = Field(2, ge=1, description="cross_encoder: other replies, and other contexts, for each pair")
     batch_size: int = Field(
         128, ge=2, description="pairs per optimizer step; each reply is a wrong one for the other prompts"
     )
-    learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
+    learning_rate: float = Field(5e-3, gt=0, description="peak")
     epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")

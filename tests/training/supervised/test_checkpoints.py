@@ -28,12 +28,8 @@ STAGES = {
     ),
     "intent": (train_intent_classifier, (*SMALL, "--num_layers", "1", "--num_heads", "2")),
     "relevance": (train_relevance_model, (*SMALL, "--members", "2", "--salad_weight", "2", "--bank_size", "5")),
-    "cross-encoder": (
-        train_relevance_model,
-        (*SMALL, "--members", "1", "--architecture", "cross_encoder", "--num_layers", "1"),
-    ),
 }
-KINDS = {"sft": SFT, "intent": IntentClassifier, "relevance": RelevanceTraining, "cross-encoder": RelevanceTraining}
+KINDS = {"sft": SFT, "intent": IntentClassifier, "relevance": RelevanceTraining}
 SPOILED = {
     "pickle": lambda data: pickle.dumps(os.getcwd),
     "truncated": lambda data: data[: len(data) // 2],
@@ -44,9 +40,8 @@ CHECKPOINTS = {
     "sft": 3,
     "intent": 5,
     "relevance": 11,
-    "cross-encoder": 4,
 }  # of one a step, before the training is stopped
-LAST = {"sft": 7, "intent": 7, "relevance": 8, "cross-encoder": 8}  # step of the last checkpoint
+LAST = {"sft": 7, "intent": 7, "relevance": 8}  # step of the last checkpoint
 
 
 @pytest.fixture(scope="module")

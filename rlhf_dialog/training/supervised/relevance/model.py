@@ -25,14 +25,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers, recalls
-from rlhf_dialog.evaluation.replies import CONSTANT_REPLY, LONG_CONSTANT_REPLY, generate_replies, pick_prompts
+from rlhf_dialog.evaluation.replies import CONSTANT_REPLY, LONG_CONSTANT_REPLY, pick_prompts
 from rlhf_dialog.json_files import damage_as_user_error
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.precision import precision_of
-from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
+from rlhf_dialog.models.relevance import DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.checkpoints import (
@@ -43,13 +42,13 @@ from rlhf_dialog.training.supervised.checkpoints import (
     identity_of,
 )
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
-from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, number_pairs
+from rlhf_dialog.training.supervised.relevance.pairs import Batch, Pairs, batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves, num_steps
 
 logger = logging.getLogger(__name__)
-NUM_MEASURED = {"bag": 2000, "convolution": 2000, "cross_encoder": 200}  # prompts, drawn by the seed
-CROSS_BANK = 32  # prompts of the bank that a cross-encoder reads with each reply
+NUM_MEASURED = 2000  # prompts, drawn by the seed
+MAX_LENGTH = 128  # tokens, in the tokenizer's file
 FILE = "checkpoint-members.pt"
 
 
@@ -111,9 +110,7 @@ def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[
     """
     reward = RelevanceReward(folder)
     model = reward.model.to(device)
-    pairs = pick_prompts(pairs, NUM_MEASURED[model.sizes.architecture], seed)
-    if model.sizes.architecture == "cross_encoder":
-        reward.bank = reward.bank[:CROSS_BANK]
+    pairs = pick_prompts(pairs, NUM_MEASURED, seed)
     numbers = dialogue_numbers(pairs)
     measures: dict[str, Any] = {"num_pairs": len(pairs), "num_dialogues": len(set(numbers.tolist()))}
     measures["bank"] = len(reward.bank)
@@ -194,7 +191,7 @@ class RelevanceTraining(StageOfHalves):
         """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
         config, pairs = self.config, self.training
         texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
-        tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
+        tokenizer = new_pair_tokenizer(texts, config.vocab_size, MAX_LENGTH)
         given = RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
         sizes = {name: getattr(config, name) for name in given}
         bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
@@ -206,9 +203,8 @@ class RelevanceTraining(StageOfHalves):
 
     def learn(self) -> None:
         config = self.config
-        answers = model_answers(config, self.training, self.report)
-        pairs = number_pairs(self.training, self.model.table(), answers, config.seed, config.salad_weight > 0)
-        identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist(), pairs.model_replies.tolist()])
+        pairs = number_pairs(self.training, self.model.table(), config.seed, config.salad_weight > 0)
+        identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist()])
         self.model.to(choose_device(config.device))
         timer = SaveTimer(config.checkpoint_minutes)
         checkpoint = MembersCheckpoint(self.model, checkpoint_folder(config), identity, timer)
@@ -230,25 +226,9 @@ class RelevanceTraining(StageOfHalves):
         return super().measure() | {"num_bank": len(self.model.bank)}
 
 
-def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callable[[str], None]) -> list[Dialogue]:
-    """What sft_model answers to training prompts. Raises UserError when it is missing or cannot be loaded."""
-    if not config.model_replies:
-        return []
-    if config.sft_model is None:
-        raise UserError(
-            "sft_model: model_replies asks for replies of the SFT model; name its folder, or set model_replies: 0"
-        )
-    agent = ChatAgent.load(config.sft_model, device=config.device)
-    agent.set_precision(config)
-    prompts = pick_prompts(pairs, config.model_replies, config.seed)
-    answers = generate_replies(agent, prompts, agent.sampling, config.seed, title="replies of the SFT model").dialogues
-    report(f"{len(answers)} replies of '{config.sft_model}'")
-    return answers
-
-
 def fit(
     config: RelevanceConfig,
-    member: nn.Module,
+    member: DualEncoder,
     pairs: Pairs,
     progress: RelevanceProgress,
     checkpoint: MembersCheckpoint,
@@ -269,9 +249,9 @@ def fit(
     left.text((progress.member + progress.step / steps) / config.members)
     for step in range(progress.step + 1, steps + 1):
         rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
-        batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight, config.salad_weight)
+        batch = batch_of(pairs, rows, config.copy_weight, config.salad_weight)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
-            loss = loss_of(config, member, pairs, batch)
+            loss = dual_loss(member, pairs, batch)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(member.parameters(), 1.0)
@@ -299,14 +279,6 @@ def next_rows(order: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
     return order[:size], order[size:]
 
 
-def loss_of(config: RelevanceConfig, member: nn.Module, pairs: Pairs, batch: Batch) -> Tensor:
-    """The loss of a batch, in nats."""
-    if isinstance(member, DualEncoder):
-        return dual_loss(member, pairs, batch)
-    assert isinstance(member, CrossEncoder)
-    return cross_loss(member, pairs, batch, config.num_negatives)
-
-
 def dual_loss(member: DualEncoder, pairs: Pairs, batch: Batch) -> Tensor:
     """Half the cross-entropy of the true reply among all replies, half that of the true context among all contexts."""
     count, device = len(batch.reply_weights), member.log_scale.device
@@ -317,29 +289,3 @@ def dual_loss(member: DualEncoder, pairs: Pairs, batch: Batch) -> Tensor:
     of_replies = member.all_scores(own_contexts, replies).T + batch.reply_weights.to(device)
     of_contexts = member.all_scores(contexts, own_replies) + batch.context_weights.to(device)
     return (functional.cross_entropy(of_replies, true) + functional.cross_entropy(of_contexts, true)) / 2
-
-
-def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: int) -> Tensor:
-    """The cross-entropy of the true pair among pairs with another reply and pairs with another context.
-
-    One softmax over both kinds, so that neither a context nor a reply can score high with everything.
-    """
-    count, num_replies = batch.reply_weights.shape
-    positions = torch.arange(count).unsqueeze(1)
-    other_positions = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
-    kinds = KINDS + pairs.salads.shape[1]
-    hard = positions + count * torch.arange(1, kinds)
-    has_model = num_replies > kinds * count
-    of_model = torch.randint(kinds * count, num_replies, (count, 1)) if has_model else positions[:, :0]
-    replies = torch.cat([positions, other_positions, hard, of_model], dim=1)
-    contexts = torch.cat([other_positions, hard[:, : KINDS - 1]], dim=1)
-    weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
-    width = weights.shape[1]
-    asked_contexts = torch.cat([positions.expand_as(replies), contexts], dim=1).flatten()
-    asked_replies = torch.cat([replies, positions.expand_as(contexts)], dim=1).flatten()
-    wanted = weights.flatten().isfinite()
-    scores = torch.full((count * width,), -torch.inf, device=next(member.parameters()).device)
-    found = member.of_pairs(pairs.table, batch.contexts[asked_contexts[wanted]], batch.replies[asked_replies[wanted]])
-    scores[wanted.to(scores.device)] = found
-    logits = scores.reshape(count, width) + weights.to(scores.device)
-    return functional.cross_entropy(logits, torch.zeros(count, dtype=torch.long, device=scores.device))

@@ -1,6 +1,6 @@
 """What a relevance model learns from: true pairs of context and reply, and replies and contexts that do not belong together.
 
-N pairs, T turns of a context, B pairs of a batch, W salads of a pair, S replies of the SFT model, V vocabulary.
+N pairs, T turns of a context, B pairs of a batch, W salads of a pair, V vocabulary.
 """
 
 import random
@@ -34,8 +34,6 @@ class Pairs:
     dialogues: Tensor  # (N,) the number of the dialogue
     near: Tensor  # (N, up to NUM_NEAR) rows with near contexts, of other dialogues where there are any
     salads: Tensor  # (N, W) the reply shuffled, and a mixture (`word_salad.salads`); W is 0 where none are wanted
-    model_replies: Tensor  # (S,) what the SFT model answers
-    model_dialogues: Tensor  # (S,) to a prompt of which dialogue
 
 
 @dataclass
@@ -52,19 +50,15 @@ class Batch:
     context_weights: Tensor  # (B, C)
 
 
-def number_pairs(
-    pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dialogue], seed: int, with_salads: bool = False
-) -> Pairs:
-    """The pairs (each with its true reply as `response`), and the SFT model's `answers` to prompts, as numbers."""
+def number_pairs(pairs: Sequence[Dialogue], table: TurnTable, seed: int, with_salads: bool = False) -> Pairs:
+    """The pairs, each with its true reply as `response`, as numbers."""
     contexts = table.contexts([pair.prompt_turns for pair in pairs])
     replies = table.replies([pair.response for pair in pairs])
     dialogues = torch.tensor([pair.meta["dialogue"] for pair in pairs])
     near = near_prompts(table, contexts, dialogues, seed)
     following = _following(contexts, replies, dialogues, near)
     salads = _salads(pairs, table, seed) if with_salads else replies.new_zeros(len(pairs), 0)
-    model_replies = table.replies([answer.response for answer in answers])
-    model_dialogues = torch.tensor([answer.meta["dialogue"] for answer in answers], dtype=torch.long)
-    return Pairs(table, contexts, replies, following, dialogues, near, salads, model_replies, model_dialogues)
+    return Pairs(table, contexts, replies, following, dialogues, near, salads)
 
 
 def _salads(pairs: Sequence[Dialogue], table: TurnTable, seed: int) -> Tensor:
@@ -105,29 +99,23 @@ def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: in
     return near
 
 
-def batch_of(
-    pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: float, salad_weight: float = 1.0
-) -> Batch:
+def batch_of(pairs: Pairs, rows: Tensor, copy_weight: float, salad_weight: float = 1.0) -> Batch:
     """The candidates of the pairs in `rows` (B,).
 
-    Replies: the true ones, those to near prompts, the last turn, the turn before it, an older turn, the salads, and some of
-    the SFT model's. Contexts: the true ones, near ones, and three in which the reply was said: as the last turn, as the turn
-    before that, and in place of the older turn. What repeats a pair's own turns counts `copy_weight` times for it, and its
-    salads `salad_weight` times.
+    Replies: the true ones, those to near prompts, the last turn, the turn before it, an older turn, the salads. Contexts: the
+    true ones, near ones, and three in which the reply was said: as the last turn, as the turn before that, and in place of the
+    older turn. What repeats a pair's own turns counts `copy_weight` times for it, and its salads `salad_weight` times.
     """
     contexts, own_replies = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
-    num_model_pool = len(pairs.model_replies)
-    sampled_rows = torch.randint(max(num_model_pool, 1), (num_model_replies if num_model_pool else 0,))
     before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own_replies)
     older, said_long_ago = _older(contexts, own_replies)
     salads_of_rows = pairs.salads[rows].T.flatten()
     replies = torch.cat([own_replies, pairs.replies[near], contexts[:, 0], before, older, salads_of_rows])
-    replies = torch.cat([replies, pairs.model_replies[sampled_rows]])
     said = torch.cat([own_replies.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
     candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
-    reply_weights = _reply_weights(pairs, rows, replies, sampled_rows, (copy_weight, salad_weight))
+    reply_weights = _reply_weights(pairs, rows, replies, copy_weight, salad_weight)
     of_contexts = torch.cat([own_replies, pairs.replies[near]])
     context_weights = _context_weights(candidates, own_replies, of_contexts, copy_weight)
     return Batch(candidates, replies, reply_weights, context_weights)
@@ -146,21 +134,12 @@ def _older(contexts: Tensor, replies: Tensor) -> tuple[Tensor, Tensor]:
     return turns, contexts.scatter(1, places, replies.unsqueeze(1)).where(long_enough, contexts)
 
 
-def _reply_weights(
-    pairs: Pairs, rows: Tensor, replies: Tensor, sampled_rows: Tensor, weights_of: tuple[float, float]
-) -> Tensor:
-    """(B, R): KINDS x B replies of prompts, W x B salads, those of the model; the true one under another name may be right."""
-    count, width = len(rows), pairs.salads.shape[1]
-    copy_weight, salad_weight = weights_of
-    weights = _copies_weighted(count, copy_weight)
-    weights = torch.cat(
-        [weights, _own_columns(count, salad_weight, width), torch.zeros(count, len(sampled_rows))], dim=1
-    )
-    own = pairs.replies[rows].unsqueeze(1)
-    may_be_right = (replies == own) | (replies == 0)
-    of_model = may_be_right[:, (KINDS + width) * count :]
-    of_model |= pairs.model_dialogues[sampled_rows] == pairs.dialogues[rows].unsqueeze(1)
-    return _exclude(weights, may_be_right)
+def _reply_weights(pairs: Pairs, rows: Tensor, replies: Tensor, copy_weight: float, salad_weight: float) -> Tensor:
+    """(B, R): KINDS x B replies of prompts, W x B salads; the true one under another name may be right."""
+    count, own = len(rows), pairs.replies[rows].unsqueeze(1)
+    of_salads = _own_columns(count, salad_weight, pairs.salads.shape[1])
+    weights = torch.cat([_copies_weighted(count, copy_weight), of_salads], dim=1)
+    return _exclude(weights, (replies == own) | (replies == 0))
 
 
 def _context_weights(candidates: Tensor, true_replies: Tensor, replies: Tensor, copy_weight: float) -> Tensor:
