@@ -7,8 +7,6 @@
 - **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
   (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
-- **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
-  then; what they write is masked at the end, so no token depends on it.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
   is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
 - **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`), in sampling and in each forward
@@ -33,11 +31,9 @@
 - **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too (`precision`). The output
   embedding, the largest matrix, has a copy for each pass, of whole tiles on a GPU (`get_copy`).
 - **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
-  dropped rows change what is drawn. One number for a token, not one for each word, makes sampling cheap.
+  dropped rows change what is drawn.
 - **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.
   The processor's maker decides, not a timing: a run must compute the same after `--resume`.
-- **Every quick path has a slow twin in the tests**: float64 at 1e-9, masks with holes, filters, both critics, five
-  architectures.
 - **LoRA** (`lora`): the reference is the policy without its adapter. A separate critic is a second adapter and a head.
   Every linear layer of the trunk gets an adapter, but never the output embedding: the critic has none, and it is often
   tied to the input. `trainable_parameters` are a module's own: optimizer, norm, checkpoint and DDP see only those.

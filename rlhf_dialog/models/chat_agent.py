@@ -28,6 +28,7 @@ from rlhf_dialog.models.responder import Responder
 
 logger = logging.getLogger(__name__)
 AGENT_FORMAT = 1
+AUTO_IS = "turn_separator: auto is %s: %s"
 
 
 class AgentSettings(AsksPrecision, DataKeys, SamplingKeys, ChatKeys):
@@ -84,7 +85,7 @@ class ChatAgent(Responder):
         if settings.turn_separator == AUTO:
             separator = separator_of(words)
             settings = settings.model_copy(update={"turn_separator": separator})
-            _report_separator(separator, _REASONS[separator].format(tokenizer or folder))
+            logger.info(AUTO_IS, separator, _REASONS[separator].format(tokenizer or folder))
         if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
@@ -181,24 +182,16 @@ def settle_separator(keys: Any, needs_model: bool = True) -> None:
     try:
         if path is not None:
             tokenizer = read_tokenizer(path, key, getattr(keys, "trust_remote_code", False), as_saved=True)
-            separator, why = _trained_separator(keys.model_path or path, path, tokenizer.chat_template)
+            stored = (settings_in(tokenizer.chat_template) or {}).get("turn_separator", AUTO)
+            model = keys.model_path or path
+            separator = read_settings(Path(model), AgentSettings(turn_separator=stored)).turn_separator
+            why = f"as '{model}' says"
+            if separator == AUTO:
+                separator = CHAT_TEMPLATE if own_template(tokenizer.chat_template) else SEPARATOR
+                why = _REASONS[separator].format(path)
     except UserError:
         if needs_model:
             raise
         why = f"'{path}' cannot be read, and is not needed"
     keys.turn_separator = separator
-    _report_separator(separator, why)
-
-
-def _trained_separator(model: str, tokenizer: str, template: Any) -> tuple[str, str]:
-    """What a model was trained with, and why; `template`: as the folder of the tokenizer has it."""
-    stored = (settings_in(template) or {}).get("turn_separator", AUTO)
-    own = read_settings(Path(model), AgentSettings(turn_separator=stored)).turn_separator
-    if own != AUTO:
-        return own, f"as '{model}' says"
-    separator = CHAT_TEMPLATE if own_template(template) else SEPARATOR
-    return separator, _REASONS[separator].format(tokenizer)
-
-
-def _report_separator(separator: str, why: str) -> None:
-    logger.info("turn_separator: auto is %s: %s", separator, why)
+    logger.info(AUTO_IS, separator, why)

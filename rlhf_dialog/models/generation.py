@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -290,30 +290,11 @@ def ids_of(kept: Tensor, width: int) -> Tensor:
     return ids.scatter_(1, place, numbers)[:, :width]
 
 
-class Decoder(Protocol):
-    """Rows that grow by one token per step; `features` (b, .) and `values` (b,) belong to their newest tokens."""
-
-    policy: Policy
-    features: Tensor
-    values: Tensor | None
-    can_drop_rows: bool
-
-    def step(self, tokens: Tensor) -> None:
-        """Append one token (b,) to each row."""
-
-    def keep_rows(self, rows: Tensor) -> None:
-        """Drop the rows where `rows` (b,), on the host, is False."""
-
-
-def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from the prompts; a model that packs reads that of a group once."""
-    if packs(policy.lm):
-        return PackedDecoder(policy, prompts, num_new, prompts_at_once)
-    return PaddedDecoder(policy, prompts)
-
-
 class PackedDecoder:
-    """For models that pack: computes no padding, and writes keys and values in place."""
+    """Rows of a model that packs, which grow by one token per step: computes no padding, and writes keys and values in place.
+
+    `features` (b, .) and `values` (b,) belong to the newest tokens.
+    """
 
     can_drop_rows = True
 
@@ -335,14 +316,16 @@ class PackedDecoder:
             self.values = None if self.values is None else self.values.index_select(0, number)
 
     def step(self, tokens: Tensor) -> None:
+        """Append one token (b,) to each row."""
         self.features, self.values = self.policy.next_features(tokens, self.cache)
 
     def keep_rows(self, rows: Tensor) -> None:
+        """Drop the rows where `rows` (b,), on the host, is False."""
         self.cache.keep_rows(rows)
 
 
 class PaddedDecoder:
-    """For models that do not pack: rows are padded on the left, and the model makes the cache."""
+    """As `PackedDecoder`, for models that do not pack: rows are padded on the left, and the model makes the cache."""
 
     can_drop_rows = False
 
@@ -366,6 +349,16 @@ class PaddedDecoder:
         output, hidden = self.policy.with_hidden_states(lambda lm: lm(input_ids=tokens, **options))
         self.features, self.cache = output.logits[:, -1], output.past_key_values
         self.values = None if hidden is None else self.policy.values(hidden[:, -1])
+
+
+Decoder = PackedDecoder | PaddedDecoder
+
+
+def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
+    """The decoder that fits the policy's model, started from the prompts; a model that packs reads that of a group once."""
+    if packs(policy.lm):
+        return PackedDecoder(policy, prompts, num_new, prompts_at_once)
+    return PaddedDecoder(policy, prompts)
 
 
 def random_numbers(

@@ -136,15 +136,26 @@ def largest(first: Tensor, second: Tensor) -> float:
 def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     """Inside the block, a model on a GPU computes in strict float32, and a large one has its first layers alone.
 
-    These are the layers up to the first one of the last kind, at least two. On a CPU nothing changes.
+    These are at least two, with one of each kind: of modules, shapes and attention. On a CPU nothing changes.
     """
     if lm.device.type != "cuda":
         yield
         return
-    place = layer_list(lm) if sum(p.nbytes for p in lm.parameters()) > LARGE else None
-    layers = getattr(*place) if place else None
-    if place:
-        setattr(*place, layers[: num_layers_to_try(lm, layers)])  # type: ignore[index, arg-type]
+    sizes, is_large = lm.config.get_text_config(), sum(p.nbytes for p in lm.parameters()) > LARGE
+    layer_lists = [
+        (module, name, child)
+        for module in lm.base_model.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == getattr(sizes, "num_hidden_layers", None)
+    ]
+    cut = layer_lists[:1] if is_large else []
+    for module, name, layers in cut:
+        types = getattr(sizes, "layer_types", None) or [None] * len(layers)
+        kinds = []
+        for layer, attention in zip(layers, types, strict=True):
+            parts = [(part, type(x).__name__) for part, x in layer.named_modules()]
+            kinds.append((attention, parts, [p.shape for p in layer.parameters()]))
+        setattr(module, name, layers[: max(2, *(kinds.index(kind) + 1 for kind in kinds))])
     held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
     try:
         for p, x in held:
@@ -154,28 +165,8 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     finally:
         for p, x in held:
             p.data = x
-        if place:
-            setattr(*place, layers)
-
-
-def layer_list(lm: PreTrainedModel) -> tuple[nn.Module, str] | None:
-    """The module that has the list of the trunk's layers, and the list's name in it; None where there is none."""
-    count = getattr(lm.config.get_text_config(), "num_hidden_layers", None)
-    for module in lm.base_model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                return module, name
-    return None
-
-
-def num_layers_to_try(lm: PreTrainedModel, layers: nn.ModuleList) -> int:
-    """The number of the first layers among which there is one of each kind: of modules, shapes and attention."""
-    types = getattr(lm.config.get_text_config(), "layer_types", None) or [None] * len(layers)
-    kinds = []
-    for layer, attention in zip(layers, types, strict=True):
-        parts = [(name, type(module).__name__) for name, module in layer.named_modules()]
-        kinds.append((attention, parts, [p.shape for p in layer.parameters()]))
-    return max(2, *(kinds.index(kind) + 1 for kind in kinds))
+        for module, name, layers in cut:
+            setattr(module, name, layers)
 
 
 def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:

@@ -118,29 +118,19 @@ def load_causal_lm(
             trust_remote_code=trust_remote_code,
             use_safetensors=None if allow_pickle_weights else True,
         ).eval()
-        say_whether_tied(lm)
-    check_finite(lm, path, key)
+        head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
+        is_tied = head is not None and head.weight is embedding.weight
+        if head is not None and getattr(lm.config, "tie_word_embeddings", None) is (not is_tied):
+            lm.config.tie_word_embeddings = is_tied  # other programs would tie two matrices, or lack one
+    if damaged := [name for name, weight in lm.named_parameters() if not torch.isfinite(weight).all()]:
+        raise UserError(
+            f"{key}: the weights in '{path}' are damaged: {damaged[0]} holds NaN or infinity; use another model"
+        )
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
     lm.to(form.device)  # type: ignore[arg-type]
     with nullcontext() if spec else readable(path, key, "a causal LM"):
         return prepare_lm(lm, path, key, form.packing, own_tokenizer(path, key, trust_remote_code))
-
-
-def say_whether_tied(lm: PreTrainedModel) -> None:
-    """Correct a configuration that calls two matrices of a file one, or one two: other programs would tie them, or lack one."""
-    head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
-    if head is not None and getattr(lm.config, "tie_word_embeddings", None) is (head.weight is not embedding.weight):
-        lm.config.tie_word_embeddings = head.weight is embedding.weight
-
-
-def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
-    """Raises UserError when a weight is NaN or infinite."""
-    for name, weight in lm.named_parameters():
-        if not torch.isfinite(weight).all():
-            raise UserError(
-                f"{key}: the weights in '{path}' are damaged: {name} holds NaN or infinity; use another model"
-            )
 
 
 def prepare_lm(
@@ -150,7 +140,13 @@ def prepare_lm(
 
     It is tried on texts of its `tokenizer`; without one, on ids that are drawn.
     """
-    check_ends(lm, path, key)
+    end_ids = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
+    for end in end_ids if isinstance(end_ids, list) else [end_ids]:
+        if end is not None and (type(end) is not int or not -1 <= end < 2**31):
+            raise UserError(
+                f"{key}: eos_token_id in the generation_config.json of '{path}' is {end_ids!r:.100}, which holds more than token "
+                "ids; correct it"
+            )
     fuse_gelu(lm)
     use_onednn(lm)
     if lm.get_output_embeddings() is None and network.spec_of(lm) is None:
@@ -188,20 +184,6 @@ def load_policy_lm(config: Config, form: Form) -> PreTrainedModel:
         lm = network.new_policy(spec, "model_class", config.seed)
         logger.info("model_class: '%s' starts as its class makes it; model_path '%s' is not its agent", spec.id, path)
     return prepare_lm(lm.to(form.device), spec.id, "model_class", config.packing)  # type: ignore[arg-type]
-
-
-def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
-    """Raises UserError when an end token of the generation configuration is not an id; warns of one outside the vocabulary."""
-    end_ids = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
-    for end in end_ids if isinstance(end_ids, list) else [end_ids]:
-        if end is not None and (type(end) is not int or not -1 <= end < 2**31):
-            raise UserError(
-                f"{key}: eos_token_id in the generation_config.json of '{path}' is {end_ids!r:.100}, which holds more than token "
-                "ids; correct it"
-            )
-        if end is not None and not 0 <= end < num_embeddings(lm):
-            text = "%s: eos_token_id %d of '%s' is outside its vocabulary of %d tokens, so it ends no response"
-            logger.warning(text, key, end, path, num_embeddings(lm))
 
 
 def fuse_gelu(lm: PreTrainedModel) -> None:
@@ -355,8 +337,13 @@ def build_trained(
     """
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
-    if uses_critic and config.critic_class is None and critic_lm is None:
-        network.check_value_head(lm)
+    reads_head = uses_critic and config.critic_class is None and critic_lm is None
+    if reads_head and network.spec_of(lm) and not isinstance(lm.get_output_embeddings(), nn.Linear):
+        raise UserError(
+            f"model_class: '{config.model_class and config.model_class.id}' has no get_output_embeddings() that returns the "
+            "nn.Linear of its logits, whose input the critic reads; add it, or set critic_class, or an advantage_estimator "
+            "without a critic"
+        )
     if critic_lm is None:
         is_copy = separate and not config.use_lora and config.critic_class is None
         critic_lm = copy.deepcopy(lm) if is_copy else lm

@@ -62,13 +62,18 @@ def add_adapters(
         by_layout.setdefault(isinstance(lm.get_submodule(name), Conv1D), []).append(name)
     lm.requires_grad_(False)
     onednn = any(type(module) in FASTER.values() for module in lm.modules())
-    with torch.random.fork_rng(devices=[]):
+    held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
+    for p, x in held:  # they say that they are float32, in which peft then makes adapters, and hold nothing
+        p.data = torch.zeros((), device=x.device).expand(x.shape)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # a second adapter is intended
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
         for adapter in adapters:
             for transposed, some in by_layout.items():
                 config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]
-                with _peft_warnings_off(), _as_float32(lm):
-                    inject_adapter_in_model(config, lm, adapter)
+                inject_adapter_in_model(config, lm, adapter)
+    for p, x in held:
+        p.data = x
     use_onednn(lm, onednn)
     lm.eval()
     _select(lora_layers(lm), [adapters[0]] * len(names))
@@ -90,27 +95,6 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
             )
         targeted |= chosen
     return [name for name in linear if name in targeted]
-
-
-@contextmanager
-def _peft_warnings_off() -> Iterator[None]:
-    """Silence peft's warning about a second adapter on the same model, which is intended here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Already found a `peft_config`")
-        yield
-
-
-@contextmanager
-def _as_float32(lm: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, weights in 16 bits say that they are float32, in which peft then makes adapters; they hold nothing."""
-    held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
-    for p, x in held:
-        p.data = torch.zeros((), device=x.device).expand(x.shape)
-    try:
-        yield
-    finally:
-        for p, x in held:
-            p.data = x
 
 
 def lora_layers(module: nn.Module) -> list[Any]:

@@ -224,15 +224,6 @@ def spec_in(folder: str) -> ClassConfig | None:
         return None
 
 
-def check_value_head(lm: PreTrainedModel) -> None:
-    """Raises UserError when a value head would have nothing to read."""
-    if (spec := spec_of(lm)) and not isinstance(output_embeddings(own_network(lm)), nn.Linear):
-        raise UserError(
-            f"model_class: '{spec.id}' has no get_output_embeddings() that returns the nn.Linear of its logits, whose input the "
-            "critic reads; add it, or set critic_class, or an advantage_estimator without a critic"
-        )
-
-
 def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
     if problem := ModelFactory.problem(spec.id, spec.args):
         where = " Name the file that registers it: --register train_ppo.py." if key.startswith("--") else ""

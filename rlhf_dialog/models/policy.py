@@ -187,28 +187,41 @@ class Policy(nn.Module):
 
     def head(self) -> Callable[[Tensor], Tensor]:
         """What makes logits of features, for one pass, in which nothing changes the weights: their 16-bit copy is made here."""
-        whole, num_ids = self._whole_head(), self.num_ids
-        return whole if num_ids is None else lambda features: whole(features)[..., :num_ids]
+        head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
+        copy = get_copy(head, self.amp_dtype) if head is not None and self.use_amp else None
+        forward = head.forward if head is not None and is_part(head) else head  # see `with_gathered_head`
 
-    def _whole_head(self) -> Callable[[Tensor], Tensor]:
-        if not self.has_plain_head:
-            return lambda features: features
-        head: Any = self.lm.get_output_embeddings()
-        if self.use_amp and has_copy(head, self.amp_dtype):
-            return functools.partial(multiply, head, get_copy(head, self.amp_dtype))
+        def logits(features: Tensor) -> Tensor:
+            if copy is not None:
+                features = multiply(head, copy, features)
+            elif head is not None:
+                with self.autocast(features):
+                    features = forward(features)
+            return features if self.num_ids is None else features[..., : self.num_ids]
 
-        forward = head.forward if is_part(head) else head  # see `with_gathered_head`
-
-        def call(features: Tensor) -> Tensor:
-            with self.autocast(features):
-                return forward(features)  # type: ignore[no-any-return]
-
-        return call
+        return logits
 
     def with_gathered_head(self, compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
-        """`compute`, which multiplies by a `head()` made before; the weights of a partitioned one are whole in it."""
+        """`compute`, which multiplies by a `head()` made before; it runs as the forward of one call of a partitioned head.
+
+        The weights are gathered once for the call, and once more in the backward pass, by hooks in which every process waits for
+        the others. The number of products may then differ from process to process.
+        """
         head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
-        return compute if head is None or not is_part(head) else functools.partial(in_one_call, head, compute)
+        if head is None or not is_part(head):
+            return compute
+
+        def in_one_call(x: Tensor) -> T:
+            before = vars(head).get("forward")
+            head.forward = compute
+            try:
+                return head(x)  # type: ignore[no-any-return]
+            finally:
+                del head.forward
+                if before is not None:
+                    head.forward = before
+
+        return in_one_call
 
     def values(self, hidden: Tensor) -> Tensor | None:
         return None if self.value_head is None else apply_value_head(self.value_head, hidden)
@@ -361,48 +374,24 @@ def apply_value_head(head: nn.Linear, hidden: Tensor) -> Tensor:
 # -- the output embedding under autocast: its matrix is converted to 16 bits once a pass, not for every chunk of logits or token
 
 
-def has_copy(head: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether autocast to `dtype` would convert the matrix of the head, or it lacks rows, and all of it is here.
-
-    Parts of ZeRO 3 or FSDP2, which they gather in the module's own forward, are left to autocast.
-    """
-    if type(head) not in (nn.Linear, OneDNNLinear) or is_part(head):
-        return False
-    weight: Any = head.weight
-    return weight.dtype != torch.float64 and (weight.dtype != dtype or lacking_rows(weight) > 0)
-
-
-def lacking_rows(weight: Tensor) -> int:
-    """How many rows a matrix on a GPU lacks to a multiple of TILE."""
-    return -len(weight) % TILE if weight.is_cuda else 0
-
-
 def is_part(module: nn.Module) -> bool:
     """Whether this process holds a part of the module's weights, which ZeRO 3 or FSDP2 gathers when the module is called."""
     return any(hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in module.parameters())
 
 
-def in_one_call(module: nn.Module, compute: Callable[[Tensor], T], x: Tensor) -> T:
-    """`compute(x)` as the forward of one call of the module, in which it can use the module's own `forward` any number of times.
+def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor | None:
+    """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE.
 
-    The weights are gathered once for the call, and once more in the backward pass, by hooks in which every process waits for the
-    others. The number of products may then differ from process to process.
+    None where it would be the matrix itself, or one in float64, and for a part, which is left to autocast.
     """
-    before = vars(module).get("forward")
-    module.forward = compute  # type: ignore[method-assign]
-    try:
-        return module(x)  # type: ignore[no-any-return]
-    finally:
-        del module.forward
-        if before is not None:
-            module.forward = before  # type: ignore[method-assign]
-
-
-def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor:
-    """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE."""
+    if type(head) not in (nn.Linear, OneDNNLinear) or is_part(head):
+        return None
     weight: Any = head.weight
+    lacking = -len(weight) % TILE if weight.is_cuda else 0
+    if weight.dtype == torch.float64 or (weight.dtype == dtype and not lacking):
+        return None
     copy: Tensor = weight.detach().to(dtype)
-    return pad(copy, (0, 0, 0, lacking)) if (lacking := lacking_rows(copy)) else copy
+    return pad(copy, (0, 0, 0, lacking)) if lacking else copy
 
 
 def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:
@@ -432,11 +421,11 @@ class Product(torch.autograd.Function):
         x, copy = ctx.saved_tensors
         to_x = gradient @ copy if ctx.needs_input_grad[0] else None
         to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
-        return to_x, None, to_bias, multiply_wide(gradient.t(), x, ctx.dtype)[: ctx.rows]
-
-
-def multiply_wide(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """`a @ b` in `dtype`; a GPU that has added up in float32 does not round 16-bit factors' product."""
-    if a.is_cuda and dtype == torch.float32 != a.dtype and "dtype" in torch.ops.aten.mm.overloads():
-        return torch.mm(a, b, out_dtype=dtype)
-    return (a @ b).to(dtype)
+        on_gpu = gradient.is_cuda and ctx.dtype == torch.float32 != gradient.dtype
+        if (
+            on_gpu and "dtype" in torch.ops.aten.mm.overloads()
+        ):  # which has added up in float32, and does not round the sum
+            to_weight = torch.mm(gradient.t(), x, out_dtype=ctx.dtype)
+        else:
+            to_weight = (gradient.t() @ x).to(ctx.dtype)
+        return to_x, None, to_bias, to_weight[: ctx.rows]

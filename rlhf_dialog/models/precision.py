@@ -90,26 +90,18 @@ def narrow(model: nn.Module, types: tuple[torch.dtype, ...] = HALF) -> None:
 
     Weights that an embedding shares stay too. The results under autocast to that type do not change.
     """
-    for parameter in linear_weights(model).values():
-        if not parameter.requires_grad and parameter.dtype in {torch.float32, *HALF} - set(types):
-            _narrow(parameter, types)
-
-
-def linear_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Weights and biases of linear layers by name, without those that an embedding shares."""
     embedded = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
-    weights = {f"{name}.{end}": p for name, m in linear for end, p in m.named_parameters(recurse=False)}
-    return {name: p for name, p in weights.items() if id(p) not in embedded}
-
-
-def _narrow(parameter: nn.Parameter, types: tuple[torch.dtype, ...]) -> None:
-    parameter.data = parameter.data.float()  # one in another type than these
-    for dtype in types:
-        small = parameter.data.to(dtype)
-        if torch.equal(small.float(), parameter.data):
-            parameter.data = small
-            return
+    linear = [p for m in model.modules() if isinstance(m, nn.Linear | Conv1D) for p in m.parameters(recurse=False)]
+    for parameter in linear:
+        wide = parameter.dtype in {torch.float32, *HALF} - {*types}
+        if not wide or parameter.requires_grad or id(parameter) in embedded:
+            continue
+        parameter.data = parameter.data.float()  # one in another type than these
+        for dtype in types:
+            small = parameter.data.to(dtype)
+            if torch.equal(small.float(), parameter.data):
+                parameter.data = small
+                break
 
 
 @contextmanager

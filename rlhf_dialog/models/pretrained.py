@@ -31,6 +31,7 @@ transformers_logging.disable_progress_bar()  # its bars count weight shards
 for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(plain)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
+KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}
 COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
@@ -48,7 +49,9 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
         options["local_files_only"] = not hub.hub_reachable()
     if auto_class.__name__ != "AutoTokenizer":
         options = {"use_safetensors": True} | options
-    with readable(path, key, _kind(auto_class), lambda error: _reason(key, error, options)):
+    with readable(
+        path, key, KINDS.get(auto_class.__name__, "a classifier"), lambda error: _reason(key, error, options)
+    ):
         _check_names(Path(source))
         if auto_class.__name__ != "AutoTokenizer":
             _check_model_folder(path, source, key, options)
@@ -130,12 +133,8 @@ def _pickle_guard(path: str, key: str, allowed: bool) -> Iterator[None]:
 
 
 def _or_allow(key: str) -> str:
-    return "" if _is_argument(key) else ", or set allow_pickle_weights: true if you trust the file"
-
-
-def _is_argument(key: str) -> bool:
-    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles in."""
-    return key.startswith("--")
+    """An argument of chat.py or evaluate.py has no configuration to allow pickles in."""
+    return "" if key.startswith("--") else ", or set allow_pickle_weights: true if you trust the file"
 
 
 def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> None:
@@ -180,12 +179,6 @@ def _kernel_of(node: Any) -> str | None:
     return None
 
 
-def _kind(auto_class: Any) -> str:
-    return {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}.get(
-        auto_class.__name__, "a classifier"
-    )
-
-
 def _reason(key: str, error: BaseException, options: dict[str, Any]) -> str:
     if isinstance(error, pickle.UnpicklingError):
         return "Its pickled weights hold something other than tensors, or are damaged; none of their code was run"
@@ -195,7 +188,7 @@ def _reason(key: str, error: BaseException, options: dict[str, Any]) -> str:
     if "safetensors" in text and isinstance(error, OSError) and options.get("use_safetensors"):
         return f"It has no safetensors weights; convert them{_or_allow(key)}"
     if "trust_remote_code" in text:
-        how = "allow it with --trust_remote_code" if _is_argument(key) else "set trust_remote_code: true"
+        how = "allow it with --trust_remote_code" if key.startswith("--") else "set trust_remote_code: true"
         return f"It asks to run its own code; {how} if you trust it"
     return _parsers_words(error)
 

@@ -24,7 +24,6 @@ from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import json_or, read_json
-from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
@@ -196,7 +195,6 @@ class RelevanceModel(nn.Module):
     def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
         super().__init__()
         self.sizes, self.tokenizer, self.bank = sizes, tokenizer, bank
-        self.part_sizes = PartSizes()
         self.members = nn.ModuleList(DualEncoder(sizes) for _ in range(sizes.members))
 
     def table(self) -> TurnTable:
@@ -207,17 +205,11 @@ class RelevanceModel(nn.Module):
     def scores(self, contexts: Sequence[Sequence[str]], replies: Sequence[str], candidates: Tensor) -> Tensor:
         """Scores (M, B, K) on the CPU, in float32: of each reply with the contexts in its row of `candidates` (B, K)."""
         table = self.table()
-        numbered_contexts, numbered_replies = table.contexts(contexts), table.replies(replies)
+        numbered = table.contexts(contexts), table.replies(replies)
         if not len(replies):
             return torch.zeros(len(self.members), *candidates.shape)
-
-        def scores(rows: range) -> Tensor:
-            some, chosen = numbered_replies[rows.start : rows.stop], candidates[rows.start : rows.stop]
-            networks: Any = self.members
-            return torch.stack([one.scores(table, numbered_contexts, some, chosen).float().cpu() for one in networks])
-
-        rows = range(len(replies))
-        return torch.cat(self.part_sizes.in_parts("relevance model", len(rows), rows, scores), dim=1)
+        networks: Any = self.members
+        return torch.stack([one.scores(table, *numbered, candidates).float().cpu() for one in networks])
 
 
 def _sketches(ids: Tensor) -> Tensor:

@@ -28,12 +28,9 @@ from rlhf_dialog.models.pretrained import stored_weights
 logger = logging.getLogger(__name__)
 SURVIVES = 0.95
 GENERATION = "generation_config.json"
-IDS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "transformers_version",
-)  # what stays of the start's generation settings
+KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")  # of the start's generation settings
+SETTINGS = ["turn_separator", "context_size", "max_prompt_length", "max_new_tokens", "temperature", "top_k", "top_p"]
+# written where they are set, because older versions do not know them
 NEWER = ("system_prompt", "chat_temperature", "chat_top_p", "introduction")
 
 
@@ -54,12 +51,7 @@ def save_agent(
                 write_json(target / "config.json", load_json(target / "config.json") | {"dtype": dtype})
         if policy.value_head is not None:
             save_model(policy.value_head, str(target / "value_head.safetensors"))
-        names = {
-            *("turn_separator", "context_size", "max_prompt_length", "max_new_tokens", "temperature", "top_k"),
-            "top_p",
-        }
-        # older versions do not know them
-        names |= {name for name in NEWER if getattr(config, name) is not None}
+        names = {*SETTINGS, *(name for name in NEWER if getattr(config, name) is not None)}
         settings = {"format_version": AGENT_FORMAT, **config.model_dump(include=names)}
         settings["turn_separator"] = separator_of(tokenizer, config.turn_separator)
         if (asked := config.asked_precision) != "auto":
@@ -143,7 +135,7 @@ def _write_generation(path: Path, settings: Config | AgentSettings, end_ids: lis
     response of theirs.
     """
     start = load_json(path)
-    config = {name: start[name] for name in IDS if name in start}
+    config = {name: start[name] for name in KEPT if name in start}
     sampling = chat_sampling(settings)
     config |= {"do_sample": not sampling.greedy, "temperature": 1.0 if sampling.greedy else sampling.temperature}
     config |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens}

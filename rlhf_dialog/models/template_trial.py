@@ -1,5 +1,6 @@
 """Try the chat template of a folder before it is used: a program in it may never end."""
 
+import contextlib
 import os
 import resource
 from typing import Any
@@ -40,13 +41,9 @@ def _ends(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         for chat in CHATS:
             for answer in (True, False):
-                _render(tokenizer, template, chat, answer)
+                with contextlib.suppress(Exception):  # of any kind
+                    tokenizer.apply_chat_template(
+                        chat, chat_template=template, tokenize=False, add_generation_prompt=answer
+                    )
     finally:
         os._exit(0)  # not the exit of this program, which would clean up what is its parent's
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, template: str, chat: list[dict[str, str]], answer: bool) -> None:
-    try:
-        tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False, add_generation_prompt=answer)
-    except Exception:  # of any kind
-        return

@@ -25,7 +25,7 @@ class RelevanceReward(BaseReward):
     The mean of one and the same response over prompts like those of the bank is at most 0, also with a floor of at most -1.
 
     `model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
-    bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.
+    bank (default: all).
     Raises UserError for a model that cannot be loaded and for arguments that cannot work.
     """
 

@@ -5,8 +5,6 @@
 - **`kl_estimator` changes the penalty alone.** `objective/kl`, the controller's target and the check of the start are the
   mean log ratio (k1): it is unbiased, and 0 in the sum only when nothing has moved. `whiten_rewards` comes after the
   penalties and before GAE, over all ranks, and leaves the mean as it is, as TRL does (population variance).
-- **`step_on` is `step` on what the caller brings** (`external_rollout`): the same update, checks and counters. The
-  responses count as those of the policy as it is now, so a filter, whose kept tokens nobody knows afterwards, is refused.
 - **GAE counts the policy's tokens only.** A mask may have holes, where `episodes` puts the user's turns; the result
   is the same as if these tokens were deleted.
 - **REINFORCE++** uses the discounted sum of the token rewards that follow, whitened over the rollout. **GRPO and
@@ -42,6 +40,4 @@
   number of dialogues side by side, nor that of ranks, nor a resume changes it.
 - **No loss is divided by the length of its dialogue**: the divisor is that of the iteration, so that only the rewards decide
   whether it is better to end early or late.
-- **`episodes` is here, `environments` below**: an environment speaks text, and this module turns its turns into
-  tokens.
 """

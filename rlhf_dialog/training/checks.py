@@ -62,16 +62,13 @@ def measure_rounding(name: str, model: Policy, tokens: TokenBatch, temperature: 
     if not num_rows:
         return torch.empty(0, device=tokens.device)
     tokens = replace(tokens.rows(torch.arange(num_rows) * len(tokens) // num_rows), prompt_groups=None)
-    before, rows = _generators(), [tokens.rows(slice(i, i + 1)) for i in range(num_rows)]
+    states = [torch.get_rng_state] + ([torch.cuda.get_rng_state] if torch.cuda.is_initialized() else [])
+    before, rows = [state() for state in states], [tokens.rows(slice(i, i + 1)) for i in range(num_rows)]
     together = _predict(model, tokens, temperature)
     longer = torch.cat([_predict(model, row, temperature, longer=True) for row in rows])
-    if not all(torch.equal(x, y) for x, y in zip(before, _generators(), strict=True)):
+    if not all(torch.equal(x, y) for x, y in zip(before, (state() for state in states), strict=True)):
         raise RunStopped(f"the {name} draws random numbers (a dropout that is on), which would pass for noise. {TRY}")
     return torch.maximum((together - longer).abs(), UNITS * torch.finfo(together.dtype).eps * together.abs())
-
-
-def _generators() -> list[Tensor]:
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
 def _predict(model: Policy, tokens: TokenBatch, temperature: float, longer: bool = False) -> Tensor:
@@ -203,32 +200,3 @@ def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> Non
         remedy = "lower lr, or raise rollout_batch_size"
         text = "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: %s"
         logger.warning(text, controller.kl_target, num_above, controller.growth, controller.kl_coef, bound, remedy)
-
-
-def watch_support(mass: float | None, first: float | None, iteration: int) -> float | None:
-    """Warn when the reference's probability of the tokens that the filter keeps is below half of its `first` value.
-
-    Returns that value, None as long as there was none.
-    """
-    if mass is None:
-        return first
-    first = mass if first is None else first
-    if mass < 0.5 * first:
-        now = f"{mass:.2f} of its probability to the tokens that top-k and top-p keep ({first:.2f} at the start)"
-        remedy = "objective/kl does not show this, see objective/kl_full"
-        logger.warning("iteration %d: the reference gives only %s; %s", iteration, now, remedy)
-    return first
-
-
-def report_skipped(
-    totals: dict[str, float], dialogues: list[Dialogue], in_the_loss: bool, iteration: int, in_a_row: int, limit: int
-) -> None:
-    """Warn of an optimizer step that is skipped because a total is not finite. Raises RunStopped at the `limit`-th in a row."""
-    bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
-    text = (
-        f"iteration {iteration}: a number of the update is not finite ({bad}); prompts of the "
-        f"{'microbatch with it' if in_the_loss else 'minibatch'}: {prompt_names(dialogues)}; the optimizer step is skipped"
-    )
-    if in_a_row >= limit:
-        raise RunStopped(f"{text}, {in_a_row} in a row (max_skipped_steps): the run stops; {KEPT_CHECKPOINT}")
-    logger.warning("%s, %d in a row", text, in_a_row)

@@ -75,7 +75,9 @@ class PPOTrainer:
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)
-        self.kl = new_kl_controller(config)
+        self.kl = ppo.AdaptiveKLController(
+            config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip, config.kl_hold, config.kl_coef_max
+        )
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
@@ -87,7 +89,6 @@ class PPOTrainer:
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.use_sizes()
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
-        self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
         # false with weights of a checkpoint
         self.starts_from_reference = config.reference and config.ref_model in (None, config.model_path)
@@ -123,7 +124,8 @@ class PPOTrainer:
         rollout.rewards, rollout.advantages, rollout.returns = rewards.total, advantages.advantages, advantages.returns
         rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
-        self.agree_on_sizes()  # not when a checkpoint is written, whose time depends on the clock
+        for rows in self.world.gather(dict(self.sizes.rows)):
+            self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
         if config.reference:
             self.kl.update(kl)
         objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
@@ -221,11 +223,6 @@ class PPOTrainer:
         rows, prompts = self.asked_sizes
         self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=prompts)
 
-    def agree_on_sizes(self) -> None:
-        """Let every rank take the smallest size that one of them had to take; all ranks call it."""
-        for rows in self.world.gather(dict(self.sizes.rows)):
-            self.sizes.lower(rows)
-
     @property
     def lr_scale(self) -> float:
         return 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
@@ -279,8 +276,6 @@ class PPOTrainer:
             metrics["objective/kl_initial"] = objective["objective/kl"]
         if isinstance(self.prompts, Simulated):
             metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
-        mass = metrics.get("objective/ref_support_mass")
-        self.first_support_mass = checks.watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
             metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
@@ -296,7 +291,6 @@ class PPOTrainer:
             "precision": self.placement.precision,
             "part_sizes": {"asked": self.asked_sizes, "rows": dict(self.sizes.rows)},
             "skipped_in_a_row": self.update.skipped_in_a_row,
-            "first_support_mass": self.first_support_mass,
             "sampler": self.sampler.state_dict(),
             "kl_controller": self.kl.state_dict(),
             "value_normalizer": self.value_norm.state_dict() if self.value_norm else None,
@@ -317,10 +311,8 @@ class PPOTrainer:
         if sizes.get("asked") == self.asked_sizes:  # who changes the keys begins anew
             self.sizes.lower(sizes["rows"])
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
-        self.first_support_mass = state["first_support_mass"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
-        self.kl = new_kl_controller(self.config)
         self.kl.load_state_dict(state["kl_controller"])
         if self.value_norm:
             self.value_norm.load_state_dict(state["value_normalizer"])
@@ -329,9 +321,3 @@ class PPOTrainer:
                 engine.scaler.load_state_dict(state["scalers"][name])
         if "reward" in state:
             load_state(self.scorer.reward, state["reward"])
-
-
-def new_kl_controller(config: Config) -> ppo.AdaptiveKLController:
-    return ppo.AdaptiveKLController(
-        config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip, config.kl_hold, config.kl_coef_max
-    )

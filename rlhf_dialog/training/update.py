@@ -13,12 +13,20 @@ from torch import Tensor
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.part_sizes import UPDATE, PartSizes
 from rlhf_dialog.models.policy import Predictions
 from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import Noise, all_finite, check_ratio, difference_statistics, report_skipped
+from rlhf_dialog.training.checks import (
+    KEPT_CHECKPOINT,
+    Noise,
+    all_finite,
+    check_ratio,
+    difference_statistics,
+    prompt_names,
+)
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.rollout import Rollout
 
@@ -187,13 +195,23 @@ class PPOUpdate:
         return statistics
 
     def _report_skipped(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
-        """Report a skipped step with the prompts of those microbatches, on any rank, that have the bad number."""
+        """Warn of a step that is skipped, with the prompts of those microbatches, on any rank, that have the bad number.
+
+        Raises RunStopped at `max_skipped_steps` in a row.
+        """
         of_ranks = self.world.gather(([rollout.dialogues[i] for i in suspects], [rollout.dialogues[i] for i in rows]))
         guilty = [dialogue for own, _ in of_ranks for dialogue in own]
         dialogues = guilty or [dialogue for _, own in of_ranks for dialogue in own]
         self.skipped_in_a_row += 1
-        limit = self.config.max_skipped_steps
-        report_skipped(totals, dialogues, bool(guilty), self.iteration, self.skipped_in_a_row, limit)
+        bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
+        text = (
+            f"iteration {self.iteration}: a number of the update is not finite ({bad}); prompts of the "
+            f"{'microbatch with it' if guilty else 'minibatch'}: {prompt_names(dialogues)}; the optimizer step is skipped, "
+            f"{self.skipped_in_a_row} in a row"
+        )
+        if self.skipped_in_a_row >= self.config.max_skipped_steps:
+            raise RunStopped(f"{text} (max_skipped_steps): the run stops; {KEPT_CHECKPOINT}")
+        logger.warning("%s", text)
 
     def losses(
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool

@@ -43,15 +43,12 @@ def test_the_folder_and_its_report(trained):
     assert sorted(path.name for path in trained.iterdir()) == names.split()
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
     found = report["validation"]
-    assert (report["num_bank"], found["bank"], report["settings"]["half"]) == (100, 100, "reward")
+    assert (report["num_bank"], report["settings"]["half"]) == (100, "reward")
     assert report["learned_half"]["part"] == "reward"
     assert len(report["learned_half"]["assignment"]) == 64
-    for metric in (found["r1"], found["r10"], *found["reward"].values()):
+    for metric in (found["r1"], found["r10"]):
         assert metric["low"] <= metric["mean"] <= metric["high"]
     assert found["r10"]["low"] > 0.2  # by chance 0.1
-    paid = {name: metric["mean"] for name, metric in found["reward"].items()}
-    assert paid["true_reply"] > 0.2
-    assert all(paid[name] < 0 for name in paid if name != "true_reply"), paid
 
 
 def test_copies_and_constants_are_worth_less_than_nothing(trained, data):

@@ -11,7 +11,7 @@ from rlhf_dialog.models import lora
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.models.policy import Policy, get_copy, has_copy, multiply, teacher_forced
+from rlhf_dialog.models.policy import Policy, get_copy, multiply, teacher_forced
 from rlhf_dialog.training import rollout as rollout_module
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.plain import new_case
@@ -99,7 +99,8 @@ def gradients(x, weight, bias, sizes, compute):
 
 def by_copy(head, rows):
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.bfloat16
-    return multiply(head, get_copy(head, dtype), rows)
+    copy = get_copy(head, dtype)
+    return multiply(head, head.weight.detach() if copy is None else copy, rows)
 
 
 def by_autocast(head, rows):
@@ -139,7 +140,7 @@ def test_predictions_and_gradients_are_those_of_autocast(monkeypatch):
     monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 5 * 300)
     found, policy, case = [], Policy(gpt2(), with_value_head=True, use_amp=True).eval(), new_case(3)
     for copied in (True, False):
-        monkeypatch.setattr(policy_module, "has_copy", has_copy if copied else lambda *_: False)
+        monkeypatch.setattr(policy_module, "get_copy", get_copy if copied else lambda *_: None)
         policy.zero_grad()
         result = teacher_forced(policy, case.tokens, 0.8)
         (result.logprobs.sum() + result.entropy.sum()).backward()
@@ -151,13 +152,13 @@ def test_predictions_and_gradients_are_those_of_autocast(monkeypatch):
 
 def test_what_is_left_to_autocast():
     head = nn.Linear(3, 5)
-    assert has_copy(head, torch.bfloat16)
-    assert not has_copy(head.bfloat16(), torch.bfloat16)
-    assert not has_copy(nn.Linear(3, 5).double(), torch.bfloat16)
-    assert not has_copy(type("Other", (nn.Linear,), {})(3, 5), torch.bfloat16)
+    assert get_copy(head, torch.bfloat16) is not None
+    assert get_copy(head.bfloat16(), torch.bfloat16) is None
+    assert get_copy(nn.Linear(3, 5).double(), torch.bfloat16) is None
+    assert get_copy(type("Other", (nn.Linear,), {})(3, 5), torch.bfloat16) is None
     partitioned = nn.Linear(3, 5)
     partitioned.weight.ds_id = 0
-    assert not has_copy(partitioned, torch.bfloat16)
+    assert get_copy(partitioned, torch.bfloat16) is None
 
 
 def test_the_size_of_a_chunk_does_not_follow_the_free_memory(monkeypatch):
@@ -186,8 +187,8 @@ def test_on_a_gpu_the_copy_is_filled_up_to_a_multiple_of_64_rows(with_bias):
         head.to(CUDA)
         copy, inputs = get_copy(head, torch.bfloat16), x.to(CUDA).requires_grad_()
         assert copy.shape == (128, 24)
-        assert has_copy(nn.Linear(24, 90).bfloat16().to(CUDA), torch.bfloat16)
-        assert not has_copy(nn.Linear(24, 128).bfloat16().to(CUDA), torch.bfloat16)
+        assert get_copy(nn.Linear(24, 90).bfloat16().to(CUDA), torch.bfloat16) is not None
+        assert get_copy(nn.Linear(24, 128).bfloat16().to(CUDA), torch.bfloat16) is None
         logits = multiply(head, copy, inputs)
         logits.backward(whole.bfloat16().to(CUDA))
         with torch.no_grad():

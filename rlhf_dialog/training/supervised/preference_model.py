@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = starting_point(self.config)
         self.inputs = input_of(self.config, model, tokenizer)
-        warn_of_changes(self.inputs, self.training)
         return model, tokenizer
 
     def learn(self) -> None:
@@ -107,17 +106,6 @@ def read_pairs(
     kept = drawn(apart, config.max_train_pairs, config.seed)
     report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
     return kept, held_out
-
-
-def warn_of_changes(inputs: RewardInput, pairs: Sequence[PreferencePair]) -> None:
-    """A warning with the number of different turns and replies in which a space replaces a separator or a special token."""
-    sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
-    texts = {text for side in sides for text in (*side.prompt_turns, side.response)}
-    if changed := sum(inputs.spoken(text) != text for text in texts):
-        logger.warning(
-            "%d turns or replies hold the turn_separator or a special token; a space replaces it in what the model sees",
-            changed,
-        )
 
 
 def encode_pair(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:

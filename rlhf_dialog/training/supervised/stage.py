@@ -97,10 +97,29 @@ class SupervisedStage(ABC, Generic[Keys]):
         order = batch_order([row["length"] for row in rows], self.config)
         folder = checkpoint_folder(self.config)
         checkpoints, lines = Checkpoints(self.config, folder, identity_of(self.config, rows)), LossLines()
+        config, device = self.config, torch.device(choose_device(self.config.device))
+        options: dict[str, Any] = {
+            "output_dir": str(folder),
+            "max_steps": num_steps(config, len(rows)),
+            "train_sampling_strategy": "sequential",  # of a data set that is in the order of `batch_order`
+            "learning_rate": config.learning_rate,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": config.warmup_ratio,
+            "weight_decay": config.weight_decay,
+            "per_device_train_batch_size": config.batch_size,
+            "seed": config.seed,
+            "use_cpu": device.type == "cpu",
+            "bf16": precision_of(config, device) == "bf16",
+            "gradient_checkpointing": False,
+            "save_strategy": "no",
+            "logging_steps": 0.05,
+            "dataloader_pin_memory": torch.cuda.is_available(),
+            "report_to": "none",
+            "disable_tqdm": True,
+        }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            options = trainer_arguments(self.config, str(folder), len(rows)) | of_its_own
-            args, dataset = for_one_gpu(arguments)(**options), Dataset.from_list(rows).select(order)
+            args, dataset = for_one_gpu(arguments)(**options | of_its_own), Dataset.from_list(rows).select(order)
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
         use_onednn(made.model)  # type: ignore[arg-type]
         made.remove_callback(PrinterCallback)
@@ -140,25 +159,20 @@ class StageOfHalves(SupervisedStage[Any]):
     learned_half: LearnedHalf | None = None
 
     def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
-        splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
-        training = self.pairs("train")
-        if self.config.half != "all":
-            training = self.of_half(training)
+        """The pairs of the train split whose dialogue is in the half, and those of each split that is measured."""
+        config, training = self.config, self.pairs("train")
+        if config.half != "all":
+            halves = divide(load_records(config.data_path, "train", config.columns, config.split, quiet=True))
+            training = [pair for pair in training if halves.parts[pair.meta["dialogue"]] == config.half]
+            if not training:
+                raise UserError(
+                    f"half: no pair of turns of '{config.data_path}' is in the {config.half}'s half of the train split; use "
+                    "half: all, or more data"
+                )
+            self.report(f"train: {len(training)} of them are in the {config.half}'s half of the dialogues")
+            self.learned_half = LearnedHalf(halves.assignment, config.half)
+        splits = ["validation", "test"] if config.evaluate_test else ["validation"]
         return training, {split: self.pairs(split) for split in splits}
-
-    def of_half(self, pairs: list[Dialogue]) -> list[Dialogue]:
-        """Those pairs of the train split whose dialogue is in the half. Raises UserError when there are none."""
-        config = self.config
-        halves = divide(load_records(config.data_path, "train", config.columns, config.split, quiet=True))
-        chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == config.half]
-        if not chosen:
-            raise UserError(
-                f"half: no pair of turns of '{config.data_path}' is in the {config.half}'s half of the train split; use half: "
-                "all, or more data"
-            )
-        self.report(f"train: {len(chosen)} of them are in the {config.half}'s half of the dialogues")
-        self.learned_half = LearnedHalf(halves.assignment, config.half)
-        return chosen
 
     @abstractmethod
     def pairs(self, split: str) -> list[Dialogue]:
@@ -185,30 +199,6 @@ def prepare(config: SupervisedKeys) -> None:
         torch.set_num_threads(config.pytorch_threads)
     keep_freed_memory()
     set_seed(config.seed)
-
-
-def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -> dict[str, Any]:
-    """Keyword arguments for TrainingArguments: one pass over a data set that is in the order of `batch_order`."""
-    device = torch.device(choose_device(config.device))
-    return {
-        "output_dir": scratch,
-        "max_steps": num_steps(config, num_examples),
-        "train_sampling_strategy": "sequential",
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": config.warmup_ratio,
-        "weight_decay": config.weight_decay,
-        "per_device_train_batch_size": config.batch_size,
-        "seed": config.seed,
-        "use_cpu": device.type == "cpu",
-        "bf16": precision_of(config, device) == "bf16",
-        "gradient_checkpointing": False,
-        "save_strategy": "no",
-        "logging_steps": 0.05,
-        "dataloader_pin_memory": torch.cuda.is_available(),
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
 
 
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:

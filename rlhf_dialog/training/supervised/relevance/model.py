@@ -5,13 +5,11 @@ B pairs, R candidate replies, C candidate contexts.
 
 import logging
 import zipfile
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,16 +21,13 @@ from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources.record import BAD_SHARE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.intervals import Array, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers, recalls
-from rlhf_dialog.evaluation.replies import CONSTANT_REPLY, LONG_CONSTANT_REPLY, pick_prompts
+from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.json_files import damage_as_user_error
-from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.precision import precision_of
-from rlhf_dialog.models.relevance import DualEncoder, RelevanceModel, RelevanceSizes, save_relevance
-from rlhf_dialog.rewards.relevance import RelevanceReward
+from rlhf_dialog.models.relevance import DualEncoder, RelevanceModel, RelevanceSizes, load_relevance, save_relevance
 from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.checkpoints import (
     BEGIN_AGAIN,
@@ -103,59 +98,9 @@ class MembersCheckpoint:
         return progress
 
 
-def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[str, Any]:
-    """R@1 and R@10 of the true replies among 100 prompts, and the reward of several kinds of replies, with intervals.
-
-    The model is loaded and used exactly as the reward does. Intervals are 95 % over dialogues.
-    """
-    reward = RelevanceReward(folder)
-    model = reward.model.to(device)
-    pairs = pick_prompts(pairs, NUM_MEASURED, seed)
-    numbers = dialogue_numbers(pairs)
-    measures: dict[str, Any] = {"num_pairs": len(pairs), "num_dialogues": len(set(numbers.tolist()))}
-    measures["bank"] = len(reward.bank)
-    for name, values in recalls(model, pairs, numbers.tolist(), seed).items():
-        measures[name] = _interval(values, numbers)
-    return measures | {"reward": {name: _paid(reward, said) for name, said in kinds_of_replies(pairs, seed).items()}}
-
-
-def kinds_of_replies(pairs: list[Dialogue], seed: int) -> dict[str, list[Dialogue]]:
-    """The pairs with replies of several kinds; an older turn needs a prompt that has it."""
-    foreign = others(len(pairs), seed)
-    answers: dict[str, Callable[[int, Dialogue], str]] = {
-        "true_reply": lambda _, pair: pair.response,
-        "random_reply": lambda i, _: pairs[foreign[i]].response,
-        "last_turn": lambda _, pair: pair.prompt_turns[-1],
-        "turn_before_last": lambda _, pair: pair.prompt_turns[-2],
-        "third_last_turn": lambda _, pair: pair.prompt_turns[-3],
-        "fourth_last_turn": lambda _, pair: pair.prompt_turns[-4],
-        "constant_reply": lambda *_: CONSTANT_REPLY,
-        "long_constant_reply": lambda *_: LONG_CONSTANT_REPLY,
-        "empty_reply": lambda *_: "",
-    }
-    long_enough = {"turn_before_last": 2, "third_last_turn": 3, "fourth_last_turn": 4}
-    return {
-        name: [
-            replace(pair, response=answer(i, pair))
-            for i, pair in enumerate(pairs)
-            if len(pair.prompt_turns) >= long_enough.get(name, 1)
-        ]
-        for name, answer in answers.items()
-    }
-
-
-def _paid(reward: RelevanceReward, said: list[Dialogue]) -> dict[str, float]:
-    return _interval(np.asarray(reward(said)), dialogue_numbers(said)) if said else {}
-
-
-def _interval(values: Array, numbers: Numbers) -> dict[str, float]:
-    return intervals.interval(intervals.mean_statistic(values, numbers))
-
-
 def markdown(split: str, result: dict[str, Any]) -> str:
     """The measures of one split as a Markdown table."""
     rows = {"R@1 of 100": result["r1"], "R@10 of 100": result["r10"]}
-    rows |= {f"reward of {name}": found for name, found in result["reward"].items() if found}
     lines = [f"| {name} | {x['mean']:.3f} | {x['low']:.3f} to {x['high']:.3f} |" for name, x in rows.items()]
     head = f"## {split}: {result['num_pairs']} prompts of {result['num_dialogues']} dialogues"
     return "\n".join([head, "", "| | mean | 95 % interval of this one run |", "|---|---|---|", *lines, ""])
@@ -220,7 +165,14 @@ class RelevanceTraining(StageOfHalves):
         save_relevance(self.model.cpu().eval(), self.folder)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
-        return measure(str(self.folder), pairs, choose_device(self.config.device), self.config.seed)
+        """R@1 and R@10 of the true replies among 100 prompts, with 95 % intervals over dialogues."""
+        config, model = self.config, load_relevance(str(self.folder), "output").to(choose_device(self.config.device))
+        pairs = pick_prompts(pairs, NUM_MEASURED, config.seed)
+        numbers = dialogue_numbers(pairs)
+        measures: dict[str, Any] = {"num_pairs": len(pairs), "num_dialogues": len(set(numbers.tolist()))}
+        for name, values in recalls(model, pairs, numbers.tolist(), config.seed).items():
+            measures[name] = intervals.interval(intervals.mean_statistic(values, numbers))
+        return measures
 
     def measure(self) -> dict[str, Any]:
         return super().measure() | {"num_bank": len(self.model.bank)}

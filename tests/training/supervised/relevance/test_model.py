@@ -9,7 +9,6 @@ import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.training.supervised.checkpoints import SaveTimer
 from rlhf_dialog.training.supervised.relevance.model import (
     MembersCheckpoint,
@@ -17,14 +16,11 @@ from rlhf_dialog.training.supervised.relevance.model import (
     RelevanceTraining,
     dual_loss,
     fit,
-    kinds_of_replies,
-    markdown,
-    measure,
     next_rows,
 )
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
-from tests.parts.relevance_models import letter_model, save_letters
+from tests.parts.relevance_models import letter_model
 
 
 def learned(architecture):
@@ -104,34 +100,6 @@ def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
     found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
     assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
     assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
-
-
-PAIRS = [
-    Dialogue(turns, response=reply, meta={"dialogue": number})
-    for number, (turns, reply) in enumerate([(["a b", "c"], "d"), (["e"], "f g"), (["h", "i j"], "k")])
-]
-
-
-def test_the_kinds_of_replies():
-    found = {name: [said.response for said in some] for name, some in kinds_of_replies(PAIRS, seed=0).items()}
-    assert found["true_reply"] == ["d", "f g", "k"]
-    assert found["last_turn"] == ["c", "e", "i j"]
-    assert found["turn_before_last"] == ["a b", "h"]
-    assert (found["third_last_turn"], found["fourth_last_turn"]) == ([], [])
-    assert sorted(found["random_reply"]) == ["d", "f g", "k"]
-    assert all(a != b for a, b in zip(found["random_reply"], found["true_reply"], strict=True))
-    assert found["empty_reply"] == ["", "", ""]
-
-
-def test_the_report_is_what_the_reward_says(tmp_path):
-    folder = save_letters(tmp_path)
-    found = measure(folder, PAIRS, "cpu", seed=0)
-    scores = RelevanceReward(folder)(PAIRS)
-    assert found["reward"]["true_reply"]["mean"] == pytest.approx(sum(scores) / 3, abs=1e-5)
-    assert (found["num_pairs"], found["num_dialogues"], found["bank"]) == (3, 3, 7)
-    lines = markdown("validation", found).splitlines()
-    assert lines[0] == "## validation: 3 prompts of 3 dialogues"
-    assert len(lines) == 4 + 2 + 7
 
 
 def test_a_few_prompts_without_a_true_reply_are_left_out_and_more_are_an_error(tmp_path):
