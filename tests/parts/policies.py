@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -21,10 +20,7 @@ from tests.parts import plain
 from tests.parts.plain import Case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import respond_to
-from tests.parts.zoo import END, KINDS, PAD, SOME, new_lm
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
-some_kinds = pytest.mark.parametrize("kind", SOME)
+from tests.parts.zoo import END, PAD, new_lm
 
 
 def tolerance(kind: str) -> dict[str, float]:
