@@ -96,7 +96,6 @@ def test_no_replies_no_scores():
     "wrong",
     [
         {"architecture": "tree"},
-        {"members": 0},
         {"vocab_size": 10**12},
         {"surprise": 1},
         {"hidden_size": 9, "num_heads": 2},

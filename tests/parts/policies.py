@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -20,7 +21,12 @@ from tests.parts import plain
 from tests.parts.plain import Case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import respond_to
-from tests.parts.zoo import END, PAD, new_lm
+from tests.parts.zoo import END, PAD, SOME, new_lm
+
+
+def row(kind: str, *more: Any) -> Any:
+    """Parameters of a test; it is slow for kinds that are not in SOME."""
+    return pytest.param(kind, *more, marks=() if kind in SOME else pytest.mark.slow)
 
 
 def tolerance(kind: str) -> dict[str, float]:

@@ -334,3 +334,12 @@ def test_segments_are_cut_from_dialogues_and_joined_again_by_hand():
     assert both.split(ids.flip(0)).tolist() == three.split(ids).tolist()
     assert (second.rows, second.prompts.prompt_ids.tolist()) == ([0], [[6, 5]])
     assert second.split(ids[1:]).tolist() == [[7, 8]]
+
+
+def test_which_prompts_are_shared():
+    """Equal prompts of one group; without a group in `meta` none is."""
+
+    groups = [0, 0, 1, 0, 2, None, None]
+    prompts = [[5, 6], [5, 6], [5, 6], [5], [7], [8], [8]]
+    dialogues = [Dialogue(["a"], meta={} if group is None else {"group": group}) for group in groups]
+    assert episodes.prompt_group_ids(prompts, dialogues).tolist() == [0, 0, 2, 3, 4, 5, 6]

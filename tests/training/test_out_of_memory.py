@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from rlhf_dialog.models import policy
 from rlhf_dialog.models.generation import PackedDecoder
 from rlhf_dialog.models.part_sizes import FULL, describe_full_gpu
 from rlhf_dialog.models.policy import Critic, Policy
@@ -85,40 +84,6 @@ def test_a_phase_that_runs_out_is_done_again_with_half_of_the_rows(name, at, mon
     fill_gpu(monkeypatch, place, function, {at})
     check(run(trainer), found)
     assert [*trainer.sizes.rows] == [phase]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["policy", "critic", "recomputed logits"])
-def test_memory_runs_out_in_the_middle_of_a_backward_pass(where, monkeypatch):
-    """After it has added some of its gradients: at the second microbatch."""
-    monkeypatch.setattr(
-        policy, "LOGITS_AT_ONCE", 1000
-    )  # three positions: the others are computed again in the backward pass
-    found = run(build(micro=2, num_mini_batch=1))
-    trainer, calls = build(num_mini_batch=1), []
-
-    def full(x):
-        calls.append(1)
-        if len(calls) == 2:
-            raise torch.OutOfMemoryError(MESSAGE)
-        return x
-
-    if where == "recomputed logits":
-        make_head = Policy.head
-
-        def full_head(policy):
-            logits = make_head(policy)
-            return lambda x: full(logits(x)) if is_backward() else logits(x)
-
-        monkeypatch.setattr(Policy, "head", full_head)
-    else:
-        next(iter(trainer.engines[where].trained.values())).register_hook(full)
-    check(run(trainer), found)
-    assert trainer.sizes.rows == {"update": 2}
-
-
-def is_backward():
-    return torch._C._current_graph_task_id() != -1
 
 
 def test_the_size_of_a_step_and_of_ranks_is_not_changed(monkeypatch):

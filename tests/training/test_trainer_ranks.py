@@ -10,50 +10,23 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.training.rollout import Rollout
-from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.ranks import in_ranks
-from tests.parts.steps import LR, distance, one_step
+from tests.parts.steps import distance, one_step, sgd_learner
 from tests.parts.trainers import (
     Holes,
     Places,
     Share,
     change_predictions,
     collect_next,
-    collect_stored,
     make_trainer,
     numbers_of,
 )
-
-# -- the same step
-
-
-def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World, exact: bool, **keys) -> PPOTrainer:
-    """A trainer that descends with plain SGD; given a rollout, its rank's rows of it are the next one that it collects."""
-    trainer = make_trainer(
-        ref_seed=3,
-        ref_model="another",
-        world=world,
-        double=exact,
-        num_mini_batch=1,
-        ppo_epoch=1,
-        lr=LR,
-        critic_lr=LR,
-        **keys,
-    )
-    for engine in trainer.engines.values():
-        if head := getattr(engine.module, "value_head", None):  # at zero nothing below it has a gradient
-            head.weight.data += torch.arange(head.weight.numel()).sin() / 10
-            head.bias.data += 0.3
-        engine.optimizer = torch.optim.SGD(engine.module.parameters(), lr=LR)
-    if rollout is not None and rows is not None:
-        collect_stored(trainer, rollout, rows[world.rank])
-    return trainer
 
 
 def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
     if exact:
         torch.Tensor.float = torch.Tensor.double  # this process only: models and losses in float64
-    return one_step(learner(rollout, rows, world, exact, **keys))
+    return one_step(sgd_learner(rollout, rows, world, double=exact, **keys))
 
 
 def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None:
@@ -61,9 +34,9 @@ def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None
     if exact:
         monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, **keys}
-    first = learner(None, None, World(), exact, **keys)
+    first = sgd_learner(None, [], World(), double=exact, **keys)
     rollout = collect_next(first)
-    expected = one_step(learner(rollout, [list(range(len(rollout)))], World(), exact, **keys))
+    expected = one_step(sgd_learner(rollout, [list(range(len(rollout)))], World(), double=exact, **keys))
     ranks = in_ranks(len(rows), part_of_step, rollout, rows, exact, keys)
     tolerance = 1e-11 if exact else 1e-5
     for found in ranks:

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.commands.supervised import train_sft as command
@@ -185,46 +184,6 @@ def test_microbatches_change_rounding_alone(tmp_path, monkeypatch):
         assert torch.equal(trained[8][name], weight)
         assert (weight - before[name]).abs().max() > 1e-4
         assert (trained[2][name] - weight).norm() < 1e-2 * (weight - before[name]).norm()
-
-
-class Largest(TorchDispatchMode):
-    """The size of the largest tensor that is made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, torch.Tensor):
-                self.numbers = max(self.numbers, tensor.numel())
-        return out
-
-
-@pytest.mark.slow
-def test_no_tensor_has_the_logits_of_a_batch(tmp_path, monkeypatch):
-    """With the vocabulary of Llama 3; the limits of a chunk are so small that three rows are above them."""
-    lm = tiny.llama(vocab_size=128_256, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
-    encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
-    rows = [sft.example(encoder, Dialogue(["Hi ."], reference="No . " * count)) for count in (3, 4, 5)]
-    longest = max(row["length"] for row in rows)
-    limit = longest * 128_256
-    monkeypatch.setattr(policy, "LOGITS_AT_ONCE", limit // 2)
-    losses = []
-    with torch.no_grad():
-        for row in rows:
-            logprobs = lm.eval()(torch.tensor([row["input_ids"]])).logits[0, :-1].log_softmax(-1)
-            labels = torch.tensor(row["labels"][1:])
-            losses += logprobs[labels != -100].gather(1, labels[labels != -100, None]).neg().flatten().tolist()
-    with Largest() as largest:
-        loss = sft.token_loss(lm, rows, 64)
-    assert loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
-    assert largest.numbers <= limit < 0.8 * len(losses) * 128_256
-    monkeypatch.setattr(tiny, "gpt2", lambda: lm)
-    keys = {"max_steps": 1, "batch_size": 3, "device": "cpu"}
-    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), **keys)
-    with Largest() as largest:
-        fine_tuned(config, tiny.byte_tokenizer(), rows, [])
-    assert largest.numbers <= limit
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.modules import Acts
@@ -177,44 +176,12 @@ def test_a_line_of_the_loss_says_how_long_the_rest_takes(monkeypatch, caplog):
     assert found == ["step 30 of 100: loss 1.500, 2 min left", "step 100 of 100: loss 1.000"]
 
 
-# -- a process that sees two GPUs: one is used, the batches and the weights are those of one
-
-
-BATCH = 4
-QUICK = ("--batch_size", "4", "--max_steps", "3", "--device", "cpu", "--pytorch_threads", "1", "--evals", "1")
-TINY = ("--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300")
-
-
-@pytest.fixture
-def two_gpus(monkeypatch):
-    """What transformers says of a process that sees two GPUs; on a CPU, `nn.DataParallel` only calls its module."""
+def test_a_process_that_sees_two_gpus_has_the_batches_of_one(monkeypatch, tmp_path):
+    """What transformers says of two GPUs; on a CPU, `nn.DataParallel` only calls its module."""
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: 2))
-
-
-def test_the_trainers_batches_are_those_of_one_gpu(two_gpus, tmp_path):
-    keys = {"output_dir": str(tmp_path), "per_device_train_batch_size": BATCH, "use_cpu": True}
-    assert TrainingArguments(**keys).train_batch_size == 2 * BATCH
+    keys = {"output_dir": str(tmp_path), "per_device_train_batch_size": 4, "use_cpu": True}
+    assert TrainingArguments(**keys).train_batch_size == 2 * 4
     arguments = for_one_gpu(TrainingArguments)(**keys)
-    assert (arguments.n_gpu, arguments.train_batch_size) == (1, BATCH)
+    assert (arguments.n_gpu, arguments.train_batch_size) == (1, 4)
     trainer = Trainer(model=nn.Linear(1, 1), args=arguments)
     assert not isinstance(trainer._wrap_model(trainer.model), nn.DataParallel)
-
-
-@pytest.mark.slow
-def test_a_stage_has_the_batches_and_weights_of_one_gpu(tmp_path, monkeypatch, request):
-    data, batches, step = str(tiny.write_data(tmp_path / "data", 12)), [], Trainer.training_step
-
-    def seen(self, model, inputs, *args, **kwargs):
-        batches.append(len(inputs["input_ids"]))
-        return step(self, model, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(Trainer, "training_step", seen)
-
-    def weights(name: str) -> bytes:
-        assert train_sft(["--data_path", data, "--output", str(tmp_path / name), *TINY, *QUICK]) == 0
-        return (tmp_path / name / "model.safetensors").read_bytes()
-
-    of_one = weights("one")
-    request.getfixturevalue("two_gpus")
-    assert weights("two") == of_one
-    assert batches == [BATCH] * 6
