@@ -74,26 +74,9 @@ def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_
     assert isinstance(short.chat("word " * 50, history=["more words"] * 9), str)
 
 
-def test_a_model_with_fewer_positions_than_a_reply_says_so_or_works(tmp_path):
-    agent_folder = save(tmp_path / "small", {"max_new_tokens": 20}, n_positions=16)
-    try:
-        reply = ChatAgent.load(agent_folder).chat("a long text that does not fit into sixteen positions")
-    except UserError:
-        return
-    assert isinstance(reply, str)
-
-
 @pytest.mark.parametrize(
     "text",
-    [
-        '{"format_version": 1, "max_new',
-        "[]",
-        "3",
-        '{"max_new_tokens": "many"}',
-        '{"odd_key": 1}',
-        '{"top_p": 7}',
-        "\x00",
-    ],
+    ['{"format_version": 1, "max_new', "[]", '{"max_new_tokens": "many"}', '{"odd_key": 1}', '{"top_p": 7}', '"x"'],
 )
 def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
     save(tmp_path)
@@ -120,14 +103,6 @@ def test_another_tokenizer_folder(tmp_path):
     tiny.gpt2().save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "words")
     assert isinstance(ChatAgent.load(tmp_path / "lm", tokenizer=str(tmp_path / "words")).chat("Hi"), str)
-
-
-def test_a_tokenizer_larger_than_the_model_is_the_users_error(agent_folder, tmp_path):
-    words = tiny.byte_tokenizer()
-    words.add_tokens(["anew"])
-    words.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="260"):
-        ChatAgent.load(agent_folder, tokenizer=str(tmp_path))
 
 
 def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):

@@ -59,10 +59,9 @@ def test_without_a_launcher_the_first_visible_gpu_is_taken_and_said_once(gpus, c
     assert [line for line in caplog.messages if "GPU" in line] == ["on cuda:0, the first of 2 visible GPUs"]
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_under_a_launcher_that_of_the_local_rank_is_taken(gpus, caplog, way):
+def test_under_a_launcher_that_of_the_local_rank_is_taken(gpus, caplog):
     taken = gpus(4, local_rank=3)
-    way()
+    WAYS["train"]()
     assert taken == [3]
     assert "on cuda:3, that of local rank 3 of 4 visible GPUs" in caplog.messages
 
@@ -100,19 +99,11 @@ def test_the_gpu_that_an_option_names_is_left_as_it_is(gpus, caplog):
     assert (taken, caplog.messages) == ([], [])
 
 
-WITHOUT_A_GPU = {
-    "chat": lambda folder: ChatAgent.load(folder, device="cpu"),
-    "an option": lambda folder: DeviceOption().on_device(),
-    "train": lambda folder: process_group.start(Config.model_validate(CONFIG)),
-    "a supervised stage": lambda folder: device.choose_device("auto"),
-}
-
-
-@pytest.mark.parametrize("way", WITHOUT_A_GPU.values(), ids=WITHOUT_A_GPU.keys())
-def test_attention_is_never_cudnns(gpus, tmp_path, way):
+def test_attention_is_never_cudnns(gpus, tmp_path):
     """It makes a plan for each shape, and decoding has a new shape at every token."""
     gpus(0)
     folder = save(tmp_path, gpt2(n_layer=1, n_embd=16))
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    way(folder)
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    for way in (lambda: ChatAgent.load(folder, device="cpu"), lambda: DeviceOption().on_device(), WAYS["train"]):
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        way()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()

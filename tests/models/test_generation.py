@@ -1,4 +1,4 @@
-"""Sampling and teacher forcing, against Hugging Face's `generate` and one unpadded sequence at a time."""
+"""Sampling: where responses end, which tokens may be drawn and how often, against Hugging Face's `generate` and by hand."""
 
 import math
 from types import SimpleNamespace
@@ -13,11 +13,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, repeats, scores_of
-from rlhf_dialog.models.policy import Critic, Policy, compare_unfiltered, teacher_forced
-from rlhf_dialog.models.token_batch import TokenBatch
-from tests.parts.masks import masks_of
+from rlhf_dialog.models.policy import Policy
 from tests.parts.tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
-from tests.parts.token_batches import columns_of, critic_values, respond_to
+from tests.parts.token_batches import columns_of, respond_to
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()
@@ -43,11 +41,6 @@ def left_padded(*lengths, width=None, seed=1, filler=PAD):
         ids[row, width - length :] = torch.randint(0, 250, (length,), generator=generator)
         mask[row, width - length :] = True
     return ids, mask
-
-
-def everything(ids):
-    """The mask of responses without padding."""
-    return torch.ones_like(ids, dtype=torch.bool)
 
 
 class Scripted(nn.Module):
@@ -84,14 +77,10 @@ def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD,
     return respond_to(policy, ids, mask, sampling, stop, pad_id, **options)
 
 
-# -- respond
-
-
 @make_lm
-@pytest.mark.parametrize("extra", [0, 5])
-def test_greedy_equals_hugging_face(make, extra):
+def test_greedy_equals_hugging_face(make):
     policy = sharp(make)
-    ids, mask = left_padded(3, 12, 7, 1, width=12 + extra)
+    ids, mask = left_padded(3, 12, 7, 1, width=17)
     free = policy.lm.generate(ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD)
     end = int(free[0, ids.shape[1] + 4])  # let the first row end at its fifth token at the latest
     policy.lm.generation_config.eos_token_id = [EOS, end]
@@ -153,7 +142,7 @@ def test_separator_as_text_ends_with_the_token_that_completes_it():
     ]  # the end-of-text token ends a response too
 
 
-@pytest.mark.parametrize("look_every", [2, 5, 9, 30])
+@pytest.mark.parametrize("look_every", [2, 9])
 def test_a_look_finds_the_separators_of_text_that_were_written_before(look_every):
     tokenizer = byte_tokenizer(separator_token=False)
     rows = [
@@ -170,9 +159,9 @@ def test_a_look_finds_the_separators_of_text_that_were_written_before(look_every
         assert x is y is None or torch.equal(x, y), name
 
 
-@make_lm
-@pytest.mark.parametrize("look_every", [3, 8, 100])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 6}, {"top_p": 0.8, "temperature": 1.5}])
+@pytest.mark.parametrize(
+    ("make", "filters", "look_every"), [(gpt2, {}, 100), (llama, {"top_p": 0.8, "temperature": 1.5}, 3)]
+)
 def test_when_the_host_looks_changes_no_bit(make, filters, look_every, monkeypatch):
     """Rows are not dropped here: how many are computed together may change the last bit of a number."""
     monkeypatch.setattr(PackedDecoder, "can_drop_rows", False)
@@ -251,19 +240,14 @@ def test_half_a_letter_is_no_separator():
     assert found.tokens.response_mask.sum(dim=1).tolist() == [7, 3, 6]
 
 
-def test_a_separator_that_the_tokenizer_does_not_give_back_is_refused():
+def test_a_separator_that_would_not_end_a_response_or_ends_usual_text_is_refused():
     policy, lower = Policy(script([0])), byte_tokenizer(separator_token=False)
     lower.backend_tokenizer.normalizer = normalizers.Lowercase()
-    with pytest.raises(
-        UserError, match=r"turn_separator: no response would end.*' a b <EOU>' as ' a b <eou>'.*special"
-    ):
+    with pytest.raises(UserError, match=r"turn_separator: no response would end.*' a b <eou>'"):
         StopRule(policy, lower, "<EOU>")
     assert StopRule(policy, lower, "<eou>").end_ids == [EOS]
-
-
-def test_a_separator_that_is_usual_text_is_refused():
     with pytest.raises(UserError, match=r"turn_separator: ' ' is part of usual text"):
-        StopRule(Policy(script([0])), byte_tokenizer(), " ")
+        StopRule(policy, byte_tokenizer(), " ")
 
 
 def test_what_the_model_is_given_at_each_step():
@@ -309,7 +293,7 @@ def test_min_new_tokens_forbids_a_separator_of_text_too():
     assert ask(ready, Sampling(4, min_new_tokens=3, greedy=True), hashes, "###").tokens.response_mask.sum() == 4
 
 
-@pytest.mark.parametrize("separator", ["###", "|", "<EOU>", "§", "a c", "\n"])
+@pytest.mark.parametrize("separator", ["###", "§", "a c"])
 @pytest.mark.parametrize("make", [merging_tokenizer, lambda: byte_tokenizer(separator_token=False)])
 def test_the_forbidden_tokens_are_those_that_end_the_response(make, separator):
     """Against asking `ended` about every token of the vocabulary."""
@@ -331,17 +315,12 @@ EIGHT = [11, 12, 13, 14, 15, 16, 17, 18]
     ("ids", "expected"),
     [
         (EIGHT * 3, True),
-        ([9, 10, *EIGHT * 3], True),
         ([*EIGHT * 3, 11], True),  # the eight that begin one later
         ([*EIGHT * 3, 9], False),
-        ([*EIGHT * 2, *EIGHT[:7]], False),
-        ([*EIGHT * 2, 11, 12, 13, 14, 15, 16, 17, 9], False),
         ([*EIGHT, 11, 12, 13, 9, 15, 16, 17, 18, *EIGHT], False),
         ([5] * 24, True),
         ([5] * 23, False),
-        ([1, 2, 3, 4] * 6, True),
         ([1, 2, 3] * 9, False),
-        (list(range(12)) * 3, False),
         ([7], False),
     ],
 )
@@ -376,15 +355,10 @@ LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
     [
         ({}, [0, 1, 2, 3, 4]),
         ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
-        ({"temperature": 0.5}, [0, 1, 2, 3, 4]),
-        ({"top_k": 1}, [1]),
-        ({"top_k": 2}, [1, 3]),
         ({"top_k": 3, "temperature": 2.0}, [1, 3, 4]),
         ({"top_p": 0.6}, [1, 3]),  # .4 + .25 reaches .6
-        ({"top_p": 0.7}, [1, 3, 4]),
         ({"top_p": 0.7, "temperature": 4.0}, [1, 3, 4, 2]),  # flatter: a share of .70 takes four
         ({"top_k": 4, "top_p": 0.7}, [1, 3, 4]),
-        ({"top_k": 2, "top_p": 0.99}, [1, 3]),
     ],
 )
 def test_sampling_frequencies_match_the_renormalised_probabilities(settings, kept):
@@ -414,10 +388,9 @@ def nucleus(logits, temperature, top_k, top_p):
     return sorted(kept)
 
 
-@make_lm
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 0.8), (2.5, 7, 1.0), (0.7, 20, 0.9)])
-def test_support_equals_sorting_and_adding_up(make, temperature, top_k, top_p):
-    policy = sharp(make)
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(2.5, 7, 1.0), (0.7, 20, 0.9)])
+def test_support_equals_sorting_and_adding_up(temperature, top_k, top_p):
+    policy = sharp(llama)
     ids, mask = left_padded(2, 6, 4)
     torch.manual_seed(0)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
@@ -436,185 +409,3 @@ def test_support_equals_sorting_and_adding_up(make, temperature, top_k, top_p):
             sizes.add(len(kept))
     assert max(sizes) == found.tokens.support.shape[2]
     assert top_p == 1 or len(sizes) > 1  # padding with -1 was needed
-
-
-def test_rows_may_differ_in_the_size_of_their_support():
-    logits = torch.full((2, 2, 259), -50.0)
-    logits[0, 0, 10:14], logits[0, 1, 20], logits[1, :, 30:32] = 0.0, 0.0, 0.0
-    support = ask(Scripted(logits), Sampling(max_new_tokens=2, top_p=0.99)).tokens.support
-    assert support.tolist() == [[[10, 11, 12, 13], [30, 31, -1, -1]], [[20, -1, -1, -1], [30, 31, -1, -1]]]
-
-
-def test_sampling_filters_are_off_by_default():
-    assert not Sampling().filtered
-    assert Sampling(top_k=1).filtered
-    assert Sampling(top_p=0.99).filtered
-    assert len(Sampling().filters()) == 0
-
-
-def test_the_same_random_state_gives_the_same_responses():
-    policy = sharp(gpt2)
-    ids, mask = left_padded(2, 3)
-    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    torch.manual_seed(3)
-    first = respond_to(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
-    torch.manual_seed(3)
-    second = respond_to(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
-    assert torch.equal(first.tokens.response_ids, second.tokens.response_ids)
-
-
-# -- teacher_forced
-
-
-def slow_evaluate(policy, ids, mask, response_ids, temperature, support=None):
-    """Log-probs, entropies and values, one unpadded sequence and one token at a time."""
-    rows = []
-    for b in range(len(ids)):
-        sequence = torch.cat([ids[b][mask[b]], response_ids[b]])
-        output = policy.lm(sequence.unsqueeze(0), output_hidden_states=True)
-        start, row = int(mask[b].sum()) - 1, []
-        for t, token in enumerate(response_ids[b].tolist()):
-            logits = output.logits[0, start + t] / temperature
-            if support is not None:
-                kept = [i for i in support[b, t].tolist() if i >= 0]
-                total = logits[kept].logsumexp(0)
-                probabilities = (logits[kept] - total).exp()
-                entropy = -sum(p * p.log() for p in probabilities)
-                logprob = logits[token] - total
-            else:
-                logprobs = logits.log_softmax(0)
-                logprob, entropy = logprobs[token], -(logprobs.exp() * logprobs).sum()
-            value = policy.value_head(output.hidden_states[-1][0, start + t])[0] if policy.value_head else logprob * 0
-            row.append(torch.stack([logprob, entropy, value]))
-        rows.append(torch.stack(row))
-    return torch.stack(rows).unbind(dim=-1)
-
-
-@make_lm
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_teacher_forced_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered):
-    policy = sharp(make, with_value_head=True).double()
-    ids, mask = left_padded(2, 9, 5)
-    torch.manual_seed(0)
-    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    sampling = Sampling(6, temperature, top_k=30 if filtered else 0, top_p=0.9 if filtered else 1.0)
-    found = respond_to(policy, ids, mask, sampling, stop, PAD)
-    with torch.no_grad():
-        result = teacher_forced(policy, found.tokens, temperature)
-        expected = slow_evaluate(policy, ids, mask, found.tokens.response_ids, temperature, found.tokens.support)
-    for ours, slow in zip((result.logprobs, result.entropy, result.values), expected, strict=True):
-        assert ours.dtype == torch.float64
-        torch.testing.assert_close(
-            ours[found.tokens.response_mask], slow[found.tokens.response_mask], rtol=0, atol=1e-9
-        )
-    assert result.values.std() > 0.1
-
-
-@make_lm
-def test_more_padding_and_other_pad_ids_change_nothing(make):
-    policy = sharp(make, with_value_head=True).double()
-    responses = torch.randint(0, 250, (3, 5))
-    base = teacher_forced(policy, TokenBatch(*left_padded(2, 9, 5), responses, everything(responses)), 1.3)
-    wide = teacher_forced(
-        policy, TokenBatch(*left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses)), 1.3
-    )
-    for name in ("logprobs", "entropy", "values"):
-        torch.testing.assert_close(getattr(wide, name), getattr(base, name), rtol=0, atol=1e-9)
-
-
-def test_padding_on_the_right_is_seen_by_nobody():
-    policy = sharp(gpt2, with_value_head=True)
-    ids, mask = left_padded(2, 6)
-    responses = torch.randint(0, 250, (2, 6))
-    other = responses.clone()
-    other[0, 3:], other[1, 5:] = 11, EOS
-    first, second = (teacher_forced(policy, TokenBatch(ids, mask, x, everything(x)), 1.0) for x in (responses, other))
-    for name, width in (("logprobs", 0), ("entropy", 1), ("values", 1)):  # before a changed token
-        a, b = getattr(first, name), getattr(second, name)
-        torch.testing.assert_close(a[0, : 3 + width], b[0, : 3 + width])
-        torch.testing.assert_close(a[1, : 5 + width], b[1, : 5 + width])
-    shorter = teacher_forced(policy, TokenBatch(ids, mask, responses[:, :4], everything(responses[:, :4])), 1.0)
-    torch.testing.assert_close(shorter.logprobs, first.logprobs[:, :4])
-    real = masks_of("111000", "111110")
-    masked, same = (teacher_forced(policy, TokenBatch(ids, mask, x, real), 1.0) for x in (responses, other))
-    for name in ("logprobs", "entropy", "values"):
-        assert torch.equal(getattr(masked, name), getattr(same, name))
-        torch.testing.assert_close(getattr(masked, name)[real], getattr(first, name)[real])
-        assert not getattr(masked, name)[~real].any()
-
-
-@pytest.mark.parametrize("rows", [("11", "11"), ("11", "10"), ("01", "11")])
-def test_gradients_on_a_support_are_finite_and_right(rows):
-    """Entropy and log-prob on the support: -inf padding must not turn into nan on the way back."""
-    policy = sharp(gpt2)
-    ids, mask = left_padded(2, 4)
-    responses = torch.tensor([[3, 4], [5, PAD]])
-    support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is not in its support
-    real = masks_of(*rows)
-    result = teacher_forced(policy, TokenBatch(ids, mask, responses, real, support=support), 0.8)
-    assert result.values is None
-    (result.entropy.sum() + result.logprobs.sum()).backward()
-    fast = [p.grad.clone() for p in policy.parameters()]
-    policy.zero_grad()
-    logprobs, entropy, _ = slow_evaluate(policy, ids, mask, responses, 0.8, support)
-    (entropy[real].sum() + logprobs[real].sum()).backward()
-    for ours, slow in zip(fast, [p.grad for p in policy.parameters()], strict=True):
-        assert ours.isfinite().all()
-        torch.testing.assert_close(ours, slow, rtol=1e-3, atol=1e-4)
-    assert result.entropy[0, 1].item() == pytest.approx(0, abs=1e-6)
-    assert result.logprobs[0, 1].item() == pytest.approx(0, abs=1e-6)
-
-
-@torch.no_grad()
-def test_entropy_survives_probabilities_of_zero():
-    policy = Policy(Scripted(torch.tensor([[[0.0, -1e5, 0.0, -torch.inf]]])))
-    result = teacher_forced(
-        policy, TokenBatch(torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1")), 1.0
-    )
-    assert result.entropy.item() == pytest.approx(math.log(2))
-    assert result.logprobs.item() == pytest.approx(-math.log(2))
-
-
-@make_lm
-def test_separate_critic_is_aligned_with_the_response(make):
-    lm = make(3, initializer_range=0.3).eval().double()
-    critic = Critic(lm).double()
-    nn.init.normal_(critic.value_head.weight)
-    ids, mask = left_padded(2, 9, 5)
-    responses = torch.randint(0, 250, (3, 4))
-    values = critic_values(critic, TokenBatch(ids, mask, responses, everything(responses)))
-    for b in range(3):
-        sequence = torch.cat([ids[b][mask[b]], responses[b]])
-        hidden = lm(sequence.unsqueeze(0), output_hidden_states=True).hidden_states[-1][0]
-        start = int(mask[b].sum()) - 1
-        expected = critic.value_head(hidden[start : start + 4]).squeeze(-1)
-        torch.testing.assert_close(values[b], expected, rtol=0, atol=1e-9)
-
-
-def test_compare_unfiltered_by_brute_force():
-    policy = sharp(gpt2).double()
-    reference = sharp(gpt2, seed=9).double()
-    ids, mask = left_padded(2, 5)
-    responses = torch.randint(0, 250, (2, 3))
-    support = torch.tensor([[[3, 8, 9], [4, -1, -1], [0, 258, -1]]] * 2)
-    real = everything(responses)
-    packed = TokenBatch(ids, mask, responses, real).pack()
-    features, ref_features = (model.features(packed)[0] for model in (policy, reference))
-    found = compare_unfiltered((policy, features), (reference, ref_features), 0.7, support[real])
-    assert not any(x.requires_grad for x in found)
-    kl, mass = (packed.scatter(x) for x in found)
-    for b in range(2):
-        sequence = torch.cat([ids[b][mask[b]], responses[b]]).unsqueeze(0)
-        start = int(mask[b].sum()) - 1
-        for t in range(3):
-            p, q = ((m.lm(sequence).logits[0, start + t] / 0.7).softmax(0) for m in (policy, reference))
-            assert kl[b, t].item() == pytest.approx((p * (p / q).log()).sum().item(), abs=1e-9)
-            kept = [i for i in support[b, t].tolist() if i >= 0]
-            assert mass[b, t].item() == pytest.approx(sum(q[i].item() for i in kept), abs=1e-9)
-
-
-def test_scatter_by_hand():
-    mask = masks_of("101", "000", "010")
-    packed = TokenBatch(torch.zeros(3, 2).long(), everything(torch.zeros(3, 2)), torch.zeros(3, 3).long(), mask).pack()
-    assert packed.scatter(torch.tensor([5.0, 6.0, 7.0])).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]

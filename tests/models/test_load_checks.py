@@ -39,12 +39,11 @@ from rlhf_dialog.models.load_checks import (
 from rlhf_dialog.models.packing import ATTENTION, KeyValues, can_pack, run_packed
 from rlhf_dialog.models.policy import Policy, packs
 from tests.parts.faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, Narrows, SeesPadding, new
-from tests.parts.tiny import byte_tokenizer, gpt2, llama
-from tests.parts.zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
+from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.zoo import GROUPED, LIKE_LLAMA, new_lm
 
 
-@pytest.mark.parametrize("positions", [8, 33, 96, 10**9])
-@pytest.mark.parametrize("has_tokenizer", [True, False])
+@pytest.mark.parametrize(("positions", "has_tokenizer"), [(8, True), (33, False), (10**9, True)])
 def test_rows_are_of_different_lengths_and_fit_the_model(positions, has_tokenizer):
     rows = probe_ids(byte_tokenizer() if has_tokenizer else None, 259, positions)
     assert len(rows) >= 8
@@ -53,16 +52,12 @@ def test_rows_are_of_different_lengths_and_fit_the_model(positions, has_tokenize
     assert max(lengths) == min(96, positions)
     assert len(lengths) > 1
     assert all(row.min() >= 0 and row.max() < 259 for row in rows)
+    assert all(row.max() < 5 for row in probe_ids(byte_tokenizer(), 5, 40))
     assert all(map(torch.equal, rows, probe_ids(byte_tokenizer() if has_tokenizer else None, 259, positions)))
 
 
-def test_a_short_vocabulary_is_not_left():
-    assert all(row.max() < 5 for row in probe_ids(byte_tokenizer(), 5, 40))
-
-
-@pytest.mark.parametrize("new_lm", [gpt2, llama])
-def test_predictions_are_those_of_a_plain_loop(new_lm):
-    lm = new_lm().eval()
+def test_predictions_are_those_of_a_plain_loop():
+    lm = gpt2().eval()
     rows = probe_ids(byte_tokenizer(), 259, 30)
     alone = SingleRowPredictions(lm, rows)
     for ids, found in zip(rows, alone.logprobs, strict=True):
@@ -104,12 +99,6 @@ def unpacked_again(lm: PreTrainedModel) -> None:
     assert lm(torch.arange(2, 8).unsqueeze(0)).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "bloom"])
-def test_packing_error_is_small_where_a_model_packs(kind):
-    lm = new_lm(kind)
-    assert packing_error(lm, predicted_on_texts(lm)) < 1e-9
-
-
 def test_models_that_cannot_pack_fall_back():
     mamba = MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
     gemma = Gemma2ForCausalLM(Gemma2Config(**GROUPED)).eval()
@@ -139,7 +128,7 @@ class Faulty(LlamaForCausalLM):
         return output
 
 
-@pytest.mark.parametrize("error", [2e-3, float("nan"), float("inf"), TypeError("packing"), RuntimeError("shape")])
+@pytest.mark.parametrize("error", [2e-3, float("nan"), TypeError("packing")])
 def test_a_difference_or_an_error_falls_back(monkeypatch, error):
     def failing(lm, _):
         assert packs(lm)
@@ -187,25 +176,6 @@ def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
     if wrong not in ("decode", "rows"):  # these give an error
         lm.set_attn_implementation(ATTENTION)
         assert packing_error(lm, alone) > 1e-2
-
-
-def test_left_padding_probe():
-    class Blind(GPT2LMHeadModel):
-        """GPT-2 that counts its positions from the left edge, padding or not."""
-
-        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
-            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
-
-    lm = gpt2(initializer_range=0.3).eval()
-    lm.set_attn_implementation("sdpa")
-    check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")
-    blind = Blind(lm.config).eval()
-    with pytest.raises(UserError, match=r"ref_model: 'x' \(Blind\) changes its predictions .* padded on the left"):
-        check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
-    with torch.no_grad():
-        blind.transformer.wpe.weight.fill_(float("nan"))  # nan is no agreement
-    with pytest.raises(UserError, match="by inf nats"):
-        check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
 
 
 @pytest.mark.parametrize(

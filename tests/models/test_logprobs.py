@@ -34,9 +34,10 @@ def example(impossible=False, seed=0, rows=5, vocabulary=7):
     return logits.requires_grad_(), targets, support
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.5])
-@pytest.mark.parametrize("impossible", [False, True])
-@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize(
+    ("temperature", "impossible", "filtered"),
+    [(1.0, True, False), (0.6, False, True), (2.5, True, True), (0.6, False, False)],
+)
 def test_numbers_and_gradients_equal_plain_autograd(temperature, impossible, filtered):
     logits, targets, support = example(impossible)
     support = support if filtered else None
@@ -57,8 +58,7 @@ def test_numbers_and_gradients_equal_plain_autograd(temperature, impossible, fil
     torch.testing.assert_close(ours, slow, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
-@pytest.mark.parametrize("with_entropy", [True, False])
+@pytest.mark.parametrize(("temperature", "with_entropy"), [(0.7, True), (3.0, False)])
 def test_derivatives_by_differences(temperature, with_entropy):
     logits, targets, _ = example()
 

@@ -1,5 +1,6 @@
 """Networks of the user's: what a run asks of them, and the recurrent one of docs/MODELS.md beside a plain computation."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,11 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, StopRule
-from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts
-from rlhf_dialog.models.loading import build_trained, prepare_lm
+from rlhf_dialog.models.loading import build_trained, load_causal_lm, prepare_lm
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
-from tests.parts.own_networks import Mean
 from tests.parts.plain import new_case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import critic_values, respond_to
@@ -224,7 +224,32 @@ def with_ends(lm):
     return lm
 
 
-def test_the_probe_of_left_padding_knows_a_good_network():
-    lm = loaded("Mean", {"size": 61})
-    check_left_padding(lm, predicted_on_texts(lm), "Mean", "model_class")
-    assert isinstance(Mean(61), nn.Module)
+# -- a folder that was found
+
+
+SPEC = {"id": "Mean", "args": {"size": 259}}
+
+
+def test_a_network_is_not_built_with_a_strangers_arguments(own_networks, tmp_path, monkeypatch):
+    """`own_networks` has registered the class, as --register does."""
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    network.save_policy(network.new_policy(ClassConfig(**SPEC), "model_class", 3), agent)
+    byte_tokenizer().save_pretrained(agent)
+    keys = {"format_version": 1, "model_class": SPEC, "max_new_tokens": 4}
+    (agent / "rlhf_dialog.json").write_text(json.dumps(keys))
+    built = []
+    real = network.load_policy
+    monkeypatch.setattr(network, "load_policy", lambda *words: built.append(words) or real(*words))
+    other = [None, ClassConfig(id="Mean", args={"size": 260})]
+    for refused in (
+        lambda: load_causal_lm(str(agent), "--agent"),
+        lambda: load_causal_lm(str(agent), "ref_model", trusted_classes=other),
+        lambda: ChatAgent.load(agent),
+    ):
+        with pytest.raises(UserError, match=r"rlhf_dialog\.json was found, .* model_class\.id: Mean .*--trust_config"):
+            refused()
+    assert built == []
+    assert ChatAgent.load(agent, trust_config=True).chat("Hello .") is not None
+    load_causal_lm(str(agent), "ref_model", trusted_classes=[None, ClassConfig(**SPEC)])  # the run's own configuration
+    assert len(built) == 2

@@ -27,9 +27,6 @@ def masks_of(*rows):
     return torch.tensor([[letter == "1" for letter in row] for row in rows])
 
 
-# -- attention
-
-
 def slow_attention(query, key, value, scale, window):
     """(B, H, L, D), one token at a time."""
     group = query.shape[1] // key.shape[1]
@@ -47,9 +44,16 @@ def random(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("window", [None, 1, 2, 3, 7, 8])
-@pytest.mark.parametrize("heads", [(2, 2), (4, 2), (2, 1)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("window", "heads", "dtype"),
+    [
+        (None, (4, 2), torch.float64),
+        (None, (2, 2), torch.bfloat16),
+        (1, (2, 1), torch.float64),
+        (3, (4, 2), torch.bfloat16),
+        (7, (2, 2), torch.float64),
+    ],
+)
 def test_causal_attention_equals_one_token_at_a_time(window, heads, dtype):
     """bfloat16 takes the explicit way (torch's kernel takes the sums in float32, so it is nearer)."""
     torch.manual_seed(0)
@@ -85,9 +89,7 @@ def rows_of(lengths):
     return prompts_of(torch.zeros_like(mask, dtype=torch.long), mask).pack_prompts()
 
 
-@pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize("extra", [0, 3])
-@pytest.mark.parametrize("together", [2, 4])
+@pytest.mark.parametrize(("window", "extra", "together"), [(None, 3, 2), (2, 0, 2), (2, 3, 4)])
 def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, monkeypatch):
     """Prompts of 3, 1 and 4 tokens in a packed sequence with `extra` tokens of rounding, then three more tokens each."""
     monkeypatch.setattr(token_batch, "ROWS_TOGETHER", together)
@@ -130,9 +132,6 @@ def test_key_values_by_hand():
     assert keys[:, 0, :, 0].tolist() == [[1, 2, 100, 101, 0], [21, 22, 23, 300, 301]]
 
 
-# -- calls of the model
-
-
 def test_without_packing_it_is_the_librarys_attention():
     """The saved agent, `generate` and supervised training call the model in the usual way."""
     ours, usual = new_lm("mistral"), new_lm("mistral", packing=False)
@@ -144,14 +143,14 @@ def test_without_packing_it_is_the_librarys_attention():
             assert torch.equal(ours(ids, **options).logits, usual(ids, **options).logits)
 
 
-@pytest.mark.parametrize("name", packing_module.UNKNOWN)
-def test_arguments_that_would_have_to_be_ignored_are_refused(name):
+def test_arguments_that_would_have_to_be_ignored_are_refused():
     x = torch.zeros(1, 1, 2, 4)
     module = SimpleNamespace(layer_idx=0)
     packing = Prompting(rows_of([2]))
-    packed_attention(module, x, x, x, None, packing=packing, **{name: None})
-    with pytest.raises(NotImplementedError, match=name):
-        packed_attention(module, x, x, x, None, packing=packing, **{name: 1.0})
+    for name in packing_module.UNKNOWN:
+        packed_attention(module, x, x, x, None, packing=packing, **{name: None})
+        with pytest.raises(NotImplementedError, match=name):
+            packed_attention(module, x, x, x, None, packing=packing, **{name: 1.0})
 
 
 def test_attention_under_autocast_has_one_precision():
@@ -169,9 +168,8 @@ def test_attention_under_autocast_has_one_precision():
     assert set(seen) == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "mistral"])
-def test_rounding_of_the_packed_length_changes_nothing(kind, monkeypatch):
-    policy, case, found, lengths = Policy(new_lm(kind)), new_case(3), [], []
+def test_rounding_of_the_packed_length_changes_nothing(monkeypatch):
+    policy, case, found, lengths = Policy(new_lm("mistral")), new_case(3), [], []
     assert policy.has_plain_head  # it has been tried
     hook = policy.lm.base_model.register_forward_pre_hook(
         lambda _, args, options: lengths.append(options["input_ids"].shape[1]), with_kwargs=True

@@ -12,24 +12,21 @@ from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
 from tests.parts import plain
 from tests.parts.plain import compute_in_float64, new_case, sharing
 from tests.parts.policies import (
-    every_kind,
     fast_gradients,
     gradients,
     new_policy,
     old_numbers,
     precision,
+    row,
     settings,
-    some_kinds,
     tolerance,
     with_opinion,
 )
 from tests.parts.token_batches import critic_values
-from tests.parts.zoo import CAPPED, NEVER_PACKED, new_lm
-
-pytestmark = pytest.mark.slow
+from tests.parts.zoo import CAPPED, KINDS, NEVER_PACKED, new_lm
 
 
-@every_kind
+@pytest.mark.parametrize("kind", map(row, KINDS))
 def test_what_packs_and_whose_head_is_plain(kind):
     policy = new_policy(kind)
     assert packs(policy.lm) == (kind not in NEVER_PACKED)
@@ -38,9 +35,15 @@ def test_what_packs_and_whose_head_is_plain(kind):
 
 
 @torch.no_grad()
-@every_kind
-@pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "packing", "shared"),
+    [
+        *(row(kind, True, True) for kind in KINDS),
+        ("gpt2", True, False),
+        ("mistral", False, False),
+        ("gpt2", False, True),
+    ],
+)
 def test_evaluation_equals_the_plain_path(kind, packing, shared):
     policy, critic = new_policy(kind, packing=packing), with_opinion(Critic(new_lm(kind, 3, packing, precision(kind))))
     critic = critic.to(precision(kind))
@@ -96,9 +99,10 @@ def compare_minibatch(
     assert sum(g is not None and bool(g.any()) for g in fast.values()) > 0.8 * len(fast)
 
 
-@every_kind
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "share", "shared"),
+    [*(row(kind, True, True) for kind in KINDS), ("gpt2", False, False), ("granite", False, True)],
+)
 def test_loss_and_gradients_of_a_minibatch_equal_the_plain_path(kind, share, shared, monkeypatch):
     if shared and precision(kind) == torch.float64:
         compute_in_float64(monkeypatch)
@@ -108,7 +112,7 @@ def test_loss_and_gradients_of_a_minibatch_equal_the_plain_path(kind, share, sha
         compare_minibatch(kind, share, seed, policy, critic, shared=shared, per_device_microbatch_size=size)
 
 
-@some_kinds
+@pytest.mark.parametrize("kind", ["gpt2", "bloom"])
 def test_padded_rows_have_the_gradients_of_the_plain_path_too(kind):
     compare_minibatch(kind, True, 1, new_policy(kind, packing=False), None, per_device_microbatch_size=2)
     critic = with_opinion(Critic(new_lm(kind, 3, False, precision(kind)))).to(precision(kind))
@@ -120,8 +124,7 @@ def test_losses_with_other_settings(keys):
     compare_minibatch("gpt2", True, 3, new_policy("gpt2"), None, per_device_microbatch_size=2, **keys)
 
 
-@some_kinds
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("kind", "chunked"), [pytest.param("gpt2", True, marks=pytest.mark.slow), ("granite", False)])
 def test_exact_kl_in_the_loss_equals_the_plain_path(kind, chunked, monkeypatch):
     """Seeds 0 and 1: the whole vocabulary, and the support of a filter."""
     if chunked:
@@ -144,8 +147,7 @@ def test_kl_divergence_by_hand():
     assert on_one.tolist() == pytest.approx([expected[0], 0.0], abs=1e-6)  # the only kept token of both
 
 
-@some_kinds
-@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize(("kind", "filtered"), [("gpt2", True), ("granite", False)])
 def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
     """Chunks of 1, 2 and 5 positions, recomputed on the way back: the same numbers and gradients."""
     policy, case = new_policy(kind), new_case(4 + filtered, filtered=filtered)
@@ -169,19 +171,4 @@ def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
         found.append([result.logprobs, result.entropy, result.values, *(p.grad.clone() for p in policy.parameters())])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-4 if kind == "bloom" else 1e-11)
-
-
-def test_no_more_logits_than_asked_for_are_computed():
-    policy, case, sizes = new_policy("gpt2"), new_case(1), []
-    assert policy.has_plain_head  # it has been tried
-    hook = policy.lm.get_output_embeddings().register_forward_hook(lambda *args: sizes.append(args[2].shape))
-    with hook:
-        teacher_forced(policy, case.tokens, 1.0)
-    assert sizes == [(int(case.response_mask.sum()), 61)]
-
-
-def test_values_of_what_a_projection_stands_behind():
-    """OPT projects its hidden states before the output embedding; the head reads what the embedding reads."""
-    policy = new_policy("opt")
-    assert policy.value_head.in_features == policy.lm.get_output_embeddings().in_features == 12
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-11)

@@ -67,31 +67,3 @@ def test_an_empty_or_damaged_folder_says_what_was_wanted(tmp_path, auto_class, k
     (tmp_path / "tokenizer.json").write_text("{ half", encoding="utf-8")
     with pytest.raises(UserError, match=f"k: .* cannot be loaded as {kind}"):
         pretrained.load_pretrained(auto_class, str(tmp_path), "k")
-
-
-def test_damaged_weights_are_the_users_error(tmp_path):
-    tiny.gpt2().save_pretrained(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UserError, match="model_path"):
-        pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path), "model_path", use_safetensors=True)
-
-
-def test_pickled_weights_are_named_and_only_read_when_allowed(tmp_path):
-    lm = tiny.gpt2()
-    lm.config.save_pretrained(tmp_path)
-    torch.save(lm.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="allow_pickle_weights"):
-        pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path), "model_path", use_safetensors=True)
-
-
-def test_code_of_a_model_folder_is_not_run_unasked(tmp_path):
-    tiny.gpt2().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "odd", "auto_map": {"AutoConfig": "odd.OddConfig", "AutoModelForCausalLM": "odd.Odd"}}',
-        encoding="utf-8",
-    )
-    (tmp_path / "odd.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')\n", encoding="utf-8")
-    with pytest.raises(UserError, match="trust_remote_code: true"):
-        pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path), "model_path", trust_remote_code=False)
-    assert not (tmp_path / "was_run").exists()

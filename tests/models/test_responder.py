@@ -8,11 +8,9 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
-from rlhf_dialog.models.network import NetworkLM
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.responder import GrowingReply, Responder, certain, stream
 from tests.parts.agents import save
@@ -39,10 +37,6 @@ def steps_of(speaker: Responder, turns, numbers=None) -> list[list[GrowingReply]
     steps: list[list[GrowingReply]] = []
     stream(speaker, turns, lambda replies: steps.append(replies) is None, numbers)
     return steps
-
-
-def network():
-    return NetworkLM(ModelFactory.classes["Mean"](259), 259)
 
 
 KINDS = {
@@ -72,15 +66,6 @@ def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
             before = reply_now
 
 
-def test_a_network_of_the_users_streams_too(own_networks):
-    talker = speaker(network(), max_new_tokens=9)
-    numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
-    last = steps_of(talker, TURNS, numbers)[-1]
-    assert [grown.text for grown in last] == [
-        reply.text for reply in talker.read(talker.generate(talker.encode(TURNS), numbers))
-    ]
-
-
 def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
     agent = ChatAgent.load(save(tmp_path, {"max_new_tokens": 12}))
     torch.manual_seed(3)
@@ -89,12 +74,11 @@ def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
     assert steps_of(agent, [["Hello there"]])[-1][0].text == expected
 
 
-@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8}])
-def test_on_a_gpu_the_same_replies_come(sampling):
+def test_on_a_gpu_the_same_replies_come():
     """With the random numbers of the host, as a server draws them."""
 
     def replies(device: str) -> list[list[GrowingReply]]:
-        talker = speaker(gpt2(initializer_range=0.1), max_new_tokens=8, **sampling)
+        talker = speaker(gpt2(initializer_range=0.1), max_new_tokens=8, top_p=0.8)
         numbers = random_numbers(3, talker.sampling, torch.device("cpu"), torch.Generator().manual_seed(1))
         talker.policy.to(device)
         return steps_of(talker, TURNS, numbers)
@@ -146,30 +130,17 @@ def shown(*texts: bytes) -> list[list[str]]:
     return [list(dict.fromkeys(step[row].text for step in steps)) for row in range(len(rows))]
 
 
-def test_no_part_of_a_separator_is_shown():
-    (steps,) = shown(b"a ## b ###")
-    assert steps == ["a", "a ## b"]
-
-
-def test_no_half_of_a_letter_is_shown():
-    (steps,) = shown("é€𝄞!###".encode())
-    assert steps == ["", "é", "é€", "é€𝄞", "é€𝄞!"]
-
-
-def test_a_broken_letter_is_shown_once_it_is_certain():
-    (steps,) = shown(b"a\xe2\x82b###")
-    assert steps == ["a", "a\ufffdb"]
-
-
-def test_replies_of_different_lengths_end_by_themselves():
-    first, second = shown(b"ab###", b"a b c d###")
-    assert first == ["a", "ab"]
-    assert second == ["a", "a b", "a b c", "a b c d"]
-
-
-def test_what_a_limit_cuts_is_shown_in_the_end():
-    (steps,) = shown(b"a" * 38 + b"##")
-    assert steps[-2:] == ["a" * 38, "a" * 38 + "##"]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a ## b ###", ["a", "a ## b"]),  # no part of a separator
+        ("é€𝄞!###".encode(), ["", "é", "é€", "é€𝄞", "é€𝄞!"]),  # no half of a letter
+        (b"a\xe2\x82b###", ["a", "a\ufffdb"]),  # a broken letter once it is certain
+        (b"a" * 38 + b"##", [*("a" * n for n in range(1, 39)), "a" * 38 + "##"]),  # what a limit cuts, in the end
+    ],
+)
+def test_what_is_shown_of_a_reply_on_the_way(text, expected):
+    assert shown(text, b"a b c d###") == [expected, ["a", "a b", "a b c", "a b c d"]]
 
 
 @pytest.mark.parametrize(

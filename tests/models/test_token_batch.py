@@ -58,13 +58,7 @@ def test_pack_prompts_by_hand():
     }
 
 
-def test_a_response_of_which_nothing_counts():
-    prompts, responses = torch.tensor([[11, 12], [21, 22]]), torch.tensor([[31, 32], [41, 42]])
-    packed = TokenBatch(prompts, masks_of("11", "01"), responses, masks_of("00", "10")).pack()
-    assert (packed.ids.tolist(), packed.keep.tolist(), packed.targets.tolist()) == ([11, 12, 22], [2], [41])
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_pack_equals_a_loop(seed):
     case = new_case(seed, rows=1 + seed % 5, holes=seed % 3 > 0)
     packed = case.tokens.pack()
@@ -87,7 +81,7 @@ def test_pack_equals_a_loop(seed):
     assert packed.place.tolist() == [b * max(rows) + i for b, n in enumerate(rows) for i in range(n)]
 
 
-@pytest.mark.parametrize("together", [1, 2, 4])
+@pytest.mark.parametrize("together", [2, 4])
 def test_groups_by_hand(together, monkeypatch):
     """Rows of 2, 1, 3, 1, 2 tokens: the groups are neighbours, and each is as wide as its own longest row."""
     monkeypatch.setattr(token_batch, "ROWS_TOGETHER", together)
@@ -97,13 +91,6 @@ def test_groups_by_hand(together, monkeypatch):
     assert (
         found
         == {
-            1: [
-                (0, 1, 2, (0, 2), [0, 1]),
-                (1, 1, 1, (2, 3), [0]),
-                (2, 1, 3, (3, 6), [0, 1, 2]),
-                (3, 1, 1, (6, 7), [0]),
-                (4, 1, 2, (7, 9), [0, 1]),
-            ],
             2: [(0, 2, 2, (0, 3), [0, 1, 2]), (2, 2, 3, (3, 7), [0, 1, 2, 3]), (4, 1, 2, (7, 9), [0, 1])],
             4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
         }[together]
@@ -141,14 +128,7 @@ def test_a_shared_prompt_by_hand():
     assert packed.pad(packed.ids).tolist() == [[11, 12, 31], [21, 41, 42], [11, 12, 0]]
 
 
-def test_numbers_that_differ_change_nothing():
-    case = new_case(3, rows=5)
-    plain, numbered = case.tokens.pack(), replace(case, groups=torch.tensor([4, 0, 7, 1, 2])).tokens.pack()
-    assert listed(plain) == listed(numbered)
-    assert all(rows.seen is None for rows in numbered.groups)
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_shared_rows_equal_a_loop(seed):
     """Padded again, the tokens, targets and places are those of rows that share nothing, and no prompt is there twice."""
     case = sharing(new_case(seed, rows=2 + seed % 7, holes=seed % 3 > 0), seed)
@@ -191,10 +171,8 @@ def test_microbatches_by_hand():
 @pytest.mark.parametrize(
     ("size", "parts"),
     [
-        (1, [[1], [4], [6], [0], [2], [3], [5]]),
         (2, [[1, 4], [6], [0, 2], [3, 5]]),
         (3, [[1, 4, 6], [0, 2, 3], [5]]),
-        (4, [[1, 4, 6], [0, 2, 3, 5]]),
         (7, [[1, 4, 6, 0, 2, 3, 5]]),
     ],
 )

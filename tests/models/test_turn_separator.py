@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from rlhf_dialog import main
-from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -16,7 +15,6 @@ from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs.agent import PPOAgent
-from rlhf_dialog.training.supervised.settings import SFTConfig
 from tests.parts import tiny
 from tests.parts.chatml import OPEN, said
 from tests.parts.tiny import CHATML, chat_tokenizer
@@ -67,19 +65,6 @@ def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path
     (agent / AGENT_FILE).unlink()
     assert settled(agent, caplog) == separator
     assert ChatAgent.load(agent).settings.turn_separator == separator
-
-
-def test_the_tokenizer_of_another_folder(tmp_path):
-    plain, chat = folder_of(tmp_path / "plain", None), folder_of(tmp_path / "chat", CHATML)
-    config = SFTConfig(data_path="x", output="y", model_path=str(plain), tokenizer_path=str(chat))
-    settle_separator(config)
-    assert config.turn_separator == "chat_template"
-
-
-def test_a_new_tokenizer_has_the_separator():
-    config = SFTConfig(data_path="x", output="y")
-    settle_separator(config)
-    assert config.turn_separator == "<EOU>"
 
 
 def test_an_agent_that_is_loaded_has_a_settled_separator(tmp_path):
@@ -136,15 +121,3 @@ def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(run, capsys):
     assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "<EOU>"
     assert run("--max_iterations", "3", "--resume", turn_separator="chat_template") == 2
     assert "turn_separator: 'chat_template' here, '<EOU>' in the checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_fine_tuning_with_a_separator_leaves_a_folder_that_says_so(run, caplog):
-    few = ["--max_steps", "1", "--batch_size", "2", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    for output, separator in (("texts", ["--turn_separator", "<EOU>"]), ("templates", [])):
-        argv = ["--model_path", "chat", "--data_path", "data", "--output", output, "--max_prompt_length", "100"]
-        assert train_sft([*argv, *few, *separator]) == 0
-        found = settled(Path(output), caplog)
-        assert found == ("<EOU>" if separator else "chat_template")
-        assert ChatAgent.load(output).encoder.tokenizer.chat_template == CHATML
-        assert load_json(Path(output) / "training.json")["config"]["turn_separator"] == found

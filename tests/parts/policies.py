@@ -21,10 +21,12 @@ from tests.parts import plain
 from tests.parts.plain import Case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import respond_to
-from tests.parts.zoo import END, KINDS, PAD, SOME, new_lm
+from tests.parts.zoo import END, PAD, SOME, new_lm
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-some_kinds = pytest.mark.parametrize("kind", SOME)
+
+def row(kind: str, *more: Any) -> Any:
+    """Parameters of a test; it is slow for kinds that are not in SOME."""
+    return pytest.param(kind, *more, marks=() if kind in SOME else pytest.mark.slow)
 
 
 def tolerance(kind: str) -> dict[str, float]:

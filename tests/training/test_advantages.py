@@ -11,16 +11,15 @@ from rlhf_dialog.training.advantages import ADVANTAGES
 from tests.parts.trainers import Holes, Places, make_trainer
 
 
-@pytest.mark.parametrize("use_gae", [True, False])
-def test_advantages_and_returns_of_gae(use_gae):
-    trainer = make_trainer(use_gae=use_gae, gamma=0.9, gae_lambda=0.5, lr=1e-2, use_valuenorm=False)
+def test_without_gae_the_advantages_are_those_of_lambda_1():
+    trainer = make_trainer(use_gae=False, gamma=0.9, gae_lambda=0.5, lr=1e-2, use_valuenorm=False)
     trainer.step()
     coefficient = trainer.kl.kl_coef
     metrics, r = trainer.step(), trainer.rollout
     mask = r.response_mask
     assert r.values[mask].std() > 0
     rewards = ppo.score_rewards(r.scores, mask) + ppo.kl_penalties(r.logprobs, r.ref_logprobs, mask, coefficient)
-    advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 0.5 if use_gae else 1.0)
+    advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 1.0)
     torch.testing.assert_close(r.rewards, rewards)
     torch.testing.assert_close(r.returns, returns)
     expected = (advantages[mask] - advantages[mask].mean()) / advantages[mask].std(correction=0)
@@ -59,41 +58,14 @@ def test_normalised_values_are_undone_before_gae():
     assert metrics["ppo/value_loss"] < 10  # of normalised targets; the scores reach 50
 
 
-def slow_groups(estimator, r, kl_coef):
-    """Advantages in groups of 3, token by token: the score against the group's, the log-ratios from here on against theirs."""
-    ratios = (r.logprobs - r.ref_logprobs).masked_fill(~r.response_mask, 0.0)
-    expected = torch.zeros_like(r.rewards)
-    for b, t in r.response_mask.nonzero().tolist():
-        group = slice(b // 3 * 3, b // 3 * 3 + 3)
-        scores, to_go = r.scores[group], -kl_coef * ratios[group, t:].sum(dim=1)
-        paid = r.scores[b] - scores.mean()
-        penalty = to_go[b % 3] - to_go.mean()
-        expected[b, t] = 1.5 * (paid + penalty) if estimator == "rloo" else paid / (scores.std() + 1e-4) + penalty
-    return expected
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
-def test_advantages_without_a_critic(estimator):
-    keys = {"num_responses_per_prompt": 3, "gamma": 0.9, "use_adv_normalize": False, "kl_coef": 0.1}
-    trainer = make_trainer(advantage_estimator=estimator, **keys, lr=1e-2)
-    trainer.step()
-    metrics, r = trainer.step(), trainer.rollout
-    expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
-    if estimator != "reinforce_pp":
-        expected = slow_groups(estimator, r, kl_coef=metrics["objective/kl_coef"])
-    torch.testing.assert_close(r.advantages, expected)
-    assert r.rewards[r.response_mask].abs().min() > 0  # each token pays its KL
-    assert math.isnan(metrics["ppo/value_loss"])
-    assert math.isnan(metrics["ppo/explained_variance"])
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
-def test_advantages_without_a_critic_are_whitened_over_the_rollout(estimator):
-    keys = {"num_responses_per_prompt": 3, "kl_coef": 0.1, "advantage_estimator": estimator}
+def test_advantages_without_a_critic_are_whitened_over_the_rollout():
+    keys = {"num_responses_per_prompt": 3, "kl_coef": 0.1, "advantage_estimator": "rloo"}
     rollouts = []
     for use_adv_normalize in (False, True):
         trainer = make_trainer(**keys, use_adv_normalize=use_adv_normalize)
-        trainer.step()
+        metrics = trainer.step()
+        assert math.isnan(metrics["ppo/value_loss"])
+        assert math.isnan(metrics["ppo/explained_variance"])
         rollouts.append(trainer.rollout)
     plain, whitened = rollouts
     mask = plain.response_mask
@@ -111,21 +83,13 @@ def test_groups_without_spread_are_counted():
     assert "ppo/flat_groups" not in make_trainer().step()
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_penalties_alone_are_not_blown_up_to_full_size(estimator, caplog):
+def test_penalties_alone_are_not_blown_up_to_full_size(caplog):
     """With equal scores everywhere the advantages are KL noise; whitened, they would have a deviation of 1."""
-    keys = {"advantage_estimator": estimator, "kl_coef": 0.01, "ref_seed": 3, "ref_model": "another"}
+    keys = {"advantage_estimator": "grpo", "kl_coef": 0.01, "ref_seed": 3, "ref_model": "another"}
     trainer = make_trainer(Holes(range(64), 0.5), rollout_batch_size=8, **keys)
     assert trainer.step()["ppo/flat_groups"] == 2
     assert 0 < trainer.rollout.advantages.abs().max() < 0.05
     assert "iteration 1: the 4 responses to each prompt have equal scores, for all 2 prompts" in caplog.text
-
-
-def test_kl_is_the_mean_over_response_tokens():
-    trainer = make_trainer(ref_seed=3, ref_model="another")
-    metrics, r = trainer.step(), trainer.rollout
-    expected = (r.logprobs - r.ref_logprobs)[r.response_mask].mean().item()
-    assert metrics["objective/kl"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_each_estimator_of_the_configuration_has_its_function():

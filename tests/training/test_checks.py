@@ -18,14 +18,6 @@ def noisy(size):
     return add_noise
 
 
-def noisy_at_first(size):
-    def add_noise(predictions, _):
-        x = predictions.logprobs
-        return predictions._replace(logprobs=x + size * (torch.arange(x.shape[1]) == 0))
-
-    return add_noise
-
-
 def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
@@ -35,11 +27,6 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
     assert RunStopped.exit_code == 3
-
-
-def test_ratio_check_allows_rounding(monkeypatch):
-    change_predictions(monkeypatch, noisy(1e-5))
-    make_trainer().step()
 
 
 def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
@@ -53,25 +40,6 @@ def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
     with pytest.raises(RunStopped, match="ratio"):
         make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
     assert len(calls) == 6
-
-
-def test_ratio_check_ignores_padding(monkeypatch):
-    trainer = make_trainer()
-    seen = []
-
-    def wrong_on_padding(predictions, microbatch):
-        padding = microbatch.tokens.response_ids == 256
-        seen.append(padding.sum().item())
-        return predictions._replace(
-            logprobs=torch.where(padding, math.nan, predictions.logprobs),
-            entropy=torch.where(padding, math.inf, predictions.entropy),
-        )
-
-    change_predictions(monkeypatch, wrong_on_padding)
-    metrics = trainer.step()
-    assert sum(seen) > 0
-    assert math.isfinite(metrics["ppo/policy_loss"])
-    assert all(p.isfinite().all() for p in trainer.models.policy.parameters())
 
 
 def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
@@ -237,11 +205,3 @@ def test_the_mean_of_a_few_tokens_may_be_the_largest_noise(caplog):
             check(0.03, 0.03, noise, tokens=100)
     with pytest.raises(RunStopped, match="differ"):
         check_start(0.7, 0.7, noise, tokens=1)
-
-
-def test_responses_of_one_token_in_16_bit_are_not_taken_for_a_fault(monkeypatch, caplog):
-    """Each microbatch is one token, and its noise is 14 times the mean noise."""
-    change_predictions(monkeypatch, noisy_at_first(0.014))
-    trainer = make_trainer(use_amp=True, max_new_tokens=1, per_device_microbatch_size=1)
-    trainer.step()
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]

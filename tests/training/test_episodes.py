@@ -17,11 +17,12 @@ from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import episodes, ppo
-from rlhf_dialog.training.episodes import EpisodeInputs, newest_turns, run_episodes
+from rlhf_dialog.training.episodes import EpisodeInputs, Segments, Span, newest_turns, run_episodes
 from rlhf_dialog.training.rollout import collect_rollout
 from tests.parts.families import family_tokenizer
 from tests.parts.rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
 from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.token_batches import prompts_of
 
 
 class Says:
@@ -80,7 +81,8 @@ def test_two_turns_by_hand():
     """`ab <EOU>`, the user's ` c <EOU>`, `ab <EOU>`; a step pays on the last token of its reply, the score on the very last."""
     speaker, models = spelling()
     users = [Says("Hi", "c", pays=(0.25, -1.0)), Says("Ho", pays=(0.5,)), Says("Hi", "de", last="Bye .")]
-    rollout = collect_rollout(EpisodeInputs(users), speaker, Scorer(Recording()), models)
+    reward = Recording()
+    rollout = collect_rollout(EpisodeInputs(users), speaker, Scorer(reward), models)
     ab, c, de = [*ids_of("ab"), EOU], [*ids_of(" c"), EOU], [*ids_of(" de"), EOU]
     assert rollout.tokens.response_ids.tolist() == [[*ab, *c, *ab, PAD], [*ab, *[PAD] * 7], [*ab, *de, *ab]]
     rows = ["1110001110", "1110000000", "1110000111"]
@@ -99,17 +101,11 @@ def test_two_turns_by_hand():
     ]
     assert (rollout.num_tokens, rollout.num_generated, rollout.truncated.tolist()) == (15, 15, [False] * 3)
     assert [user.heard for user in users] == [["ab", "ab"], ["ab"], ["ab", "ab"]]
-
-
-def test_what_rewards_read_of_a_dialogue_that_went_on():
-    speaker, models = spelling()
-    reward = Recording()
-    collect_rollout(EpisodeInputs([Says("Hi", "c", last="Bye ."), Says("Ho")]), speaker, Scorer(reward), models)
-    longer, shorter = reward.seen
-    assert longer.prompt_turns == ["Hi"]
-    assert longer.turns == [Turn("policy", "ab"), Turn("user", "c"), Turn("policy", "ab"), Turn("user", "Bye .")]
-    assert (longer.response, longer.truncated) == ("ab", False)
+    _, shorter, longer = reward.seen
     assert shorter == Dialogue(["Ho"], response="ab")
+    assert longer.prompt_turns == ["Hi"]
+    assert longer.turns == [Turn("policy", "ab"), Turn("user", "de"), Turn("policy", "ab"), Turn("user", "Bye .")]
+    assert (longer.response, longer.truncated) == ("ab", False)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +211,7 @@ def rolled(filters, seed=0, double=True, longest=64, **options):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("filters", [{}, {"top_k": 12}, {"top_p": 0.7}])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.7}])
 def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
     """In float64: the log-probs, entropies and values of sampling, of teacher forcing, and of one unpadded sequence."""
     models, rollout = rolled(filters)
@@ -245,12 +241,11 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("filters", [{}, {"top_k": 12}])
-def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(monkeypatch, filters):
+def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(monkeypatch):
     """In float64, with room for 20 prompt tokens. What the model was asked is noted; it is known by round and place."""
     asked = []
     monkeypatch.setattr(episodes, "respond", lambda *inputs: asked.append(unpadded(inputs[1])) or respond(*inputs))
-    models, rollout = rolled(filters, longest=20)
+    models, rollout = rolled({"top_k": 12}, longest=20)
     mask, found = rollout.response_mask, rollout.in_segments()
     begins = mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)
     assert len(found) > len(rollout) == len(USERS)
@@ -261,11 +256,7 @@ def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(mon
             first = begins[row].nonzero()[number].item()
             for t in range(first, next(t for t in range(first, len(mask[row]) + 1) if not mask[row, t : t + 1].any())):
                 ids = torch.tensor([context + rollout.tokens.response_ids[row, first:t].tolist()])
-                kept = (
-                    torch.arange(259)
-                    if not filters
-                    else rollout.tokens.support[row, t][rollout.tokens.support[row, t] >= 0]
-                )
+                kept = rollout.tokens.support[row, t][rollout.tokens.support[row, t] >= 0]
                 for name, model in (("logprobs", models.policy), ("ref_logprobs", models.ref_policy)):
                     whole = (model.lm(ids).logits[0, -1] / 0.8)[kept].log_softmax(0)
                     expected = whole[kept == rollout.tokens.response_ids[row, t]].item()
@@ -295,18 +286,6 @@ def test_sizes_of_batches_change_nothing():
     torch.testing.assert_close(whole.logprobs, single.logprobs, rtol=0, atol=1e-9)
 
 
-def test_the_first_turn_is_drawn_as_if_nobody_went_on():
-    _, rollout = rolled({})
-    models, encoder = world(ref_seed=5, critic=True)
-    models.policy.double()
-    models.policy.lm.generation_config.eos_token_id = list(range(120, 200))
-    stop = StopRule(models.policy, models.tokenizer, "<EOU>")
-    torch.manual_seed(0)
-    speaker = Responder(models.policy, encoder, Sampling(6, temperature=0.8), stop)
-    alone = speaker.reply([Dialogue([turns[0]]) for turns in USERS])
-    assert [d.turns[0].text for d in rollout.dialogues] == [reply.text for reply in alone]
-
-
 def test_the_newest_turns_are_those_that_were_answered_or_had_no_room():
     began = Dialogue(["Well .", "Hi ?"])
     went_on = began.with_reply("a").with_user_turn("b")
@@ -316,7 +295,7 @@ def test_the_newest_turns_are_those_that_were_answered_or_had_no_room():
     assert newest_turns(went_on) == ["Hi ?", "b"]
 
 
-@pytest.mark.parametrize("name", ["qwen3", "deepseek_r1_distill", "gptoss", "glm4moe"])
+@pytest.mark.parametrize("name", ["qwen3", "gptoss"])
 def test_each_reply_of_a_dialogue_sees_the_prompt_of_the_turns_before_it(name):
     """In the template's own form: it writes no thought in front of earlier replies, and ends a message otherwise than a reply."""
     tokenizer = family_tokenizer(name)
@@ -339,3 +318,27 @@ def test_each_reply_of_a_dialogue_sees_the_prompt_of_the_turns_before_it(name):
             context = encoder.encode_prompt(turns[: number + 1])
             assert seen[number // 2][row] == context, (row, number)
     assert played.segments is not None
+
+
+def test_segments_are_cut_from_dialogues_and_joined_again_by_hand():
+    """Dialogue 0 in two parts with a token between them, dialogue 1 in one."""
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 0, 0, 0, 0]])
+    prompts, mask = torch.tensor([[9, 8], [0, 7], [6, 5]]), torch.tensor([[True, True], [False, True], [True, True]])
+    three = Segments(prompts_of(prompts, mask), [Span(0, 0, 3), Span(0, 4, 6), Span(1, 0, 2)], (2, 6))
+    assert three.split(ids).tolist() == [[1, 2, 3], [5, 6, 0], [7, 8, 0]]
+    assert three.split(ids.unsqueeze(2), -1).tolist() == [[[1], [2], [3]], [[5], [6], [-1]], [[7], [8], [-1]]]
+    assert three.join(three.split(ids)).tolist() == [[1, 2, 3, 0, 5, 6], [7, 8, 0, 0, 0, 0]]
+    both, second = three.select([1, 0]), three.select([1])
+    assert [(span.row, span.start, span.end) for span in both.spans] == [(1, 0, 3), (1, 4, 6), (0, 0, 2)]
+    assert both.split(ids.flip(0)).tolist() == three.split(ids).tolist()
+    assert (second.rows, second.prompts.prompt_ids.tolist()) == ([0], [[6, 5]])
+    assert second.split(ids[1:]).tolist() == [[7, 8]]
+
+
+def test_which_prompts_are_shared():
+    """Equal prompts of one group; without a group in `meta` none is."""
+
+    groups = [0, 0, 1, 0, 2, None, None]
+    prompts = [[5, 6], [5, 6], [5, 6], [5], [7], [8], [8]]
+    dialogues = [Dialogue(["a"], meta={} if group is None else {"group": group}) for group in groups]
+    assert episodes.prompt_group_ids(prompts, dialogues).tolist() == [0, 0, 2, 3, 4, 5, 6]

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from tests.parts.tiny import byte_tokenizer
-from tests.parts.trainers import PROMPTS, Places, make_trainer, numbers_of, parameters
+from tests.parts.trainers import Places, make_trainer, numbers_of, parameters
 
 IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 
@@ -26,7 +25,6 @@ def given_of(rollout):
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
         {"use_share_model": False},
         {"advantage_estimator": "rloo", "num_responses_per_prompt": 2},
         {"kl_in": "loss", "ref_seed": 3, "ref_model": "another"},
@@ -64,25 +62,6 @@ def test_texts_turns_and_ids_are_the_same_episode():
     assert (r.scores.tolist(), r.num_tokens) == ([1.0, 2.0, 3.0, 4.0], 3 * len(IDS) + 2)
     assert torch.equal(r.tokens.response_ids[0], r.tokens.response_ids[2])
     torch.testing.assert_close(r.logprobs[0], r.logprobs[1])
-
-
-def test_a_loop_of_ones_own_learns():
-    trainer = make_trainer(num_mini_batch=1, kl_coef=0.0, entropy_coef=0.0, lr=1e-2)
-    before = None
-    for _ in range(4):
-        trainer.step_on(["Hi ."] * 2, ["yes", "no"], [1.0, -1.0])
-        logprobs = (trainer.rollout.logprobs * trainer.rollout.response_mask).sum(dim=1)
-        before = before if before is not None else logprobs
-    assert logprobs[0] > before[0] + 1
-    assert logprobs[1] < before[1] - 1
-
-
-def test_the_policy_of_the_documentation_answers_itself():
-    trainer = make_trainer()
-    replies = trainer.speaker.reply([Dialogue(prompt.prompt_turns) for prompt in PROMPTS[:2]])
-    metrics = trainer.step_on([p.prompt_turns for p in PROMPTS[:2]], [r.ids for r in replies], scores=[0.5, -1.0])
-    assert metrics["objective/kl"] == 0
-    assert metrics["objective/score"] == pytest.approx(-0.25)
 
 
 def test_the_checks_of_a_run_hold():

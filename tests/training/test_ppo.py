@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import tensor
 
 from rlhf_dialog.training import ppo
-from tests.parts.masks import masks_of
 
 NAN, INF = math.nan, math.inf
 masks = st.integers(1, 4).flatmap(
@@ -18,7 +17,6 @@ masks = st.integers(1, 4).flatmap(
     )
 )
 seeds = st.integers(0, 10_000)
-discounts = st.sampled_from([0.0, 0.5, 0.9, 1.0])
 
 
 def numbers(seed, mask, count):
@@ -33,29 +31,6 @@ def spoil(x, mask, values=(NAN, INF, -INF)):
     for i, (b, t) in enumerate((~mask).nonzero().tolist()):
         spoilt[b, t] = values[i % len(values)]
     return spoilt
-
-
-def paid(rewards, mask):
-    """The rewards of the kept tokens of one episode: what a deleted token earned goes to the kept one before it."""
-    sums = []
-    for reward, counts in zip(rewards, mask, strict=True):
-        if counts:
-            sums.append(reward)
-        elif sums:
-            sums[-1] += reward
-    return sums
-
-
-def slow_gae(rewards, values, mask, gamma, gae_lambda):
-    """One episode as lists: delete the masked tokens, then the double sum of the paper; None where deleted."""
-    kept = [t for t, counts in enumerate(mask) if counts]
-    earned = paid(rewards, mask)
-    value = [values[t] for t in kept] + [0.0]
-    deltas = [earned[i] + gamma * value[i + 1] - value[i] for i in range(len(kept))]
-    found = [None] * len(mask)
-    for i, t in enumerate(kept):
-        found[t] = sum((gamma * gae_lambda) ** (j - i) * deltas[j] for j in range(i, len(kept)))
-    return found
 
 
 def test_masked_and_masked_mean():
@@ -85,50 +60,6 @@ def test_gae_of_the_design_example():
     assert returns[0].tolist() == pytest.approx([0.90065, 0.927, 0, 0, 0, 0.96, 1.0], abs=1e-12)
 
 
-def test_gae_by_hand_with_discount():
-    """Rewards 1, 2, values 3, 4, gamma .5, lambda .5: deltas 1 + 2 - 3 = 0 and 2 - 4 = -2."""
-    advantages, returns = ppo.gae(tensor([[1.0, 2.0]]), tensor([[3.0, 4.0]]), tensor([[True, True]]), 0.5, 0.5)
-    assert advantages.tolist() == [[-0.5, -2.0]]
-    assert returns.tolist() == [[2.5, 2.0]]
-
-
-@given(masks, seeds, discounts, discounts)
-def test_gae_equals_deletion_of_the_masked_tokens(mask, seed, gamma, gae_lambda):
-    rewards, values = numbers(seed, mask, 2)
-    counts = tensor(mask)
-    advantages, returns = ppo.gae(rewards, spoil(values, counts), counts, gamma, gae_lambda)
-    for b, row in enumerate(mask):
-        expected = slow_gae(rewards[b].tolist(), values[b].tolist(), row, gamma, gae_lambda)
-        for t, advantage in enumerate(expected):
-            assert advantages[b, t].item() == pytest.approx(advantage or 0.0, abs=1e-9)
-            value = values[b, t].item()
-            assert returns[b, t].item() == pytest.approx(0.0 if advantage is None else advantage + value, abs=1e-9)
-
-
-@given(masks, seeds, discounts)
-def test_gae_with_lambda_1_is_the_discounted_return_minus_the_value(mask, seed, gamma):
-    rewards, values = numbers(seed, mask, 2)
-    advantages, returns = ppo.gae(rewards, values, tensor(mask), gamma, gae_lambda=1.0)
-    discounted = ppo.discounted_returns(rewards, tensor(mask), gamma)
-    for b, row in enumerate(mask):
-        kept, total = [t for t, counts in enumerate(row) if counts], 0.0
-        earned = paid(rewards[b].tolist(), row)
-        for i in reversed(range(len(kept))):
-            total = earned[i] + gamma * total
-            assert advantages[b, kept[i]].item() == pytest.approx(total - values[b, kept[i]].item(), abs=1e-9)
-            assert returns[b, kept[i]].item() == pytest.approx(total, abs=1e-9)
-            assert discounted[b, kept[i]].item() == pytest.approx(total, abs=1e-9)
-    assert not discounted[~tensor(mask)].any()
-
-
-def test_a_reward_behind_the_mask_belongs_to_the_last_true_position_before_it():
-    mask = tensor([[False, True, False, False, True, False]])
-    rewards = tensor([[100.0, 1.0, 2.0, 3.0, 4.0, 5.0]])
-    values = tensor([[9.0, 0.0, 9.0, 9.0, 0.0, 9.0]])
-    advantages, _ = ppo.gae(rewards, values, mask, gamma=0.5, gae_lambda=1.0)
-    assert advantages.tolist() == [[0, 6 + 0.5 * 9, 0, 0, 9, 0]]  # gamma once, not three times
-
-
 def test_a_reward_that_is_not_finite_behind_the_mask_is_nothing_and_in_it_is_seen():
     mask = tensor([[True, False, True]])
     advantages, returns = ppo.gae(tensor([[1.0, NAN, 2.0]]), torch.zeros(1, 3), mask, 1.0, 1.0)
@@ -146,17 +77,6 @@ def test_scores_and_penalties_by_hand():
     rewards = paid + ppo.kl_penalties(logprobs, ref_logprobs, mask, kl_coef=0.1)
     expected = [[-0.1, 0, 0.2, -0.05 + 10], [-0.2, 0, 0.05 + 20, 0], [0, 0.1 + 30, 0, 0], [0, 0, 0, 0]]
     torch.testing.assert_close(rewards, tensor(expected))
-
-
-def test_what_turns_earn_is_paid_beside_the_kl_and_the_score():
-    """Two replies with a user's turn between them; the environment pays 0.25 for the first and -1 for the second."""
-    mask = tensor([[True, True, False, True, True, False]])
-    logprobs, ref_logprobs = tensor([[-1.0, -2.0, NAN, -1.0, -3.0, NAN]]), tensor([[-2.0, -2.0, NAN, -1.5, -1.0, NAN]])
-    turn_rewards = tensor([[0.0, 0.25, 0.0, 0.0, -1.0, 0.0]])
-    paid = ppo.score_rewards(tensor([10.0]), mask, turn_rewards)
-    rewards = paid + ppo.kl_penalties(logprobs, ref_logprobs, mask, 0.1)
-    torch.testing.assert_close(rewards, tensor([[-0.1, 0.25, 0.0, -0.05, 0.2 - 1 + 10, 0.0]]))
-    assert paid.tolist() == [[0, 0.25, 0, 0, 9, 0]]
 
 
 def test_whiten_by_hand():
@@ -274,23 +194,6 @@ def test_value_loss_gradient_with_bad_numbers_behind_the_mask(clip, huber):
         torch.testing.assert_close(leaf.grad[mask], slope / 3)
 
 
-@given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.integers(1, 3))
-def test_microbatches_add_up_to_the_minibatch(mask, seed, size):
-    new, old, advantages, values, old_values, returns = numbers(seed, mask, 6)
-    counts = tensor(mask)
-    whole = ppo.policy_loss(new, old, advantages, counts, 0.2, 1.5)
-    whole_value = ppo.value_loss(values, old_values, returns, counts, 0.2, 0.5)
-    sums = [0.0, 0.0, 0.0]
-    for start in range(0, len(mask), size):
-        rows = slice(start, start + size)
-        part = ppo.policy_loss(new[rows], old[rows], advantages[rows], counts[rows], 0.2, 1.5, num_tokens=counts.sum())
-        part_value = ppo.value_loss(
-            values[rows], old_values[rows], returns[rows], counts[rows], 0.2, 0.5, num_tokens=int(counts.sum())
-        )
-        sums = [total + x.item() for total, x in zip(sums, (*part, part_value), strict=True)]
-    assert sums == pytest.approx([x.item() for x in (*whole, whole_value)], abs=1e-9)
-
-
 def test_group_advantages_by_hand():
     """Two prompts with three responses each; the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
     mask = tensor([[True, True], [True, False], [False, True], [True, True], [True, False], [True, True]])
@@ -308,48 +211,6 @@ def test_group_advantages_by_hand():
     expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
     torch.testing.assert_close(grpo, expected)
     assert ppo.flat_groups(paid, mask, credit) == 1  # the second
-
-
-def test_a_token_of_a_group_carries_its_own_penalty_to_go():
-    """Two responses, paid 1 and 3; penalties -1, -2, -4 and -3, so still to come are -7, -6, -4 and -3, 0, 0."""
-    mask = tensor([[True, True, True], [True, False, False]])
-    paid, penalties = tensor([[0.0, 0.0, 1.0], [3.0, 0.0, 0.0]]), tensor([[-1.0, -2.0, -4.0], [-3.0, NAN, INF]])
-    credit = ppo.Credit(gamma=0.1, num_responses_per_prompt=2)
-    rloo, returns = ppo.rloo_advantages(paid, penalties, torch.zeros(2, 3), mask, credit)
-    # what the other is paid, and still has to pay at the same position, is the baseline: -2 + (-7 + 3), -2 - 6, -2 - 4
-    assert rloo.tolist() == [[-6, -8, -6], [2 + 4, 0, 0]]
-    torch.testing.assert_close(returns, tensor([[-1 - 0.2 - 0.03, -2 - 0.3, -3.0], [0, 0, 0]]))  # gamma counts here
-    grpo, _ = ppo.grpo_advantages(paid, penalties, torch.zeros(2, 3), mask, credit)
-    share = 1 / (math.sqrt(2) + 1e-4)  # mean 2, sample deviation sqrt(2): only what is paid is divided by it
-    torch.testing.assert_close(grpo, tensor([[-share - 2, -share - 3, -share - 2], [share + 2, 0, 0]]))
-
-
-def test_the_tokens_of_a_group_are_compared_by_their_number_not_by_their_column():
-    """Masks 11001 and 11100, penalties of -.1, -.2, -.4 and -.1, -.2, -.7. The third tokens: -.4 against -.7, which is +.3."""
-    mask = masks_of("11001", "11100")
-    penalties = tensor([[-0.1, -0.2, NAN, INF, -0.4], [-0.1, -0.2, -0.7, NAN, -INF]], dtype=torch.float64)
-    nothing, credit = torch.zeros(2, 5, dtype=torch.float64), ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
-    rloo, _ = ppo.rloo_advantages(nothing, penalties, nothing, mask, credit)
-    half = torch.tensor([[0.3, 0.3, 0, 0, 0.3], [-0.3, -0.3, -0.3, 0, 0]], dtype=torch.float64)
-    torch.testing.assert_close(rloo, half)
-    grpo, _ = ppo.grpo_advantages(nothing, penalties, nothing, mask, credit)
-    torch.testing.assert_close(grpo, half / 2)  # less the mean of both
-
-
-@pytest.mark.parametrize("advantages_of", [ppo.rloo_advantages, ppo.grpo_advantages])
-@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=4, max_size=4), seeds)
-def test_group_advantages_equal_deletion_of_the_masked_tokens(advantages_of, mask, seed):
-    rewards, penalties = numbers(seed, mask, 2)
-    counts, credit = tensor(mask), ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
-    found, _ = advantages_of(spoil(rewards, counts), spoil(penalties, counts), rewards, counts, credit)
-    short, short_mask = torch.zeros(2, 4, 7, dtype=torch.float64), torch.zeros(4, 7, dtype=torch.bool)
-    for row, kept in enumerate(counts):
-        short[:, row, : kept.sum()] = torch.stack([rewards[row, kept], penalties[row, kept]])
-        short_mask[row, : kept.sum()] = True
-    expected, _ = advantages_of(*short, rewards, short_mask, credit)
-    for row, kept in enumerate(counts):
-        torch.testing.assert_close(found[row, kept], expected[row, short_mask[row]], rtol=0, atol=1e-12)
-        assert not found[row, ~kept].any()
 
 
 def test_a_group_without_spread_has_no_advantage_but_its_penalties():
@@ -384,11 +245,6 @@ def test_a_difference_by_rounding_alone_is_no_spread():
     assert paid.double().sum(dim=1).unique().numel() == 2
     credit = ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
     assert ppo.flat_groups(paid, torch.ones(2, 2, dtype=torch.bool), credit) == 1
-
-
-def test_discounted_returns_by_hand():
-    mask = tensor([[True, False, True, True]])
-    assert ppo.discounted_returns(tensor([[1.0, 2.0, 4.0, 8.0]]), mask, 0.5).tolist() == [[3 + 2 + 2, 0, 8, 8]]
 
 
 def test_kl_controller_by_hand():

@@ -1,5 +1,6 @@
 """From prompts to a scored rollout: the text that rewards see, and tensors against slow recomputation."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
@@ -21,8 +23,9 @@ from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.training.checks import prompt_names
 from rlhf_dialog.training.episodes import PromptList
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
-from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, slow, world
-from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, world
+from tests.parts.tiny import byte_tokenizer
+from tests.parts.trainers import Holes, make_trainer, parameters
 
 
 def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, **options):
@@ -98,20 +101,15 @@ def test_the_text_of_a_reply_by_hand():
     assert special.reply_text([EOU, *ids_of("b")]) == ""
 
 
-def test_a_separator_among_the_named_special_tokens_is_cut_at():
+def test_the_text_of_a_reply_with_special_tokens():
+    """The separator may be a named one. Llama 3 has 256 of them, and all but two have no name (eos_token, pad_token, ...)."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"extra_special_tokens": ["<EOU>"]})
     assert EOU in tokenizer.all_special_ids
-    assert PromptEncoder(tokenizer, "<EOU>", 64).reply_text([*ids_of("a "), EOU, *ids_of("b")]) == "a"
-
-
-def test_special_tokens_without_a_name_are_removed():
-    """Llama 3's tokenizer holds 256 special tokens, and all but two stand under no name (eos_token, pad_token, ...)."""
-    tokenizer = byte_tokenizer()
     tokenizer.backend_tokenizer.add_special_tokens(["<end>"])
-    end = tokenizer.get_vocab()["<end>"]
-    assert tokenizer.decode([end], skip_special_tokens=True) == ""
-    assert PromptEncoder(tokenizer, "<EOU>", 64).reply_text([*ids_of("ab"), end]) == "ab"
+    end, encoder = tokenizer.get_vocab()["<end>"], PromptEncoder(tokenizer, "<EOU>", 64)
+    assert encoder.reply_text([*ids_of("a "), end, EOU, *ids_of("b")]) == "a"
+    assert encoder.reply_text([*ids_of("ab"), end]) == "ab"
 
 
 def test_a_reply_leaves_out_what_does_not_count():
@@ -145,142 +143,37 @@ def test_the_price_of_truncation_is_subtracted_before_rounding():
     assert rollout.scores[rollout.truncated].tolist() == [2.0**24] * 2
 
 
-def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
-    class Tenth(BaseReward):
-        def __call__(self, dialogues):
-            return [0.1] * len(dialogues)
-
-    models, encoder = world()
-    assert roll(models, encoder, reward=Tenth()).scores.dtype == torch.float32
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # what the package keeps in float32
-    for model in (models.policy, models.ref_policy):
-        model.double()
-    rollout = roll(models, encoder, reward=Tenth())
-    assert rollout.logprobs.dtype == rollout.scores.dtype == torch.float64
-    assert rollout.scores.tolist() == [0.1] * len(rollout)
-    charged = roll(models, encoder, reward=Tenth(), truncation_penalty=0.7)
-    assert charged.truncated.any()
-    assert set(charged.scores[charged.truncated].tolist()) == {0.1 - 0.7}  # of 64 bits: in 32, .7 is larger by 1e-8
-
-
-def test_encoded_prompts():
-    models, encoder = world()
-    tokens = Responder(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
-    ids, mask = tokens.prompt_ids, tokens.prompt_mask
-    for row, prompt in enumerate(PROMPTS):
-        assert ids[row][mask[row]].tolist() == encoder.encode_prompt(prompt.prompt_turns)
-        assert (~mask[row]).tolist() == sorted((~mask[row]).tolist(), reverse=True)  # padding on the left
-    assert ids[~mask].unique().tolist() == [PAD]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("filters", [{}, {"top_k": 12}, {"top_p": 0.7}])
-def test_tensors_equal_a_slow_recomputation(filters):
-    models, encoder = world(ref_seed=5)
-    rollout = roll(models, encoder, Sampling(max_new_tokens=5, temperature=0.8, **filters), prompts_at_once=2)
-    assert len(rollout) == 3
-    assert (
-        (rollout.kl_full is None)
-        == (rollout.ref_support_mass is None)
-        == (rollout.tokens.support is None)
-        == (not filters)
-    )
-    for b, t in rollout.response_mask.nonzero().tolist():
-        ours, theirs = (slow(models, rollout, 0.8, m, b, t) for m in (models.policy, models.ref_policy))
-        kept = (
-            torch.arange(259)
-            if not filters
-            else torch.tensor([i for i in rollout.tokens.support[b, t].tolist() if i >= 0])
-        )
-        token = rollout.tokens.response_ids[b, t]
-        p, q = ours[kept].log_softmax(0), theirs[kept].log_softmax(0)
-        where = (kept == token).nonzero().item()
-        expected = {"logprobs": p[where], "ref_logprobs": q[where], "entropy": -(p.exp() * p).sum()}
-        if filters:
-            expected |= {"kl_full": (ours.exp() * (ours - theirs)).sum(), "ref_support_mass": theirs[kept].exp().sum()}
-        for name, value in expected.items():
-            assert getattr(rollout, name)[b, t].item() == pytest.approx(value.item(), abs=1e-4), name
-    assert (rollout.logprobs - rollout.ref_logprobs)[rollout.response_mask].abs().max() > 0.5
-    shape = rollout.tokens.response_ids.shape
-    for name in ("response_mask", "logprobs", "ref_logprobs", "entropy", "values"):
-        assert getattr(rollout, name).shape == shape
-        assert not getattr(rollout, name).requires_grad
-
-
-def test_where_the_values_come_from():
-    for options, module in (
-        ({"critic": True, "value_head": False}, "critic"),
-        ({}, "policy"),
-        ({"critic": True}, "critic"),
-    ):
-        models, encoder = world(**options)
-        rollout = roll(models, encoder)
-        b, t = 1, 0
-        lm = gpt2(7, initializer_range=0.3).eval() if module == "critic" else models.policy.lm
-        prompt = rollout.tokens.prompt_ids[b][rollout.tokens.prompt_mask[b]].unsqueeze(0)
-        hidden = lm(prompt, output_hidden_states=True).hidden_states[-1][0, -1]
-        expected = getattr(models, module).value_head(hidden).item()
-        assert rollout.values[b, t].item() == pytest.approx(expected, abs=1e-4)
+def test_without_a_value_head_the_values_are_zeros():
     models, encoder = world(value_head=False)
     rollout = roll(models, encoder)
     assert rollout.values.shape == rollout.logprobs.shape
     assert not rollout.values.any()
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 9, "top_p": 0.9}])
-def test_microbatch_size_changes_nothing(filters):
-    models, encoder = world(ref_seed=5, critic=True)
-    sampling = Sampling(max_new_tokens=6, **filters)
-    whole, single = (roll(models, encoder, sampling, prompts_at_once=size) for size in (16, 1))
-    assert torch.equal(whole.tokens.response_ids, single.tokens.response_ids)
-    names = ["logprobs", "ref_logprobs", "entropy", "values"] + (["kl_full", "ref_support_mass"] if filters else [])
-    for name in names:
-        torch.testing.assert_close(getattr(whole, name), getattr(single, name), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size):
+def test_sizes_bound_each_forward_pass_and_the_cache(monkeypatch):
     """Reading the prompts and the teacher-forced passes; the policy itself has none of these."""
     models, encoder = world(critic=True)
     counted = {"policy": models.policy.lm, "reference": models.ref_policy.lm, "critic": models.critic.trunk}
     rows: dict[str, list[int]] = {name: [] for name in counted}
+    sizes = []
 
     def counting(module, packed, *rest):
         (name,) = (name for name, lm in counted.items() if module in (lm, lm.base_model))
         rows[name].append(packed.num_rows)
         return run_rows(module, packed, *rest)
 
-    monkeypatch.setattr("rlhf_dialog.models.policy.run_rows", counting)
-    roll(models, encoder, prompts_at_once=size)
-    expected = {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
-    assert rows == {"policy": expected, "reference": expected, "critic": expected}
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_rows_at_once_bound_the_cache(monkeypatch, size):
-    sizes = []
-
     class Counting(KeyValues):
         def __init__(self, lengths, num_new, device):
             sizes.append(len(lengths))
             super().__init__(lengths, num_new, device)
 
+    monkeypatch.setattr("rlhf_dialog.models.policy.run_rows", counting)
     monkeypatch.setattr("rlhf_dialog.models.generation.KeyValues", Counting)
-    models, encoder = world()
-    roll(models, encoder, rows_at_once=size)
-    assert sizes == {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
-
-
-def test_responses_of_one_prompt_stand_side_by_side():
-    models, encoder = world()
-    prompts = [prompt for prompt in PROMPTS for _ in range(3)]
-    rollout = roll(models, encoder, Sampling(max_new_tokens=6), prompts=prompts)
-    assert [d.meta["index"] for d in rollout.dialogues] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert torch.equal(rollout.tokens.prompt_ids[3], rollout.tokens.prompt_ids[5])
-    assert len({tuple(row) for row in rollout.tokens.response_ids[3:6].tolist()}) == 3  # each is drawn for itself
-    for row, dialogue in enumerate(rollout.dialogues):
-        ids = rollout.tokens.response_ids[row][rollout.response_mask[row]].tolist()
-        assert dialogue.response == encoder.reply_text(ids)
+    roll(models, encoder, prompts_at_once=2)
+    assert rows == {"policy": [2, 1], "reference": [2, 1], "critic": [2, 1]}
+    assert sizes == [3]
+    roll(models, encoder, rows_at_once=2)
+    assert sizes == [3, 2, 1]
 
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
@@ -288,9 +181,6 @@ def test_seconds_of_rollout_and_reward(monkeypatch):
     monkeypatch.setattr("rlhf_dialog.training.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
     assert roll(models, encoder).clock.seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
-
-
-# -- fewer episodes
 
 
 def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
@@ -301,17 +191,13 @@ def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
             return [0.0, 1e39, 0.0]
 
     models, encoder = world()
-    for skip in (False, True):
-        with pytest.raises(
-            RewardError, match=r"reward 'huge': the score 1e\+39 of dialogue 1 is not a finite 32-bit number"
-        ):
-            roll(models, encoder, reward=Huge(), rules=ScoringRules(skip))
+    with pytest.raises(RewardError, match=r"'huge': the score 1e\+39 of dialogue 1"):
+        roll(models, encoder, reward=Huge(), rules=ScoringRules(True))
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 9}])
-def test_a_rollout_of_some_rows_by_hand(filters):
+def test_a_rollout_of_some_rows_by_hand():
     models, encoder = world()
-    whole = roll(models, encoder, Sampling(max_new_tokens=6, **filters))
+    whole = roll(models, encoder, Sampling(max_new_tokens=6, top_k=9))
     part = whole.select([2, 0])
     assert [d.meta["index"] for d in part.dialogues] == [2, 0]
     assert (
@@ -322,10 +208,7 @@ def test_a_rollout_of_some_rows_by_hand(filters):
     pairs = {name: (getattr(whole, name), getattr(part, name)) for name in names}
     pairs |= {name: (getattr(whole.tokens, name), getattr(part.tokens, name)) for name in parts}
     for name, (before, after) in pairs.items():
-        assert (
-            (before is None) == (after is None) == (not filters and name in ("support", "kl_full", "ref_support_mass"))
-        )
-        assert before is None or torch.equal(torch.stack([before[2], before[0]]), after), name
+        assert torch.equal(torch.stack([before[2], before[0]]), after), name
     assert (len(part), part.num_dropped, part.num_generated) == (2, 1, whole.num_tokens)
     assert (len(whole), whole.num_dropped) == (3, 0)
 
@@ -355,3 +238,86 @@ def test_names_of_prompts():
     assert prompt_names(many[:4]) == "train 0, train 1"
     assert prompt_names(many).endswith(", train 15 and 4 more")
     assert prompt_names([Dialogue(["a"])]) == "prompt ?"
+
+
+# -- the trainer: scores that are missing, and what their episodes count
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
+    with pytest.raises(
+        UserError, match=r"reward 'holes' gave (None|nan), which is not .* for dialogue 1 with the resp"
+    ):
+        make_trainer(Holes([1, 4], value)).step()
+    trainer = make_trainer(Holes([1, 4], value), on_reward_error="skip")
+    wanted = make_trainer().sampler.take(6)
+    metrics, rollout = trainer.step(), trainer.rollout
+    assert [d.meta["index"] for d in rollout.dialogues] == [wanted[i] for i in (0, 2, 3, 5)]
+    assert rollout.scores.tolist() == [-1.5, 2.5, -0.5, -1.5]
+    assert metrics["objective/score"] == metrics["reward/holes"] == pytest.approx(-0.25)
+    assert metrics["response/unscored"] == 2
+    assert rollout.reward_scores.total == rollout.reward_scores.parts["holes"].raw == [-1.5, 2.5, -0.5, -1.5]
+    assert "reward 'holes' gave no score for 2 of 6 dialogues" in caplog.text
+    lengths = {name: len(x) for name, x in vars(rollout).items() if isinstance(x, (list, torch.Tensor))}
+    assert set(lengths.values()) == {4}, lengths
+    assert make_trainer().step()["response/unscored"] == 0
+
+
+def test_dropped_tokens_and_episodes_were_generated_all_the_same():
+    expected = make_trainer().step()
+    skipping = make_trainer(Holes([0, 1, 2]), on_reward_error="skip")
+    found = skipping.step()
+    assert found["time_steps"] == expected["time_steps"] > skipping.rollout.num_tokens
+    assert found["episodes"] == expected["episodes"] == 6
+    assert found["response/length"] == skipping.rollout.num_tokens / 3
+
+
+@pytest.mark.parametrize(
+    ("estimator", "places", "kept"),
+    [
+        ("grpo", [0, 7], [1]),  # one of three groups of three is whole
+        ("rloo", [4], [0, 2]),
+        ("reinforce_pp", [0, 7], None),
+    ],
+)
+def test_baselines_need_whole_groups(estimator, places, kept):
+    keys = {"num_responses_per_prompt": 3, "rollout_batch_size": 9, "on_reward_error": "skip"}
+    trainer = make_trainer(Holes(places), advantage_estimator=estimator, **keys, use_adv_normalize=False)
+    wanted = make_trainer().sampler.take(3)
+    metrics = trainer.step()
+    found = [d.meta["index"] for d in trainer.rollout.dialogues]
+    if kept is None:
+        assert found == [wanted[i // 3] for i in range(9) if i not in places]
+    else:
+        assert found == [wanted[group] for group in kept for _ in range(3)]
+        totals = trainer.rollout.rewards.sum(dim=1).view(-1, 3)
+        sums = (trainer.rollout.advantages * trainer.rollout.response_mask).sum(dim=1)
+        assert totals.shape[0] == len(kept)
+        assert sums.isfinite().all()
+    assert metrics["response/unscored"] == 9 - len(found)
+
+
+@pytest.mark.parametrize(("estimator", "places"), [("gae", range(6)), ("grpo", [0, 3])])
+def test_an_iteration_without_any_score_stops_the_run(estimator, places):
+    keys = {"advantage_estimator": estimator, "num_responses_per_prompt": 3, "on_reward_error": "skip"}
+    trainer = make_trainer(Holes(places), **keys)
+    before = parameters(trainer.models.policy)
+    with pytest.raises(
+        RunStopped, match=r"iteration 1: all 6 episodes are dropped, because the reward 'holes' gave .* no score"
+    ):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+def test_the_first_rollout_counts_prompts_that_lose_part_of_their_newest_turn(caplog):
+    trainer = make_trainer(max_prompt_length=3)
+    trainer.step()
+    lines = [line for line in caplog.messages if "lose the beginning of their newest turn" in line]
+    sizes = [len(trainer.speaker.encoder._encode(f"{d.prompt_turns[-1]} <EOU>")) for d in trainer.rollout.dialogues]
+    cut = sum(size > 3 for size in sizes)
+    assert cut > 0
+    assert lines == [
+        f"{cut} of 6 prompts lose the beginning of their newest turn: max_prompt_length is 3, and {max(sizes)} would do"
+    ]
+    trainer.step()
+    assert len([line for line in caplog.messages if "lose the beginning" in line]) == 1

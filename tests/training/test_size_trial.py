@@ -78,15 +78,8 @@ def test_eight_rows_are_found_where_eight_fit(path, monkeypatch, key, compute):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"use_share_model": True},
-        {"top_p": 0.9, "kl_in": "loss"},
-        {"num_responses_per_prompt": 4, "use_lora": True},
-    ],
-)
-def test_a_measurement_changes_nothing(path, keys, caplog):
+def test_a_measurement_changes_nothing(path, caplog):
+    keys = {"num_responses_per_prompt": 4, "use_lora": True, "top_p": 0.9}
     caplog.set_level(logging.INFO, logger="rlhf_dialog")
     with pretended_gpu():
         trainer, plain = (new_trainer(path, CUDA, **keys) for _ in range(2))
@@ -159,23 +152,3 @@ def failing_above(most, function, rows_of):
         return function(*args, **options)
 
     return fail
-
-
-@pytest.mark.slow
-def test_tokens_and_gradients_are_the_same_for_all_sizes(path):
-    steps = []
-    for rows, microbatch in ((32, 32), (4, 2), (1, 1)):
-        keys = {
-            "per_device_rollout_size": rows,
-            "per_device_microbatch_size": microbatch,
-            "num_responses_per_prompt": 2,
-        }
-        torch.manual_seed(5)
-        trainer = new_trainer(path, CPU, **keys)
-        metrics = trainer.step()
-        weights = torch.cat([p.detach().flatten() for p in trainer.models.policy.parameters()])
-        steps.append((trainer.rollout.tokens.response_ids, metrics["ppo/grad_norm"], weights))
-    for ids, norm, weights in steps[1:]:
-        assert torch.equal(ids, steps[0][0])
-        assert norm == pytest.approx(steps[0][1], rel=1e-5)
-        torch.testing.assert_close(weights, steps[0][2], rtol=0, atol=1e-7)

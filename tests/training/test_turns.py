@@ -1,8 +1,4 @@
-"""Dialogues of several turns: what a turn is worth, and that the gradient is that of the expected return.
-
-The toy: in each of at most 4 turns the policy stops with probability p, or goes on; a turn pays -1, a stop pays 2 in turn 1, 5 in
-turn 2 and 3 later, and at the turn limit nothing more is paid. A turn has two tokens: a fixed word, then `stop` or `go`.
-"""
+"""Dialogues of several turns in the trainer: what each token and each turn is paid, and that all of it is trained on."""
 
 import math
 from random import Random
@@ -14,14 +10,10 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import NoReward
-from rlhf_dialog.training import ppo
 from rlhf_dialog.training.simulated import Simulated
 from tests.parts.ranks import in_ranks
 from tests.parts.text_environments import Letters
 from tests.parts.trainers import make_trainer, numbers_of, parameters
-
-AT_THE_END = (2.0, 5.0, 3.0, 3.0)
-LIMIT = 4
 
 
 def slow_gae(earned, values, gamma, gae_lambda):
@@ -29,86 +21,6 @@ def slow_gae(earned, values, gamma, gae_lambda):
     deltas = [r + gamma * later - v for r, v, later in zip(earned, values, [*values[1:], 0.0], strict=True)]
     steps = range(len(deltas))
     return [sum((gamma * gae_lambda) ** (j - i) * deltas[j] for j in steps[i:]) for i in steps]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_turn_gae_is_gae_of_a_sequence_with_one_token_a_turn(seed):
-    torch.manual_seed(seed)
-    mask, (gamma, gae_lambda) = torch.rand(4, 9) < 0.6, torch.rand(2).tolist()
-    rewards, values = torch.randn(2, 4, 9, dtype=torch.float64)
-    found = ppo.turn_gae(rewards, values, mask, gamma, gae_lambda)
-    for row, counts in enumerate(mask.tolist()):
-        begins = [t for t, now in enumerate(counts) if now and (t == 0 or not counts[t - 1])]
-        ends = [*begins[1:], len(counts)]
-        earned = [rewards[row, first:end].sum().item() for first, end in zip(begins, ends, strict=False)]
-        at_turns = [values[row, t].item() for t in begins]
-        expected = slow_gae(earned, at_turns, gamma, gae_lambda)
-        for t, now in enumerate(counts):
-            turn = sum(first <= t for first in begins) - 1
-            want = (expected[turn], expected[turn] + at_turns[turn]) if now else (0.0, 0.0)
-            assert (found[0][row, t].item(), found[1][row, t].item()) == pytest.approx(want, abs=1e-9)
-
-
-def test_turn_gae_by_hand():
-    """Two turns, of 2 and 1 tokens, with a hole of 2: the first earns 1 + 2, the second 4, with values 0.5 and 1."""
-    mask = torch.tensor([[True, True, False, False, True, False]])
-    rewards, values = torch.tensor([[0.0, 1, 2, 0, 4, 0]]), torch.tensor([[0.5, 9, 9, 9, 1, 9]])
-    advantages, returns = ppo.turn_gae(rewards, values, mask, gamma=0.5, gae_lambda=0.5)
-    second, first = 4 - 1.0, 3 + 0.5 * 1 - 0.5 + 0.25 * (4 - 1.0)
-    assert advantages.tolist() == [[first, first, 0, 0, second, 0]]
-    assert returns.tolist() == [[first + 0.5, first + 0.5, 0, 0, 4, 0]]
-
-
-def every_dialogue(theta):
-    """All dialogues of the toy as one batch: probabilities (N,), log-probs, rewards and mask (N, T), with holes of one token."""
-    p = torch.sigmoid(theta)
-    chances, logprobs, rewards, masks_ = [], [], [], []
-    for turns, stops in ((1, True), (2, True), (3, True), (4, True), (4, False)):
-        said = [p.log() if stops and turn == turns else (1 - p).log() for turn in range(1, turns + 1)]
-        chances.append(torch.stack(said).sum().exp())
-        row = [x for log in said for x in (torch.zeros(()), log, torch.zeros(()))]
-        earned = [x for turn in range(1, turns + 1) for x in (0.0, -1.0, 0.0)]
-        earned[3 * turns - 2] += AT_THE_END[turns - 1] if stops else 0.0
-        padding = 3 * (LIMIT - turns)
-        logprobs.append(torch.stack([*row, *[torch.zeros(())] * padding]))
-        rewards.append(torch.tensor(earned + [0.0] * padding))
-        masks_.append(torch.tensor([True, True, False] * turns + [False] * padding))
-    return torch.stack(chances), torch.stack(logprobs), torch.stack(rewards), torch.stack(masks_)
-
-
-def expected_gradient(theta, weight=lambda turns: 1.0, by_turn=False, values=None):
-    """E[gradient of the policy loss] over all dialogues, each as its own rollout, with one constant for all of them."""
-    chances, logprobs, rewards, mask = every_dialogue(theta)
-    credit = ppo.Credit(1.0, 1.0, by_turn=by_turn)
-    penalties, values = torch.zeros_like(rewards), torch.zeros_like(rewards) if values is None else values
-    advantages, _ = ppo.gae_advantages(rewards, penalties, values, mask, credit)
-    total = 0.0
-    for row, chance in enumerate(chances.detach()):
-        part = slice(row, row + 1)
-        old = logprobs[part].detach()
-        loss, _ = ppo.policy_loss(logprobs[part], old, advantages[part], mask[part], 0.2, num_tokens=1)
-        turns = int(mask[row].sum()) // 2
-        (gradient,) = torch.autograd.grad(loss, theta, retain_graph=True)
-        total += chance.item() * weight(turns) * -gradient.item()
-    return total
-
-
-@pytest.mark.parametrize("by_turn", [False, True])
-@pytest.mark.parametrize("start", [-1.3, 0.0, 0.8])
-def test_the_gradient_is_that_of_the_expected_return(start, by_turn):
-    theta = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-    p = torch.sigmoid(theta)
-    stops = [(1 - p) ** turn * p for turn in range(LIMIT)]
-    worth = sum(chance * (AT_THE_END[i] - i - 1) for i, chance in enumerate(stops)) + (1 - p) ** LIMIT * -LIMIT
-    (expected,) = torch.autograd.grad(worth, theta)
-    assert expected_gradient(theta, by_turn=by_turn) == pytest.approx(expected.item(), abs=1e-6)
-    by_place = torch.arange(3.0 * LIMIT).sin().expand(5, -1)  # a critic of any kind, as long as it sees the past alone
-    assert expected_gradient(theta, by_turn=by_turn, values=by_place) == pytest.approx(expected.item(), abs=1e-6)
-    shorter_counts_more = expected_gradient(theta, weight=lambda turns: 1 / turns)
-    assert abs(shorter_counts_more - expected.item()) > 0.03  # what a mean over each dialogue's own tokens would do
-
-
-# -- the trainer
 
 
 def dialogues(**keys):
@@ -120,8 +32,6 @@ def dialogues(**keys):
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
-        {"credit": "turn"},
         {"max_prompt_length": 12},
         {"context_size": 1, "use_share_model": False, "top_k": 20, "per_device_microbatch_size": 1},
         {"context_size": 1, "kl_in": "loss", "credit": "turn"},
@@ -155,19 +65,6 @@ def seeds_of(trainer, count):
     copies = trainer.config.num_responses_per_prompt
     source = Simulated(list, 3, EpisodeLimits())
     return source.deal([source[i // copies] for i in range(count)]).seeds
-
-
-def test_the_advantages_of_a_dialogue_do_not_depend_on_its_segments():
-    """GAE runs over all turns, also where each reply has a context of its own; so it is that of the tokens one after another."""
-    trainer = dialogues(context_size=1, use_valuenorm=False)
-    trainer.models.policy.value_head.weight.data.normal_()
-    trainer.step()
-    rollout = trainer.rollout
-    assert len(rollout.in_segments()) == rollout.num_replies > len(rollout)
-    for row, counts in enumerate(rollout.response_mask):
-        rewards, values = rollout.rewards[row][counts].tolist(), rollout.values[row][counts].tolist()
-        expected = slow_gae(rewards, values, 1.0, trainer.config.gae_lambda)
-        assert rollout.advantages[row][counts].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 class Rambles:
@@ -284,15 +181,14 @@ def test_two_ranks_have_the_dialogues_of_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("credit", ["token", "turn"])
-def test_it_learns_to_write_one_letter_in_every_turn(credit):
+def test_it_learns_to_write_one_letter_in_every_turn():
     """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
     trainer = make_trainer(
         NoReward(),
         prompts=Simulated(Letters, 0, EpisodeLimits()),
         **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
         **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25},
-        **{"credit": credit, "context_size": 1},
+        **{"credit": "turn", "context_size": 1},
     )
     rewards = []
     for metrics in trainer.train():
@@ -301,3 +197,23 @@ def test_it_learns_to_write_one_letter_in_every_turn(credit):
             break
     assert rewards[0] < 0.05
     assert rewards[-1] > 0.5, rewards
+
+
+def numbers(source, asked):
+    """Seeds of the users, and the first random number of each stream of the policy."""
+    deal = source.deal([source[number] for number in asked])
+    return deal.seeds, [torch.rand((), generator=stream).item() for stream in deal.streams]
+
+
+def test_a_dialogue_depends_on_seed_split_and_number_alone():
+    built = []
+    source = Simulated(lambda: built.append(0), 7, EpisodeLimits())
+    seeds, draws = numbers(source, range(6))
+    assert len(set(seeds)) == len(set(draws)) == len(built) == 6
+    for number in (3, 5):
+        assert numbers(Simulated(list, 7, EpisodeLimits()), [number]) == ([seeds[number]], [draws[number]])
+    for other in (Simulated(list, 8, EpisodeLimits()), Simulated(list, 7, EpisodeLimits(), "validation")):
+        assert not {*numbers(other, range(6))[0]} & {*seeds}
+    seeds, draws = numbers(source, [4, 4, 9])  # copies of a dialogue have the same user and another policy
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert (len(set(draws)), len(built)) == (3, 6)

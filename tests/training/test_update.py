@@ -1,17 +1,19 @@
-"""The optimizer steps of an iteration: their gradient, their settings, and numbers that are not finite."""
+"""The optimizer steps of an iteration: their minibatches, their settings, and numbers that are not finite."""
 
-import copy
 import json
 import math
-from itertools import pairwise
+from itertools import pairwise, permutations
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.masks import last_token, position_ids_of
+from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.training import ppo
+from rlhf_dialog.training.update import blank_microbatch, minibatch_sizes, shuffle_groups
 from tests.parts import plain
 from tests.parts.trainers import Holes, change_predictions, make_trainer, parameters, settings
 
@@ -171,54 +173,11 @@ def test_max_skipped_steps(monkeypatch, limit):
     assert len(minibatches) == limit
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_one_step_follows_the_gradient_of_the_written_loss(share):
-    """-mean(A ratio) - c_e entropy + c_v (v - R)^2 / 2 over the response tokens; epsilon 1 makes Adam g / (|g| + 1)."""
-    keys = {"entropy_coef": 0.3, "value_loss_coef": 0.7, "lr": 0.1, "critic_lr": 0.05}
-    trainer = make_trainer(
-        use_share_model=share,
-        use_valuenorm=False,
-        use_max_grad_norm=False,
-        num_mini_batch=1,
-        ppo_epoch=1,
-        opti_eps=1.0,
-        **keys,
-    )
-    models = copy.deepcopy(trainer.models)
-    trainer.step()
-    rollout = trainer.rollout
-    mask = rollout.response_mask
-    sequence = torch.cat([rollout.tokens.prompt_ids, rollout.tokens.response_ids], dim=1)
-    attended = torch.cat([rollout.tokens.prompt_mask, torch.ones_like(mask)], dim=1)
-    before = slice(-mask.shape[1] - 1, -1)
-    inputs = {"input_ids": sequence, "attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
-    output = models.policy.lm(**inputs, output_hidden_states=True)
-    hidden, head = output.hidden_states[-1], models.policy.value_head
-    if models.critic is not None:
-        hidden, head = models.critic.trunk(**inputs)[0], models.critic.value_head
-    values = head(hidden[:, before]).squeeze(-1)
-    logprobs = output.logits[:, before].log_softmax(-1)
-    chosen = logprobs.gather(2, rollout.tokens.response_ids.unsqueeze(2)).squeeze(2)[mask]
-    entropy = -(logprobs.exp() * logprobs).sum(-1)[mask]
-    error = values[mask] - rollout.returns[mask]
-    policy_loss = -(rollout.advantages[mask] * (chosen - chosen.detach()).exp()).mean()
-    (policy_loss - 0.3 * entropy.mean() + 0.7 * (error**2 / 2).mean()).backward()
-    pairs = [(models.policy, trainer.models.policy, 0.1)]
-    pairs += [(models.critic, trainer.models.critic, 0.05)] if models.critic else []
-    for old, new, lr in pairs:
-        for (name, start), end in zip(old.named_parameters(), new.parameters(), strict=True):
-            lr = 0.05 if name.startswith("value_head.") else lr
-            expected = start - lr * start.grad / (start.grad.abs() + 1)
-            torch.testing.assert_close(end, expected, rtol=0, atol=3e-6, msg=lambda text, name=name: f"{name}: {text}")
-            assert start.grad.any() or name.endswith("value_head.weight") is False
-
-
-@pytest.mark.parametrize("estimator", ["gae", "rloo"])
-def test_microbatch_size_does_not_change_the_step(estimator):
+def test_microbatch_size_does_not_change_the_step():
     ends = []
     for size in (1, 4, 16):
         keys = {"opti_eps": 1.0, "lr": 0.1, "ppo_epoch": 1, "rollout_batch_size": 12}
-        trainer = make_trainer(advantage_estimator=estimator, per_device_microbatch_size=size, **keys)
+        trainer = make_trainer(per_device_microbatch_size=size, **keys)
         start = parameters(trainer.models.policy)
         metrics = trainer.step()
         moved = {name: p.detach() - start[name] for name, p in trainer.models.policy.named_parameters()}
@@ -248,36 +207,7 @@ def test_switches_of_the_losses_arrive(monkeypatch, keys, largest):
     assert given == [(0.3, None), (0.05 if not keys else None, 4.0)]
 
 
-def test_each_minibatch_is_the_mean_over_its_own_tokens(monkeypatch):
-    seen = []
-    policy_loss, value_loss = ppo.policy_loss, ppo.value_loss
-
-    def recording_policy_loss(*args):
-        seen.append({"new": args[0].detach(), "old": args[1], "mask": args[3], "tokens": int(args[6])})
-        return policy_loss(*args)
-
-    def recording_value_loss(*args):
-        seen[-1] |= {"values": args[0].detach(), "old_values": args[1]}
-        assert int(args[6]) == int(args[3].sum())
-        return value_loss(*args)
-
-    monkeypatch.setattr(ppo, "policy_loss", recording_policy_loss)
-    monkeypatch.setattr(ppo, "value_loss", recording_value_loss)
-    metrics = make_trainer(lr=1e-2).step()
-    assert len(seen) == 4
-    assert [call["tokens"] for call in seen] == [int(call["mask"].sum()) for call in seen]
-    log_ratios = [(call["new"] - call["old"])[call["mask"]] for call in seen]
-    assert log_ratios[3].abs().max() > 1e-3
-    k3 = [(r.exp() - 1 - r).mean().item() for r in log_ratios]
-    assert metrics["ppo/approx_kl"] == pytest.approx(sum(k3) / 4, rel=1e-3)
-    clipped = [call["values"][call["mask"]].abs().max().item() for call in seen]
-    assert clipped[0] == 0 < clipped[3]
-    assert not any(call["old_values"][call["mask"]].any() for call in seen)  # those of the rollout, all along
-
-
-@pytest.mark.parametrize(
-    ("responses", "asked", "sizes"), [(13, 20, [1] * 13), (13, 4, [4, 3, 3, 3]), (6, 1, [6]), (8, 4, [2] * 4)]
-)
+@pytest.mark.parametrize(("responses", "asked", "sizes"), [(5, 20, [1] * 5), (13, 4, [4, 3, 3, 3])])
 def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
     minibatches = []
 
@@ -302,26 +232,20 @@ def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
         assert [len(minibatch) for minibatch in epoch] == sizes
         assert sorted(row for minibatch in epoch for row in minibatch) == sorted(prompts)  # each once, none dropped
     shares = [[set(minibatch) for minibatch in epoch] for epoch in epochs]
-    if asked > 1:
+    if asked < responses:
         assert shares[0] != shares[1] != shares[2] != shares[0]  # a fresh permutation each epoch
 
 
-def test_every_minibatch_is_one_optimizer_step():
-    trainer = make_trainer(use_share_model=False, num_mini_batch=3, ppo_epoch=4)
-    trainer.step()
-    for name, module in (("policy", trainer.models.policy), ("critic", trainer.models.critic)):
-        steps = {int(trainer.optimizers[name].state[p]["step"]) for p in module.parameters()}
-        assert steps == {12}
-    assert all(p.grad is None for p in trainer.models.policy.parameters())
-
-
 @pytest.mark.parametrize("decay", [True, False])
-def test_linear_learning_rate_decay(decay):
+@pytest.mark.parametrize("share", [True, False])
+def test_linear_learning_rate_decay(decay, share):
+    """Of a shared model, the value head is a group of its own."""
     keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4}
-    trainer = make_trainer(use_share_model=False, use_linear_lr_decay=decay, **keys)
+    trainer = make_trainer(use_share_model=share, use_linear_lr_decay=decay, **keys)
     used = []
     for _ in trainer.train():
-        used.append([trainer.optimizers[name].param_groups[0]["lr"] for name in ("policy", "critic")])
+        groups = [group for optimizer in trainer.optimizers.values() for group in optimizer.param_groups]
+        used.append([group["lr"] for group in groups if group["params"]])
     shares = [1, 0.75, 0.5, 0.25] if decay else [1] * 4
     assert used == [pytest.approx([4e-3 * share, 8e-3 * share]) for share in shares]
 
@@ -342,44 +266,6 @@ def test_in_the_warmup_the_critic_learns_alone(precision):
     made = [{int(state["step"]) for state in trainer.optimizers[name].state.values()} for name in ("policy", "critic")]
     per_iteration = trainer.config.ppo_epoch * trainer.config.num_mini_batch
     assert made == [{per_iteration}, {3 * per_iteration}]  # the policy's moments begin after the warmup
-
-
-def test_the_value_head_of_a_shared_model_learns_with_critic_lr():
-    """The steps of torch's AdamW with two groups on the same gradients, with a linear decay of both rates."""
-    keys = {
-        "lr": 1e-3,
-        "critic_lr": 3e-2,
-        "weight_decay": 0.1,
-        "max_iterations": 4,
-        "num_mini_batch": 1,
-        "ppo_epoch": 1,
-    }
-    trainer = make_trainer(use_linear_lr_decay=True, use_max_grad_norm=False, opti_eps=1e-10, **keys)
-    policy = trainer.models.policy
-    ours = dict(policy.named_parameters())
-    copies = {name: torch.nn.Parameter(p.detach().clone()) for name, p in ours.items()}
-    trunk = [p for name, p in copies.items() if not name.startswith("value_head")]
-    head = [copies["value_head.weight"], copies["value_head.bias"]]
-    groups = [{"params": trunk, "lr": 1e-3}, {"params": head, "lr": 3e-2}]
-    plain = torch.optim.AdamW(groups, eps=1e-10, weight_decay=0.1)
-    engine = trainer.engines["policy"]
-    step = engine.step
-
-    def both():
-        for name, p in ours.items():
-            copies[name].grad = p.grad.clone()
-        step()
-
-    engine.step = both
-    start = parameters(policy)
-    for number, _ in enumerate(trainer.train()):
-        for group, lr in zip(plain.param_groups, (1e-3, 3e-2), strict=True):
-            group["lr"] = lr * (1 - number / 4)
-        plain.step()
-        for name, p in ours.items():
-            torch.testing.assert_close(p, copies[name], rtol=1e-5, atol=1e-6)
-        if number == 0:  # Adam's first step is about the rate
-            assert (ours["value_head.bias"] - start["value_head.bias"]).abs().item() == pytest.approx(3e-2, rel=1e-2)
 
 
 @pytest.mark.parametrize("precision", [{}, {"use_amp": True, "amp_dtype": "fp16"}], ids=["fp32", "fp16"])
@@ -416,63 +302,16 @@ def test_in_the_warmup_the_norm_is_that_of_the_head_and_the_clipping_too():
     assert moved == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_optimizer_settings():
-    trainer = make_trainer(weight_decay=0.1)
-    group = trainer.optimizers["policy"].param_groups[0]
-    assert (group["eps"], group["weight_decay"], group["lr"]) == (1e-5, 0.1, 1e-3)
-    assert set(trainer.optimizers) == {"policy"}
-    head = trainer.models.policy.value_head
-    groups = [group["params"] for group in trainer.optimizers["policy"].param_groups]
-    assert [len(group) for group in groups] == [len(list(trainer.models.policy.lm.parameters())), 2]
-    assert groups[1][0] is head.weight
-    assert groups[1][1] is head.bias
-
-
-def test_gradients_are_clipped():
+def test_gradients_are_clipped_unless_it_is_switched_off():
     """With epsilon 1 a step is lr * g / (|g| + 1): tiny where the norm is held at 1e-3."""
     keys = {"opti_eps": 1.0, "lr": 1.0, "num_mini_batch": 1, "ppo_epoch": 1, "max_grad_norm": 1e-3}
-    moved = []
     for use in (True, False):
-        trainer = make_trainer(
-            use_max_grad_norm=use, use_share_model=False, critic_lr=1.0, **{k: v for k, v in keys.items()}
-        )
-        modules = (trainer.models.policy, trainer.models.critic)
-        before = [parameters(module) for module in modules]
-        metrics = trainer.step()
-        assert min(metrics["ppo/grad_norm"], metrics["ppo/critic_grad_norm"]) > 1e-2  # before clipping
-        for module, start in zip(modules, before, strict=True):
-            moved.append(math.sqrt(sum(((p - start[name]) ** 2).sum().item() for name, p in module.named_parameters())))
-    assert moved[:2] == pytest.approx([1e-3, 1e-3], rel=1e-2)
-    assert min(moved[2:]) > 1e-2
-
-
-# -- counting
-
-
-def test_a_token_weighs_the_same_in_each_minibatch(monkeypatch):
-    """Minibatches of one response: with equal weights, the mean over the minibatches is that over all tokens.
-
-    Before the first step the ratios are 1, so that a minibatch's loss is minus the sum of its advantages over the constant.
-    """
-    keys = {"rollout_batch_size": 8, "num_mini_batch": 8, "ppo_epoch": 1, "entropy_coef": 0.0, "value_loss_coef": 0.0}
-    trainer = make_trainer(**keys, lr=1e-12, use_adv_normalize=False, max_new_tokens=12)
-    metrics = trainer.step()
-    mask, advantages = trainer.rollout.response_mask, trainer.rollout.advantages
-    lengths = mask.sum(dim=1)
-    assert lengths.min() < lengths.max()
-    assert metrics["ppo/policy_loss"] == pytest.approx(-advantages[mask].mean().item(), rel=1e-4)
-    of_responses = torch.stack([row[counts].mean() for row, counts in zip(advantages, mask, strict=True)])
-    assert abs(of_responses.mean() - advantages[mask].mean()) > 1e-3  # a mean of means would be another number
-
-
-def test_the_divisor_is_the_mean_number_of_tokens_in_a_minibatch(monkeypatch):
-    trainer, found = make_trainer(rollout_batch_size=8, num_mini_batch=3, ppo_epoch=2, max_new_tokens=12), []
-    step = trainer.update.optimizer_step
-    monkeypatch.setattr(
-        trainer.update, "optimizer_step", lambda *args, **o: found.append(o["num_tokens"]) or step(*args, **o)
-    )
-    trainer.step()
-    assert [x.item() for x in found] == pytest.approx([trainer.rollout.num_tokens / 3] * 6)
+        trainer = make_trainer(use_max_grad_norm=use, **keys)
+        before = parameters(trainer.models.policy)
+        assert trainer.step()["ppo/grad_norm"] > 1e-2  # before clipping
+        changes = [p - before[name] for name, p in trainer.models.policy.named_parameters()]
+        moved = math.sqrt(sum((change**2).sum().item() for change in changes))
+        assert moved == pytest.approx(1e-3, rel=1e-2) if use else moved > 1e-2
 
 
 # -- KL in the loss
@@ -512,3 +351,84 @@ def test_kl_in_the_loss_needs_the_whole_reference(key):
         UserError, match=f"kl_in: loss needs the whole reference in the update, which {next(iter(key))}"
     ):
         settings(kl_in="loss", **key)
+
+
+# -- which responses each step sees on each rank
+
+
+def shuffled(groups):
+    return shuffle_groups(SimpleNamespace(prompt_groups=groups))
+
+
+class Beside(World):
+    """The other rank has this many microbatches."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def gather(self, x):
+        return [x, self.count]
+
+
+def test_the_responses_to_a_prompt_stay_together():
+    """Groups of 3, 3, 1 and 3 responses, one of which a rank has dropped: numbers need not follow each other."""
+    numbers = torch.tensor([5, 5, 5, 9, 9, 9, 0, 2, 2, 2])
+    torch.manual_seed(2)
+    orders = {tuple(shuffled(numbers).tolist()) for _ in range(200)}
+    groups = [(0, 1, 2), (3, 4, 5), (6,), (7, 8, 9)]
+    assert orders == {sum(some, ()) for some in permutations(groups)}
+    assert shuffled(numbers[:0]).tolist() == []
+
+
+def test_without_groups_the_order_is_a_plain_permutation():
+    torch.manual_seed(4)
+    expected = torch.randperm(9)
+    torch.manual_seed(4)
+    assert torch.equal(shuffled(torch.arange(9)), expected)
+
+
+@pytest.mark.parametrize(
+    ("counts", "minibatches"), [([16, 16], 20), ([3, 2], 4), ([7], 3), ([0, 5], 2), ([4, 4, 4], 1), ([1, 0, 9], 10)]
+)
+def test_minibatch_sizes(counts, minibatches):
+    sizes = minibatch_sizes(counts, minibatches)
+    assert [sum(own) for own in sizes] == counts
+    together = [sum(own[i] for own in sizes) for i in range(minibatches)]
+    for some in (*sizes, together):
+        assert max(some) - min(some) <= 1
+    if len(counts) == 1:
+        assert sizes[0] == [len(part) for part in torch.arange(counts[0]).tensor_split(minibatches)]
+
+
+def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
+    trainer = make_trainer(top_k=5)
+    trainer.step()
+    rollout = trainer.rollout
+    rows, nothing = torch.tensor([0, 3, 4]), torch.tensor([], dtype=torch.long)
+    parts = split(trainer, rollout, rows, Beside(4))
+    assert [len(part.tokens) for part in parts] == [2, 1, 1, 1]
+    assert [part.rollout is rollout for part in parts] == [True, True, False, False]
+    assert len(split(trainer, rollout, rows, Beside(2))) == len(split(trainer, rollout, rows, World())) == 2
+    assert [len(part.tokens) for part in split(trainer, rollout, nothing, Beside(1))] == [1]
+    losses, statistics = trainer.update.losses(parts[-1], num_tokens=torch.tensor(9), is_first=True)
+    losses["policy"].backward()
+    gradients = [p.grad for p in trainer.models.policy.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert {value.item() for value in statistics.values()} == {0.0}
+    assert blank_microbatch(rollout).tokens.support.shape == (1, 1, 1)
+
+
+def split(trainer, rollout, rows, world):
+    """The microbatches of two rows at most beside the other rank."""
+    trainer.update.world = world
+    return trainer.update.split_minibatch(rollout, rows, size=2)
+
+
+def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():
+    """All of its episodes were dropped, so there is no reference's feature to take the shape from."""
+    trainer = make_trainer(kl_in="loss")
+    trainer.step()
+    (part,) = split(trainer, trainer.rollout.select([]), torch.tensor([], dtype=torch.long), Beside(1))
+    losses, statistics = trainer.update.losses(part, num_tokens=torch.tensor(9), is_first=True)
+    assert losses["policy"].item() == statistics["ppo/kl_loss"].item() == 0.0

@@ -36,11 +36,7 @@ SPOILED = {
     "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
     "empty": lambda data: b"",
 }
-CHECKPOINTS = {
-    "sft": 3,
-    "intent": 5,
-    "relevance": 11,
-}  # of one a step, before the training is stopped
+CHECKPOINTS = {"sft": 3, "intent": 5, "relevance": 11}  # one a step, before the training is stopped
 LAST = {"sft": 7, "intent": 7, "relevance": 8}  # step of the last checkpoint
 
 
@@ -49,30 +45,24 @@ def data(tmp_path_factory):
     return str(tiny.write_data(tmp_path_factory.mktemp("data"), 20))
 
 
-@pytest.fixture
-def stopped_after(monkeypatch):
-    """`with stopped_after(3):` a checkpoint at each step, and Ctrl-C after the third."""
-
-    def stopped(count):
-        written = []
-
-        def done(self):
-            written.append(self)
-            if len(written) == count:
-                raise KeyboardInterrupt
-
-        patch = monkeypatch.context()
-        patched = patch.__enter__()
-        patched.setattr(SaveTimer, "now", lambda self: True)
-        patched.setattr(SaveTimer, "done", done)
-        return patch
-
-    return stopped
-
-
 def trained(stage, data, output, *words):
     command, own = STAGES[stage]
     return command(["--data_path", data, "--output", str(output), *COMMON, *own, *words])
+
+
+def stopped(monkeypatch, count, stage, data, output):
+    """Trained with a checkpoint at each step, to Ctrl-C after this many."""
+    written = []
+
+    def done(self):
+        written.append(self)
+        if len(written) == count:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveTimer, "now", lambda self: True)
+        patch.setattr(SaveTimer, "done", done)
+        assert trained(stage, data, output) == 130
 
 
 def unfinished(output):
@@ -80,12 +70,10 @@ def unfinished(output):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_it_goes_on_to_the_same_model(stage, data, tmp_path, stopped_after, capsys, caplog):
+def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, capsys, caplog):
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert trained(stage, data, whole) == 0
-    patch = stopped_after(CHECKPOINTS[stage])
-    assert trained(stage, data, part) == 130
-    patch.__exit__(None, None, None)
+    stopped(monkeypatch, CHECKPOINTS[stage], stage, data, part)
     assert not part.exists()
     assert unfinished(part).is_dir()
     assert trained(stage, data, part) == 0
@@ -102,31 +90,16 @@ def test_it_goes_on_to_the_same_model(stage, data, tmp_path, stopped_after, caps
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "whole"]
 
 
-@pytest.mark.parametrize("stage", ["sft", "relevance"])
-@pytest.mark.parametrize("words", [("--learning_rate", "3e-3"), ("--resume", "never")])
-def test_other_settings_begin_again(stage, words, data, tmp_path, stopped_after, caplog):
+@pytest.mark.parametrize(
+    ("stage", "words"), [("sft", ("--learning_rate", "3e-3")), ("relevance", ("--resume", "never"))]
+)
+def test_other_settings_begin_again(stage, words, data, tmp_path, monkeypatch, caplog):
     output = tmp_path / "out"
-    patch = stopped_after(2)
-    assert trained(stage, data, output) == 130
-    patch.__exit__(None, None, None)
+    stopped(monkeypatch, 2, stage, data, output)
     assert trained(stage, data, output, *words) == 0
     assert "goes on" not in caplog.text
     assert ("is of a training with other settings" in caplog.text) == (words[0] == "--learning_rate")
     assert not unfinished(output).exists()
-
-
-def test_a_checkpoint_that_is_not_complete_is_not_gone_on_from(data, tmp_path, stopped_after, caplog):
-    """As a kill leaves it while the library writes: files, and no mark."""
-    output = tmp_path / "out"
-    patch = stopped_after(3)
-    assert trained("sft", data, output) == 130
-    patch.__exit__(None, None, None)
-    (whole,) = unfinished(output).glob("checkpoint-*")
-    broken = whole.with_name("checkpoint-7")
-    broken.mkdir()
-    (broken / "model.safetensors").write_bytes(b"half")
-    assert trained("sft", data, output) == 0
-    assert "goes on after step 3" in caplog.text
 
 
 FILES = {
@@ -136,17 +109,15 @@ FILES = {
 
 
 @pytest.mark.parametrize("stage", FILES)
-def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, stopped_after, capsys, caplog):
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, monkeypatch, capsys, caplog):
     """Each file in each way: a whole one is gone on from where there is one, and `resume: never` begins again."""
     output = tmp_path / "out"
-    patch = stopped_after(3)
-    assert trained(stage, data, output) == 130
-    patch.__exit__(None, None, None)
+    stopped(monkeypatch, 3, stage, data, output)
     shutil.copytree(unfinished(output), tmp_path / "kept")
     where = unfinished(output)
     folder = where / "checkpoint-3" if stage == "sft" else where
     for name in FILES[stage]:
-        for way, spoil in SPOILED.items():
+        for way, spoil in list(SPOILED.items())[:: 1 if stage == "relevance" else 2]:
             (folder / name).write_bytes(spoil((folder / name).read_bytes()))
             capsys.readouterr()
             assert trained(stage, data, output) == 2, (name, way)
@@ -168,14 +139,13 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, 
         assert "goes on" not in caplog.text
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("place", ["save", "measure"])
+@pytest.mark.parametrize(("stage", "place"), [("sft", "save"), ("intent", "measure"), ("relevance", "measure")])
 def test_what_ends_behind_the_training_goes_on_from_the_last_checkpoint(
     stage, place, data, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(SaveTimer, "now", lambda self: True)
     with monkeypatch.context() as patched:
-        patched.setattr(KINDS[stage], "measure" if stage == "intent" else place, interrupted)  # which saves before too
+        patched.setattr(KINDS[stage], place, interrupted)
         assert trained(stage, data, tmp_path / "out") == 130
     assert trained(stage, data, tmp_path / "out") == 0
     assert f"after step {LAST[stage]}, from " in caplog.text
@@ -208,9 +178,7 @@ def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys
     assert "is not empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("stage", "size"), [("sft", 60), ("sft", 380), ("intent", 160), ("relevance", 32), ("relevance", 100)]
-)
+@pytest.mark.parametrize(("stage", "size"), [("sft", 380), ("relevance", 32)])
 def test_a_full_disk_is_one_sentence_and_costs_no_finished_checkpoint(
     stage, size, data, tmp_path, monkeypatch, capsys, caplog
 ):
@@ -227,23 +195,21 @@ def test_a_full_disk_is_one_sentence_and_costs_no_finished_checkpoint(
         assert [path.name for path in disk.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("name", FILES["sft"])
-def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(name, data, tmp_path, stopped_after, capsys):
+def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(data, tmp_path, monkeypatch, capsys):
     """As of a program that sealed what it had read badly."""
     output = tmp_path / "out"
-    patch = stopped_after(3)
-    assert trained("sft", data, output) == 130
-    patch.__exit__(None, None, None)
+    stopped(monkeypatch, 3, "sft", data, output)
     folder = unfinished(output) / "checkpoint-3"
-    whole, mark = (folder / name).read_bytes(), json.loads((folder / COMPLETE).read_text())
-    for way, spoil in SPOILED.items():
-        if way != "flipped":  # which is another number
-            (folder / name).write_bytes(spoil(whole))
-            write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark)})
-            assert trained("sft", data, output) == 2, way
-            last = capsys.readouterr().err.splitlines()[-1]
-            assert last.startswith(f"error: {folder}: is damaged: "), last
-            assert last.endswith("; begin again with --resume never")
+    mark = json.loads((folder / COMPLETE).read_text())
+    for number, name in enumerate(FILES["sft"]):
+        whole = (folder / name).read_bytes()
+        way = ("pickle", "truncated", "empty")[number % 3]
+        (folder / name).write_bytes(SPOILED[way](whole))
+        write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark)})
+        assert trained("sft", data, output) == 2, (name, way)
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"error: {folder}: is damaged: "), last
+        (folder / name).write_bytes(whole)
 
 
 def test_a_short_training_writes_none(data, tmp_path, monkeypatch):

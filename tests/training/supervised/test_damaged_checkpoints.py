@@ -27,7 +27,7 @@ def checkpoints(tmp_path):
     return made
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_changed_file_of_the_librarys_trainer(checkpoints, seed):
     folder = checkpoints.newest()
     assert folder == checkpoints.folder / "checkpoint-9"
@@ -124,7 +124,7 @@ def test_a_changed_file_of_a_relevance_models_training(tmp_path):
     saved, state = parts(0), torch.get_rng_state()
     saved.save(RelevanceProgress(1, 5, torch.arange(7), {"state": {}}, {"last_epoch": 5}, state))
     whole, said = saved.path.read_bytes(), []
-    for seed in range(60):
+    for seed in range(20):
         saved.path.write_bytes((flip, cut)[seed % 4 == 0](whole, random.Random(seed)))
         read = parts(1)
         try:
@@ -135,6 +135,6 @@ def test_a_changed_file_of_a_relevance_models_training(tmp_path):
         assert (progress.member, progress.step, progress.order.tolist()) == (1, 5, [*range(7)])
         assert read.model.weight.equal(saved.model.weight)
         assert progress.random.equal(state)
-    assert len(said) >= 50
+    assert len(said) >= 15
     assert all(text.startswith(f"{saved.path}: is damaged: ") for text in said)
     assert all(text.endswith("; begin again with --resume never") for text in said)

@@ -15,7 +15,6 @@ from rlhf_dialog.training.supervised import preference_model
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts import tiny
-from tests.parts.classifiers import word_tokenizer
 from tests.parts.scalars import pairs_about_a_word, pairs_about_length, save_scalar, write_pairs
 
 pytestmark = pytest.mark.slow
@@ -80,18 +79,15 @@ def test_pairs_in_which_length_decides_are_reported_plainly(tmp_path):
     assert "it mostly measures length" in notes[0]
 
 
-@pytest.mark.parametrize(("messages", "pad"), [(False, "<eos>"), (True, "<pad>")])
-def test_a_model_that_trl_trained_alone_is_used_unchanged(tmp_path, messages, pad):
-    """Its score is that of the library's model for the ids that TRL makes, from text or messages, also where pad = eos."""
+def test_a_model_that_trl_trained_alone_is_used_unchanged(tmp_path):
+    """Its score is that of the library's model for the ids that TRL makes from messages."""
     from trl import RewardConfig, RewardTrainer
 
-    tokenizer = tiny.chat_tokenizer(tiny.CHATML if messages else None)
-    tokenizer.pad_token = pad
+    tokenizer = tiny.chat_tokenizer(tiny.CHATML)
     save_scalar(tmp_path / "start", "llama", tokenizer=tokenizer)
-    rows = [{"prompt": "Hi .\n", "chosen": f"Hello {i} .", "rejected": "No ."} for i in range(4)]
-    if messages:
-        said = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
-        rows = [{key: [{"role": said[key], "content": row[key].strip()}] for key in row} for row in rows]
+    said = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    rows = [{"prompt": "Hi .", "chosen": f"Hello {i} .", "rejected": "No ."} for i in range(4)]
+    rows = [{key: [{"role": said[key], "content": text}] for key, text in row.items()} for row in rows]
     quick = {"max_steps": 1, "per_device_train_batch_size": 2, "report_to": "none", "save_strategy": "no"}
     plain = {"bf16": False, "gradient_checkpointing": False, "use_cpu": True, "disable_tqdm": True}
     trainer = RewardTrainer(
@@ -121,15 +117,6 @@ def test_a_new_head_has_the_deviation_of_its_width_and_an_old_one_is_kept(tmp_pa
     old = save_scalar(tmp_path / "old", "gpt2")
     kept, _ = preference_model.starting_point(config.model_copy(update={"model_path": old}))
     assert torch.equal(kept.score.weight, AutoModelForSequenceClassification.from_pretrained(old).score.weight)
-
-
-def test_a_start_with_damaged_weights_is_named(tmp_path):
-    model = tiny.gpt2()
-    model.transformer.wte.weight.data[3, 0] = float("nan")
-    model.save_pretrained(tmp_path / "lm")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
-    with pytest.raises(UserError, match=r"model_path: weights of '.*lm' are NaN or inf"):
-        preference_model.starting_point(config_of(tmp_path, [], tmp_path / "lm"))
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -189,15 +176,6 @@ def test_the_validation_split_is_held_out_without_its_prompts(tmp_path):
     assert (len(training), len(held)) == (5, 2)
     assert rows[0]["prompt"][0] not in {pair.prompt for pair in training}
     assert "1 pairs left out" in said[0]
-
-
-def test_a_word_tokenizer_reads_as_an_encoder(tmp_path):
-    sizes = {"vocab_size": 24, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    BertForSequenceClassification(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path / "bert")
-    word_tokenizer().save_pretrained(tmp_path / "bert")
-    config = config_of(tmp_path, [], tmp_path / "bert")
-    inputs = preference_model.input_of(config, *preference_model.starting_point(config))
-    assert inputs.tokenizer.decode(inputs.encode(Dialogue(["a"], "b"))["input_ids"]) == "[CLS] a [SEP] b [SEP]"
 
 
 def test_sides_that_are_the_same_tokens_name_the_row(tmp_path):

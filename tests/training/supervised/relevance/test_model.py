@@ -84,11 +84,6 @@ def test_the_time_left_is_of_all_members():
     assert left.shares == pytest.approx([*of_steps, *(0.5 + share for share in of_steps)])
 
 
-def test_the_default_is_a_dual_encoder_of_three_members():
-    config = RelevanceConfig(data_path="d", output="o")
-    assert (config.architecture, config.members, config.bank_size, config.copy_weight) == ("bag", 3, 512, 30.0)
-
-
 def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
     saved = letter_model(seed=1)
     progress = RelevanceProgress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
