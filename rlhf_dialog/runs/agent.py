@@ -194,7 +194,7 @@ class PPOAgent:
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
         guard = None
         if config.guard and isinstance(validation, ValidationService):
-            guard = RunGuard(config, config.guard, validation)
+            guard = RunGuard(config.guard.action, validation)
         if validation:
             validation.pause = trackers.pause
         return (
