@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import random_states, rank_errors
-from rlhf_dialog.runs import agent, checkpointing, data_source
+from rlhf_dialog.runs import agent, checkpointing
 from tests.parts import tiny
 from tests.parts.processes import ROOT, environment, run_command
 from tests.parts.rank_runs import RUN, lines, numbers, seen, weights
@@ -92,7 +92,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(data_source, "seed_rank", noted)
+    monkeypatch.setattr(agent, "seed_rank", noted)
     monkeypatch.setattr(checkpointing, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")

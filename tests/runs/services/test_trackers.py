@@ -500,7 +500,7 @@ def test_a_tracker_that_is_not_installed(package, key, monkeypatch):
 def test_nothing_is_loaded_before(package, key, start, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    for place in ("agent.load_models", "agent.read_source", "data_source.build_reward"):
+    for place in ("agent.load_models", "agent.read_source", "agent.build_reward"):
         monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
     agent = PPOAgent(settings(experiment_name="x", **{key: True}))
     with pytest.raises(UserError, match=f"pip install {package}"):
