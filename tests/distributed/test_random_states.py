@@ -1,6 +1,5 @@
 """Random generators: one seed for all of them, numbers of its own for each rank, and states that are kept."""
 
-import ast
 import random
 
 import numpy as np
@@ -11,7 +10,6 @@ from rlhf_dialog.distributed import random_states
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.lora import add_adapters
-from tests.parts.processes import ROOT
 from tests.parts.tiny import gpt2
 
 
@@ -70,12 +68,6 @@ def test_random_states_are_kept_even_when_the_block_fails():
     assert [draw() for _ in range(2)] == expected
 
 
-def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states.random_states()
-    assert "torch" in generators
-    assert set(python) == {"python", "numpy"}
-
-
 def test_a_process_keeps_the_generator_of_its_own_device_only(cuda_generators):
     """Rank 3 of a machine with eight GPUs: in the checkpoint its device is number 0, wherever the run goes on."""
     there = cuda_generators(8, own=3)
@@ -131,26 +123,3 @@ def test_adapters_leave_no_seed_on_a_gpu(cuda_generators):
     add_adapters(model, ["policy", "critic"], 4, 8.0, None, seed=3)
     assert here.seeds == []
     assert [state.tolist() for state in here.states] == before
-
-
-SEEDS = {  # where the random numbers of the whole process are seeded, and why that is meant there
-    "benchmarks/chat_workload.py": "a benchmark's own process",
-    "benchmarks/workload.py": "a benchmark's own process",
-    "distributed/random_states.py": "a run, at its start and at its resume",
-    "benchmarks/trl.py": "a benchmark's own process",
-    "evaluation/replies.py": "an evaluation's own process; a validation keeps the states (Validation.run)",
-}
-
-
-@pytest.mark.slow
-def test_nothing_else_seeds_the_process():
-    """`torch.manual_seed` seeds every GPU too, and `fork_rng(devices=[])` does not take that back."""
-    found = set()
-    for path in [*(ROOT / "rlhf_dialog").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if name in ("torch.manual_seed", "torch.seed", "torch.random.manual_seed") or name.startswith(
-                ("torch.cuda.manual_seed", "torch.cuda.seed", "transformers.set_seed")
-            ):
-                found.add(path.relative_to(ROOT).as_posix().removeprefix("rlhf_dialog/"))
-    assert found == set(SEEDS)
