@@ -83,8 +83,10 @@ def test_a_reply_is_counted_with_its_end_token(world):
     assert constant["mean_length"]["mean"] == len("Yes , I am .") + 1
 
 
-@pytest.mark.parametrize("template", [None, "{{ raise_exception('out of service') }}"])
-@pytest.mark.parametrize("stage", ["sft", "ppo", "chat", "evaluate"])
+@pytest.mark.parametrize(
+    ("stage", "template"),
+    [("sft", None), ("ppo", "{{ raise_exception('out of service') }}"), ("chat", None), ("evaluate", None)],
+)
 def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, template):
     (tmp_path / "data").symlink_to(world / "data")
     (tmp_path / "run.yaml").symlink_to(world / "run.yaml")
