@@ -120,16 +120,6 @@ def test_a_signal_while_it_loads_leaves_nothing(run, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_without_grace_the_last_checkpoint_stands(run):
-    signal_at(5)
-    assert run("cut", "--grace_seconds", "0") == 143
-    assert (Path("run_results/cut/checkpoints/latest")).read_text(encoding="utf-8").strip() == "iter_000003"
-    assert leftovers() == []
-    assert run("cut", "--resume") == 0
-    assert run("whole") == 0
-    assert rows("cut") == rows("whole")
-
-
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
     """Until `reached()`; fails when the process ends before."""
     end = time.monotonic() + HANGING

@@ -75,12 +75,3 @@ def test_a_state_that_does_not_fit_is_the_users_error(registered, tmp_path, caps
     path.write_text(json.dumps(content))
     assert registered(*reward_class(0), "--max_iterations", "3", "--resume") == 2
     assert said in capsys.readouterr().err
-
-
-def test_weights_alone_start_with_a_new_price(registered, tmp_path, caplog):
-    assert registered(*reward_class(0), "--max_iterations", "2") == 0
-    more = ["--resume_weights_only", "run_results/ppo", "--experiment_name", "new", "--max_iterations", "1"]
-    assert registered(*reward_class(0), *more) == 0
-    state = json.loads((tmp_path / "run_results/new/checkpoints/iter_000000/trainer.json").read_text())
-    assert state["reward"] == {"coef": 1.0}
-    assert "the position in the data, the KL controller, the state of the reward" in caplog.text

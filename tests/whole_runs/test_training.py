@@ -140,24 +140,6 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards):
-    """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
-    words = ["--max_iterations", "5", "--save_interval", "2", "--top_k", "40"]
-    broken = ["--experiment_name", "broken", "--reward_class", "{id: Broken, args: {at: 4}}"]
-    assert run(*words, *broken) == 2
-    folder = tmp_path / "run_results" / "broken"
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
-    assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
-    assert not (folder / "agent").exists()
-    assert run(*words, *broken, "--resume") == 0
-    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
-    whole = tmp_path / "run_results" / "whole"
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3, 4, 5]
-    assert without_clocks(folder) == without_clocks(whole)
-    assert same(weights(folder / "agent"), weights(whole / "agent"))
-
-
-@pytest.mark.slow
 def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -314,26 +296,6 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert not same(weights(folder / "agent"), weights(two / "agent"))
     assert tree(folder / "best_agent") == tree(folder / "agent")
     assert isinstance(ChatAgent.load(folder / "best_agent").chat("Hello"), str)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
-    words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
-    broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
-    assert run(*words, *broken) == 2
-    folder, whole = (tmp_path / "run_results" / name for name in ("ppo", "whole"))
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
-    assert run(*words, *broken, "--resume") == 0
-    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
-    assert [row["iteration"] for row in rows(folder) if "eval/score" in row] == [2, 4, 5]
-    assert without_clocks(folder) == without_clocks(whole)
-    states = [(path / "checkpoints/iter_000005/trainer.json").read_text(encoding="utf-8") for path in (folder, whole)]
-    best = [json.loads(state)["validation"]["best"] for state in states]
-    scores = {row["iteration"]: row["eval/score"] for row in rows(whole) if "eval/score" in row}
-    assert best[0] == best[1]
-    assert scores[best[0]["iteration"]] == best[0]["value"] == max(scores.values())
-    assert (folder / "checkpoints/best").read_text(encoding="utf-8") == f"iter_00000{best[0]['iteration']}"
-    assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
 @pytest.mark.slow

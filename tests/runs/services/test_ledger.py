@@ -17,7 +17,6 @@ from rlhf_dialog.runs.services.ledger import (
     rows_of,
     table_of,
 )
-from tests.parts.ppo_runs import CLOCKS, rows
 from tests.parts.trainers import Holes, Places, Share, make_trainer
 
 RUN = Path("run_results/ppo")
@@ -53,10 +52,6 @@ def stepped(reward, **keys):
 
 def read(folder=RUN):
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def timeless(folder=RUN):
-    return [{name: value for name, value in row.items() if not name.startswith(CLOCKS)} for row in read(folder)]
 
 
 def test_the_rows_have_what_the_metrics_are_means_of():
@@ -205,22 +200,6 @@ def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_has_the_ledger_of_one_that_was_left_alone(run):
-    assert run("--max_iterations", "4", "--save_interval", "2", "--experiment_name", "whole") == 0
-    whole = timeless(RUN.with_name("whole"))
-    assert [row["iteration"] for row in whole] == [i for i in (1, 2, 3, 4) for _ in range(8)]
-    assert {row["reward/length_match_weight"] for row in whole} == {0.5}
-    scores = [row["objective/score"] for row in rows(RUN.with_name("whole"))]
-    assert [sum(row["score"] for row in whole[i : i + 8]) / 8 for i in (0, 8, 16, 24)] == pytest.approx(scores)
-    assert run("--max_iterations", "3", "--save_interval", "2") == 0
-    later = '{"iteration": 4, "index": 1}\n{"iter'
-    with (RUN / "ledger.jsonl").open("a") as file:
-        file.write(later)
-    assert run("--max_iterations", "4", "--save_interval", "2", "--resume") == 0
-    assert timeless() == whole
-
-
-@pytest.mark.slow
 def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
     assert run("--use_wandb", "true", "--use_tensorboard", "true") == 0
     (table,) = wandb.runs[0].tables.values()
@@ -231,13 +210,6 @@ def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
     assert all(isinstance(row["reply"], str) and row["prompt"] for row in read())
     assert run("--ledger", "false", "--overwrite", "--max_iterations", "1") == 0
     assert not (RUN / "ledger.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
-    monkeypatch.setattr(Ledger, "write", lambda *_: 1 / 0)
-    assert run() == 0
-    assert capsys.readouterr().err.count("warning: ledger.jsonl has failed and is not used any more") == 1
 
 
 @pytest.mark.slow
