@@ -68,6 +68,42 @@ def test_random_states_are_kept_even_when_the_block_fails():
     assert [draw() for _ in range(2)] == expected
 
 
+class Generators:
+    """One 16-byte state for each device, as torch would hold it; `seeds` are those that any call has set on any device."""
+
+    def __init__(self, count: int, own: int):
+        self.own, self.seeds = own, []
+        self.states = [torch.full((16,), device, dtype=torch.uint8) for device in range(count)]
+
+    def seed(self, seed: int, devices: list[int]) -> None:
+        self.seeds.append(seed)
+        for device in devices:
+            self.states[device] = torch.tensor([seed % 251, device, 7] + [0] * 13, dtype=torch.uint8)
+
+    def restore(self, state: torch.Tensor, device: int) -> None:
+        self.states[device] = state.clone()
+
+
+@pytest.fixture
+def cuda_generators(monkeypatch):
+    def made(count: int, own: int = 0) -> Generators:
+        found = Generators(count, own)
+        number = lambda device: own if device == "cuda" else int(device)  # noqa: E731
+        for name, replacement in {
+            "is_available": lambda: count > 0,
+            "device_count": lambda: count,
+            "current_device": lambda: own,
+            "get_rng_state": lambda device="cuda": found.states[number(device)].clone(),
+            "set_rng_state": lambda state, device="cuda": found.restore(state, number(device)),
+            "manual_seed": lambda seed: found.seed(seed, [own]),
+            "manual_seed_all": lambda seed: found.seed(seed, list(range(count))),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, replacement)
+        return found
+
+    return made
+
+
 def test_a_process_keeps_the_generator_of_its_own_device_only(cuda_generators):
     """Rank 3 of a machine with eight GPUs: in the checkpoint its device is number 0, wherever the run goes on."""
     there = cuda_generators(8, own=3)

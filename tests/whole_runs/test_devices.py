@@ -16,7 +16,6 @@ from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts import plain
-from tests.parts.devices import CUDA, LONG_CPU
 from tests.parts.plain import new_case
 from tests.parts.policies import answered, as_case, new_policy
 from tests.parts.saved_models import save
@@ -26,6 +25,30 @@ from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, 
 from tests.parts.zoo import new_lm
 
 pytestmark = pytest.mark.slow
+
+CUDA = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
+    ],
+)
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request):
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    """Kernels that add in one order, as bit for bit on a GPU needs; the CPU has no others."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
 
 kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
 SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}
@@ -49,7 +72,6 @@ def largest(x, y, mask):
 
 @torch.no_grad()
 @kinds
-@pytest.mark.parametrize("device", [LONG_CPU, CUDA], indirect=True)  # on the CPU, as in models/test_decoding.py
 @pytest.mark.parametrize("filters", SAMPLINGS.values(), ids=list(SAMPLINGS))
 def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(device, kind, filters):
     policy = new_policy(kind)
@@ -90,7 +112,6 @@ def nucleus(logits, top_k=0, top_p=1.0):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("device", [LONG_CPU, CUDA], indirect=True)
 @pytest.mark.parametrize("kind", ["gpt2", "llama_grouped"])
 def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind):
     """In bfloat16 both are as far from float64 as each other: at most twice, over some 200 tokens."""
