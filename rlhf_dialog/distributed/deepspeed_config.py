@@ -65,11 +65,10 @@ def engine_settings(config: Config) -> EngineSettings:
     source, raw = _engine_document(config)
     document = _without_auto(raw)
     zero = _block(document, "zero_optimization", source)
-    stage = zero.setdefault("stage", 0)
-    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise UserError(f"{source}: zero_optimization.stage is {stage!r}; it must be 0, 1, 2 or 3")
-    if config.use_offload and stage == 0:
-        raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
+    stage = zero.get("stage", 0)
+    if stage not in (1, 2, 3) or isinstance(stage, bool):
+        what = f"zero_optimization.stage is {stage!r}; it must be 1, 2 or 3"
+        raise UserError(what, where=source, remedy="leave use_deepspeed out to partition nothing")
     optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
     precision = _precision(document, raw, config, source)
     return EngineSettings(source, document, int(stage), precision, optimizer, param)
@@ -95,19 +94,16 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
     A block that is `auto` in `raw`, the file, is on where the run computes in that precision. Raises UserError for both blocks.
     """
     blocks: dict[str, dict[str, Any]] = {half: _block(document, half, source) for half in HALVES}
-    stage, asked = document["zero_optimization"]["stage"], answer("ACCELERATE_MIXED_PRECISION")
+    asked = answer("ACCELERATE_MIXED_PRECISION")
     if config.use_fp16:
         blocks["fp16"]["enabled"] = True
     elif asked in HALVES:
         blocks[asked].setdefault("enabled", True)
-    elif stage and _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
+    elif _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
         blocks[half]["enabled"] = True
     on = [half for half in HALVES if blocks[half].get("enabled") is True]
     if len(on) > 1:
         raise UserError("fp16 and bf16 are both on", where=source, remedy="keep one of them, or use_fp16: false")
-    if on and not stage:
-        remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
-        raise UserError(f"{on[0]} with ZeRO stage 0 is not supported", where=source, remedy=remedy)
     for part, block in blocks.items():
         if not block:
             del document[part]

@@ -81,7 +81,6 @@ def test_a_block_that_is_auto_is_on_where_it_is_the_runs_precision(settings, mon
     assert found.precision == expected
     assert "fp16" not in found.document
     assert ("bf16" in found.document) == (expected == "bf16")
-    assert settings(AUTO | {"zero_optimization": {"stage": 0}}, **keys).precision == "fp32"  # autocast
     assert settings(AUTO, **keys, use_fp16=True).precision == "fp16"
     shipped = engine_settings(config(deepspeed_config="zero3.json", **keys))
     assert shipped.precision == expected
@@ -113,11 +112,10 @@ def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
         ({"zero_optimization": 2}, {}, ("zero_optimization",)),
         ({"zero_optimization": {"stage": 4}}, {}, ("stage", "4")),
         ({"zero_optimization": {"stage": True}}, {}, ("stage", "True")),
-        ({}, {"use_offload": True}, ("use_offload", "stage 0")),
+        ({}, {}, ("stage", "0", "use_deepspeed")),
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, ("offload_param", "stage 3")),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, ("offload_param", "nvme")),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, ("fp16", "bf16")),
-        ({"bf16": {"enabled": True}}, {}, ("bf16", "stage 0")),
     ],
 )
 def test_what_cannot_be_is_refused(settings, document, keys, words):
@@ -141,7 +139,12 @@ def test_keys_and_blocks(settings):
 def test_sizes_are_counted_in_responses_and_what_has_no_effect_is_told(settings, world_size, rows, caplog):
     caplog.set_level(logging.INFO)
     keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
-    file = {"train_batch_size": 160, "optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupLR"}}
+    file = {
+        "train_batch_size": 160,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "Adam"},
+        "scheduler": {"type": "WarmupLR"},
+    }
     found = settings(file | {"gradient_clipping": 1.0}, num_mini_batch=4)
     document = engine_document(keys, found, batch_plan(keys, world_size), world_size)
     micro, rounds = document["train_micro_batch_size_per_gpu"], document["gradient_accumulation_steps"]
