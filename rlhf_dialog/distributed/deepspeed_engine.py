@@ -152,7 +152,7 @@ class DeepSpeedEngine(Engine):
             whole = None if whole is None else whole.detach()
             if whole is None or not self.world.is_main:
                 return None
-            return whole.float().cpu().clone().view(whole_shape(parameter))
+            return whole.float().cpu().clone().view(getattr(parameter, "ds_shape", parameter.shape))
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().float().cpu().clone() if self.world.is_main else None
 
@@ -207,10 +207,6 @@ class DeepSpeedEngine(Engine):
         if tensors:
             raise ValueError(f"the file has partitions that this run does not have: {', '.join(sorted(tensors)[:3])}")
         vars(self.optimizer.loss_scaler).update(scaler)
-
-
-def whole_shape(parameter: Any) -> torch.Size:
-    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 class FrozenEngine:
