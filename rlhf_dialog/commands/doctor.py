@@ -45,7 +45,7 @@ class DoctorOptions(Options):
 def run(options: DoctorOptions) -> None:
     import torch
 
-    from rlhf_dialog.distributed.free_memory import host_memory
+    from rlhf_dialog.distributed.machine import host_memory
 
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
     print("This machine", *machine_lines(free, total), "", "Optional packages", *package_lines(), "", sep="\n")

@@ -126,17 +126,13 @@ RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
 
 
 def _check_guard(config: Any) -> None:
-    """Raises ValueError for a guard that could not watch, or not raise the KL."""
+    """Raises ValueError for a guard that could not watch."""
     if config.guard is None:
         return
     if not config.eval_interval:
         raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
     if config.environment:
         raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
-    if config.guard.action == "raise_kl" and not config.kl_coef:
-        raise ValueError(
-            "kl_coef: guard.action raise_kl doubles it, found 0; give it a value above 0, or use warn or stop"
-        )
 
 
 def _check_reference(config: Any) -> None:

@@ -320,16 +320,13 @@ class DoubledKeys(Settings):
 class GuardConfig(Settings):
     """The guard: compares the reward with a judge on validation prompts."""
 
-    action: Literal["warn", "raise_kl", "stop"] = Field(
+    action: Literal["warn", "stop"] = Field(
         "warn",
         description="what follows when the reward rises and the judge falls over three validations, both by more than chance "
-        "explains in 1 of 20 runs of 20 validations (about 2.8 standard errors). warn: a warning; raise_kl: twice the KL "
-        "coefficient, and half its target; stop: the end of the run, with exit code 3; the newest checkpoint from before these "
-        "validations is kept",
+        "explains in 1 of 20 runs of 20 validations (about 2.8 standard errors). warn: a warning; stop: the end of the run, "
+        "with exit code 3; the newest checkpoint from before these validations is kept",
     )
-    judge: ClassConfig | None = Field(
-        None, description="a registered reward outside of reward_class: {id, args}; null: warn about other signs only"
-    )
+    judge: ClassConfig = Field(description="a registered reward outside of reward_class: {id, args}")
 
 
 class Config(

@@ -31,5 +31,5 @@
   ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
   name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used, because it
   reads them with `weights_only=False`. Another number of processes, stage or precision is refused, and
-  `--resume_weights_only` takes the weights. Stage 0 resumes like DDP.
+  `--resume_weights_only` takes the weights.
 """

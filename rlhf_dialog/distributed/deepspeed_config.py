@@ -53,7 +53,6 @@ class EngineSettings:
 class FrozenSettings:
     """Where a frozen model is kept: stage 0 has no engine, and may be kept on the CPU; stage 3 is partitioned."""
 
-    source: str
     stage: int
     offload: bool
 
@@ -66,16 +65,12 @@ def engine_settings(config: Config) -> EngineSettings:
     source, raw = _engine_document(config)
     document = _without_auto(raw)
     zero = _block(document, "zero_optimization", source)
-    if config.use_offload:
-        zero.setdefault("offload_optimizer", {"device": "cpu"})
-    stage = zero.setdefault("stage", 0)
-    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise UserError(f"{source}: zero_optimization.stage is {stage!r}; it must be 0, 1, 2 or 3")
-    if config.use_offload and stage == 0:
-        raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
+    stage = zero.get("stage", 0)
+    if stage not in (1, 2, 3) or isinstance(stage, bool):
+        what = f"zero_optimization.stage is {stage!r}; it must be 1, 2 or 3"
+        raise UserError(what, where=source, remedy="leave use_deepspeed out to partition nothing")
     optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
     precision = _precision(document, raw, config, source)
-    _check_tokens(document, config, source)
     return EngineSettings(source, document, int(stage), precision, optimizer, param)
 
 
@@ -99,34 +94,22 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
     A block that is `auto` in `raw`, the file, is on where the run computes in that precision. Raises UserError for both blocks.
     """
     blocks: dict[str, dict[str, Any]] = {half: _block(document, half, source) for half in HALVES}
-    stage, asked = document["zero_optimization"]["stage"], answer("ACCELERATE_MIXED_PRECISION")
+    asked = answer("ACCELERATE_MIXED_PRECISION")
     if config.use_fp16:
         blocks["fp16"]["enabled"] = True
     elif asked in HALVES:
         blocks[asked].setdefault("enabled", True)
-    elif stage and _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
+    elif _block(raw, half := precision_of(config, pick_device(config)), source).get("enabled") == "auto":
         blocks[half]["enabled"] = True
     on = [half for half in HALVES if blocks[half].get("enabled") is True]
     if len(on) > 1:
         raise UserError("fp16 and bf16 are both on", where=source, remedy="keep one of them, or use_fp16: false")
-    if on and not stage:
-        remedy = "use stage 1, which computes the same with less memory, or precision: bf16"
-        raise UserError(f"{on[0]} with ZeRO stage 0 is not supported", where=source, remedy=remedy)
     for part, block in blocks.items():
         if not block:
             del document[part]
     if on == ["bf16"]:
         blocks["bf16"].setdefault("check_grad_overflow", True)
     return on[0] if on else "fp32"
-
-
-def _check_tokens(document: dict[str, Any], config: Config, source: str) -> None:
-    """Raises UserError where `train_batch_size`, which counts tokens without `rollout_batch_size`, is not that of the YAML."""
-    size, batches, tokens = document.get(BATCH_SIZES[0]), config.num_mini_batch, config.episode_length * config.env_num
-    if size is not None and config.rollout_batch_size is None and size * batches != tokens:
-        product = f"episode_length {config.episode_length} * env_num {config.env_num} / num_mini_batch {batches}"
-        what = f"train_batch_size {size} is not {product} = {tokens / batches:g} tokens"
-        raise UserError(what, where=source, remedy='use "auto"')
 
 
 def _offload(zero: dict[str, Any], key: str, source: str, use_offload: bool) -> bool:
@@ -157,17 +140,17 @@ def _block(document: dict[str, Any], key: str, source: str) -> dict[str, Any]:
 def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     """The settings of `ref_ds_config` or `intent_ds_config`, at the top level or of a reward with `use_deepspeed: true`.
 
-    Where the key is not set: None, but a reference is partitioned as a policy of stage 3 is. None also for a reference that is
-    the policy itself. Raises UserError for stages 1 and 2, and when two places set different values.
+    Where the key is not set: None, but a reference beside a policy of stage 3 is partitioned too, since whole it would need more
+    than the rest of the run. None also for a reference that is the policy itself. Raises UserError for stages 1 and 2.
     """
-    asked = {} if key == REFERENCE_KEY and has_no_second_model(config) else _key_places(config, key)
+    if key == REFERENCE_KEY and has_no_second_model(config):
+        return None
+    asked = _key_places(config, key)
     if not asked:
-        return _as_the_policy(config) if key == REFERENCE_KEY else None
-    given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
-    (where, name), *others = given.items()
-    for other, another in others:
-        if another != name:
-            raise UserError(f"{where}: {name!r} here, but {another!r} in {other}; keep one of them")
+        policy = engine_settings(config) if key == REFERENCE_KEY and config.use_deepspeed else None
+        return FrozenSettings(3, policy.offload_param) if policy is not None and policy.stage == 3 else None
+    given = {where: name for where, name in asked.items() if name is not None}
+    where, name = next(iter(given.items()), (key, FROZEN_DEFAULT))
     source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.folder, where)
     zero = _block(_without_auto(raw), "zero_optimization", source)
     stage, offload = zero.get("stage", 0), _device(zero, "offload_param") == "cpu"
@@ -177,13 +160,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     if (stage or offload) and asks_fsdp(config):
         what = f"{source} partitions or offloads a frozen model, which is not supported with FSDP2"
         raise UserError(what, where=where, remedy="use stage 0 without offload, or leave it out")
-    return FrozenSettings(source, int(stage), offload)
-
-
-def _as_the_policy(config: Config) -> FrozenSettings | None:
-    """A reference of its own beside a policy of stage 3 is of stage 3 too: whole, it would need more than the rest of the run."""
-    policy = engine_settings(config) if config.use_deepspeed and not has_no_second_model(config) else None
-    return FrozenSettings(policy.source, 3, policy.offload_param) if policy is not None and policy.stage == 3 else None
+    return FrozenSettings(int(stage), offload)
 
 
 def has_no_second_model(config: Config) -> bool:

@@ -62,7 +62,7 @@ def _silent_compiler() -> Iterator[None]:
 class DeepSpeedEngine(Engine):
     """As `Engine`. DeepSpeed clips, with the limit in its document; RunStopped is raised for a step that it skips."""
 
-    optimizer: Any  # DeepSpeed's around ours; at stage 0 ours
+    optimizer: Any  # DeepSpeed's around ours
 
     def __init__(self, module: nn.Module, engine: Any, world: World, settings: EngineSettings):
         """`engine`: DeepSpeed's, as `accelerator.Preparer` prepared it."""
@@ -91,16 +91,11 @@ class DeepSpeedEngine(Engine):
 
     def grad_norm(self) -> Tensor:
         """The norm of the gradient before the step clips it to the limit in the document, a scalar."""
-        if self.stage == 0:
-            grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-            norm = nn.utils.get_total_norm(grads)
-        else:
-            from deepspeed.runtime.utils import combine_grad_norm_groups
+        from deepspeed.runtime.utils import combine_grad_norm_groups
 
-            norm = getattr(self.optimizer, NORMS[self.stage])()
-            norm = combine_grad_norm_groups(norm) if isinstance(norm, list) else norm
-            norm = norm / self.optimizer.loss_scale
-        self.norm = float(norm)
+        norm = getattr(self.optimizer, NORMS[self.stage])()
+        norm = combine_grad_norm_groups(norm) if isinstance(norm, list) else norm
+        self.norm = float(norm / self.optimizer.loss_scale)
         return torch.tensor(self.norm, dtype=torch.float64, device=self.world.device)
 
     def clip(self, limit: float, norm: float) -> None:
@@ -118,9 +113,6 @@ class DeepSpeedEngine(Engine):
         if self.norm is None:
             return
         overflow, self.norm = not math.isfinite(self.norm), None
-        if self.stage == 0:
-            self.optimizer.zero_grad(set_to_none=True)
-            return
         scaler = self.optimizer.loss_scaler
         before = dict(vars(scaler))
         invalid: Any = torch.tensor(math.inf)
@@ -140,9 +132,6 @@ class DeepSpeedEngine(Engine):
         """Inside the block, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are
         partitions, or views of one buffer); no other rank may use the module. All ranks enter it, and gather one parameter at
         a time."""
-        if self.stage == 0:
-            yield
-            return
         kept = [(p, p.data) for p in self.module.parameters()]
         wholes = [self._whole(p) for p, _ in kept]
         try:
@@ -163,7 +152,7 @@ class DeepSpeedEngine(Engine):
             whole = None if whole is None else whole.detach()
             if whole is None or not self.world.is_main:
                 return None
-            return whole.float().cpu().clone().view(whole_shape(parameter))
+            return whole.float().cpu().clone().view(getattr(parameter, "ds_shape", parameter.shape))
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().float().cpu().clone() if self.world.is_main else None
 
@@ -182,8 +171,7 @@ class DeepSpeedEngine(Engine):
                 for p, own in kept:
                     own.copy_(p.data)
                     p.data = own
-        if self.stage > 0:
-            self.optimizer.refresh_fp32_params()
+        self.optimizer.refresh_fp32_params()
 
     def _flats(self) -> list[Tensor]:
         return list(getattr(self.optimizer, GROUPS[self.stage]))
@@ -219,10 +207,6 @@ class DeepSpeedEngine(Engine):
         if tensors:
             raise ValueError(f"the file has partitions that this run does not have: {', '.join(sorted(tensors)[:3])}")
         vars(self.optimizer.loss_scaler).update(scaler)
-
-
-def whole_shape(parameter: Any) -> torch.Size:
-    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 class FrozenEngine:

@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
-from rlhf_dialog.distributed.free_memory import host_memory
+from rlhf_dialog.distributed.machine import host_memory
 from rlhf_dialog.distributed.strategy import fsdp_settings
 from rlhf_dialog.models.policy import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
 from rlhf_dialog.models.precision import HALF, precision_of

@@ -3,17 +3,22 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors
+from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
-from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.distributed import process_group
+from rlhf_dialog.distributed.memory import warn_of_memory
+from rlhf_dialog.distributed.placement import check_placement
+from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import settle_separator
@@ -21,10 +26,11 @@ from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
-from rlhf_dialog.runs.data_source import Parts, Source, prepare, read_source, report_size
+from rlhf_dialog.runs.data_source import Source, prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -35,7 +41,8 @@ from rlhf_dialog.runs.services.ledger import LedgerService
 from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
-from rlhf_dialog.runs.services.validation import ValidationService
+from rlhf_dialog.runs.services.validation import Validation, ValidationService
+from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.size_trial import settle_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -127,14 +134,11 @@ class PPOAgent:
     def meet(self, writes: bool = True) -> None:
         """Meet the other processes, and check packages and, if the run `writes` to it, its folder; loads nothing."""
         self.world = process_group.start(self.config)
-        self.world.on_main(self._check_packages)
+        self.world.on_main(lambda: check_packages(self.config))
+        self.world.on_main(lambda: check_push(self.config))
         if writes:
             self.start.settle(self.run_folder, self.world)
             self.world.on_main(self._check_folder)
-
-    def _check_packages(self) -> None:
-        check_packages(self.config)
-        check_push(self.config)
 
     def _check_folder(self) -> None:
         self.start.check(self.run_folder, first_checkpoint(self.config))
@@ -145,65 +149,70 @@ class PPOAgent:
         `train` passes `locks`, in which the run folder is locked before the models are loaded. wandb opens then too, since its
         key may be wrong.
         """
-        self.world = process_group.start(self.config)
+        config = self.config
+        self.world = world = process_group.start(config)
         if self.start.resume:
-            keep_beginning(self.config, self.world, self.run_folder / "checkpoints")
-        if self.config.trust_remote_code:
-            paths = {"model_path": self.config.model_path, "ref_model": self.config.ref_model}
-            warn_of_remote_code(paths | {"env.args.tokenizer_path": self.config.env.args.tokenizer_path})
-        settle_separator(self.config)
-        parts = prepare(self.config, self.world, self.read_source, self.reward)
-        if locks:
-            locks.enter_context(self.lock(parts))
-        self.trainer = self._load(parts)
-        return self.trainer
-
-    def _load(self, parts: Parts) -> PPOTrainer:
-        config, world, device = self.config, self.world, self.world.device
+            keep_beginning(config, world, self.run_folder / "checkpoints")
+        if config.trust_remote_code:
+            paths = {"model_path": config.model_path, "ref_model": config.ref_model}
+            warn_of_remote_code(paths | {"env.args.tokenizer_path": config.env.args.tokenizer_path})
+        settle_separator(config)
+        seed_rank(config.seed, world)
+        batch_plan(config, world.size)
+        check_placement(config, world.device)
+        memory = warn_of_memory(config, world.device, world.size)
         with world.fail_together():
-            models = load_models(config, device)
-            parts.leave_room(models.tokenizer, config)
-            parts.move_to(str(device))
-        self._identity = identity.identity_of(config, models, parts.prompts, parts.reward)
+            reward = self.reward or build_reward(config.reward_class.id, config.reward_class.args)
+            vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
+            source, validation = self.read_source(reward)
+        if validation:
+            world.on_main(validation.check)
+        if locks:
+            world.on_main(lambda: locks.enter_context(lock_folder(self.run_folder)))
+            world.on_main(self._check_folder)  # for what another run has left there since
+            self.services = self.build_services(validation)
+            end_with(locks, self.services)
+        with world.fail_together():
+            models = load_models(config, world.device)
+            encoder = prompt_encoder(
+                models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt
+            )
+            source = source if isinstance(source, Simulated) else keep_with_room(encoder, source)
+            reward.move_to(str(world.device))
+            if validation:
+                validation.prompts = keep_with_room(encoder, validation.prompts)
+                validation.move_to(str(world.device))
+        self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)
-        trainer = PPOTrainer(config, models, parts.source, parts.reward, parts.vec_info, world)
-        settle_sizes(trainer)
-        report_size(trainer, parts)
-        return trainer
+        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world)
+        settle_sizes(self.trainer)
+        report_size(self.trainer, source, validation, memory)
+        return self.trainer
 
     def read_source(self, reward: BaseReward) -> Source:
         """What the run is trained on, and its validation."""
         return read_source(self.config, reward)
 
-    @contextlib.contextmanager
-    def lock(self, parts: Parts) -> Iterator[None]:
-        """The run folder belongs to this run while the block lasts; its services end with the block."""
-        with contextlib.ExitStack() as stack:
-            self.world.on_main(lambda: stack.enter_context(lock_folder(self.run_folder)))
-            self.world.on_main(self._check_folder)  # for what another run has left there since
-            self.services = self.build_services(parts)
-            end_with(stack, self.services)
-            yield
-
-    def build_services(self, parts: Parts) -> tuple[Service, ...]:
+    def build_services(self, validation: Validation | None) -> tuple[Service, ...]:
         """What accompanies the run, in the order in which an iteration calls it; the services end in the opposite order.
 
         All ranks call it, under the lock of the run folder, since wandb opens here.
         """
-        config, validation = self.config, parts.validation
+        config = self.config
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
         guard = None
         if config.guard and isinstance(validation, ValidationService):
-            guard = RunGuard(config, config.guard, validation)
+            guard = RunGuard(config.guard.action, validation)
         if validation:
             validation.pause = trackers.pause
+        export = f", or export an agent: rlhf-dialog export --run {self.run_folder} --output DIR"
         return (
             LedgerService(config, trackers.show_table),  # before anything can raise: a saved iteration has its rows
             *((validation,) if validation else ()),
             *((guard,) if guard else ()),  # reads what the validation has measured
             trackers,  # write the line with the metrics of all services above
             ReportService(config.report),  # reads that line
-            Interrupts(config.grace_seconds, self.world.is_main, self.run_folder),  # ends first, before what takes long
+            Interrupts(config.grace_seconds, self.world.is_main, export),  # ends first, before what takes long
         )
 
     def loop(self, trainer: PPOTrainer) -> dict[str, float]:

@@ -1,33 +1,24 @@
-"""What a run is made of before its models: reward, vec-info, prompts or dialogues with an environment, validation."""
+"""What a run is trained on and validated with: prompts, or dialogues with an environment."""
 
 import logging
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import partial
-
-from transformers import PreTrainedTokenizerBase
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.registry import BaselineFactory, VecInfoFactory
+from rlhf_dialog.config.registry import BaselineFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
-from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder, warn_about_marks, warn_about_replies
+from rlhf_dialog.data.chat_template import warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.distributed.memory import human, warn_of_memory
-from rlhf_dialog.distributed.placement import check_placement
-from rlhf_dialog.distributed.random_states import seed_rank
-from rlhf_dialog.distributed.world import World
+from rlhf_dialog.distributed.memory import human
 from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
 from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
-from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.services import validation as run_validation
 from rlhf_dialog.runs.services.validation import Validation, ValidationService
 from rlhf_dialog.training.episodes import plain, run_episodes
@@ -39,66 +30,26 @@ logger = logging.getLogger(__name__)
 MEASURES = ("score", "success", "reward", "turns", "words", "truncated", "distinct_1", "distinct_2")
 
 
-@dataclass
-class Parts:
-    """What is checked before any model is loaded."""
-
-    reward: BaseReward
-    vec_info: VecInfo
-    source: list[Dialogue] | Simulated
-    validation: Validation | None
-    memory: int | None = None  # bytes that a forecast has for this process
-
-    @property
-    def prompts(self) -> list[Dialogue]:
-        return [] if isinstance(self.source, Simulated) else self.source
-
-    def leave_room(self, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
-        """Leave out prompts whose system message leaves no room for turns. Raises UserError when no prompt is left."""
-        encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
-        if not isinstance(self.source, Simulated):
-            self.source = keep_with_room(encoder, self.source)
-        if self.validation:
-            self.validation.prompts = keep_with_room(encoder, self.validation.prompts)
-
-    def move_to(self, device: str) -> None:
-        """Move the models of reward and validation."""
-        self.reward.move_to(device)
-        if self.validation:
-            self.validation.move_to(device)
-
-
 Source = tuple[list[Dialogue] | Simulated, Validation | None]
 
 
-def prepare(
-    config: Config,
-    world: World,
-    read: Callable[[BaseReward], Source],
-    reward: BaseReward | None = None,
-) -> Parts:
-    """The reward (by default that of the configuration), vec-info, data and validation. Raises UserError."""
-    seed_rank(config.seed, world)
-    batch_plan(config, world.size)
-    check_placement(config, world.device)
-    memory = warn_of_memory(config, world.device, world.size)  # before anything is loaded
-    with world.fail_together():
-        reward = reward or build_reward(config.reward_class.id, config.reward_class.args)
-        vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-        source, validation = read(reward)
-    if validation:
-        world.on_main(validation.check)
-    return Parts(reward, vec_info, source, validation, memory)
+def prompts_of(source: list[Dialogue] | Simulated) -> list[Dialogue]:
+    return [] if isinstance(source, Simulated) else source
 
 
-def report_size(trainer: PPOTrainer, parts: Parts) -> None:
-    """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template."""
-    config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, parts.prompts
+def report_size(
+    trainer: PPOTrainer, source: list[Dialogue] | Simulated, validation: Validation | None, memory: int | None
+) -> None:
+    """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template.
+
+    memory: bytes that a forecast has for this process
+    """
+    config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, prompts_of(source)
     warn_about_replies(trainer.speaker.encoder)
-    warn_about_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
+    warn_about_marks(trainer.speaker.encoder, [*prompts, *(validation.prompts if validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
-    about = f", about {human(parts.memory)} of memory" if parts.memory else ""
+    about = f", about {human(memory)} of memory" if memory else ""
     device = trainer.world.device
     logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, device, about, plan.line)
     logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)

@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -183,12 +182,3 @@ def repair(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     repair_swaps(checkpoints, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in checkpoints.glob(".*.*")})
     finish_saving(checkpoints)
-
-
-def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder next to the future run folder, on the same disk."""
-    beside = next(parent for parent in folder.absolute().parents if parent.exists())
-    try:
-        return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
-    except OSError as error:
-        raise UserError(f"run_dir: {folder} cannot be written: {error}") from error

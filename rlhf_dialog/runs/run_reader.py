@@ -14,7 +14,7 @@ from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
 from rlhf_dialog.runs.checkpoint import checkpoints_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
-from rlhf_dialog.runs.services.ledger import LEDGER, newest_rows, read_texts
+from rlhf_dialog.runs.services.ledger import LEDGER, read_ledger
 
 READ = ("metrics.jsonl", "config.yaml", LEDGER, LOCAL_NAMES, "replies.jsonl", "samples.json", "evaluation.json")
 TURNS = 3  # of a prompt that are shown
@@ -44,8 +44,8 @@ def read_run(folder: Path) -> RunRecord:
     settings = read_yaml(config) if config.is_file() else {}
     run = RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
     with suppress(OSError):
-        first, pairs = read_texts(folder / LEDGER)
-        run = replace(run, newest=newest_rows(folder / LEDGER), first=first, pairs=pairs)
+        newest, first, pairs = read_ledger(folder / LEDGER)
+        run = replace(run, newest=newest, first=first, pairs=pairs)
     return run
 
 

@@ -1,13 +1,15 @@
 """`--smoke`: two prompts through every stage of a run, from the data to a reply of the saved agent."""
 
 import contextlib
+import os
+import tempfile
+from pathlib import Path
 
 from rlhf_dialog.config.loading import replace_keys
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.agent import PPOAgent
 
 
@@ -19,17 +21,26 @@ def smoke(agent: PPOAgent) -> None:
     agent.meet(writes=False)
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
-        folder = agent.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(agent.run_folder)))
+        folder = agent.world.on_main(lambda: stack.enter_context(_folder_beside(agent.run_folder)))
         small = PPOAgent(two_prompts(agent.config, folder, agent.world.size))
         small.is_trial = True
         small.train()
         agent.world.on_main(lambda: _answer_once(small))
 
 
+def _folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder next to the future run folder, on the same disk."""
+    beside = next(parent for parent in folder.absolute().parents if parent.exists())
+    try:
+        return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
+    except OSError as error:
+        raise UserError(f"run_dir: {folder} cannot be written: {error}") from error
+
+
 def _answer_once(agent: PPOAgent) -> None:
     """Load the agent that was saved, as chat.py does, and let it reply to a prompt."""
-    if agent.trainer is None or agent.trainer.rollout is None:
-        raise UserError("there is no agent yet; call train() first")
+    assert agent.trainer is not None
+    assert agent.trainer.rollout is not None
     turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
     agent.trainer, agent.services = None, ()  # one model at a time in the memory of the device
     trust = agent.config.trust_remote_code

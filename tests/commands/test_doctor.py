@@ -7,7 +7,7 @@ import torch
 
 from rlhf_dialog.commands import doctor
 from rlhf_dialog.commands.doctor import main
-from rlhf_dialog.distributed import free_memory
+from rlhf_dialog.distributed import machine
 from tests.parts.processes import ROOT
 
 GIB = 2**30
@@ -23,7 +23,7 @@ def on(monkeypatch, capsys):
                 raise doctor.metadata.PackageNotFoundError
             return "1.0"
 
-        monkeypatch.setattr(free_memory, "host_memory", lambda: (free, total))
+        monkeypatch.setattr(machine, "host_memory", lambda: (free, total))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")

@@ -11,7 +11,7 @@ from tests.parts.processes import ROOT, run_python
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
-    for place in ("agent.load_models", "agent.read_source", "data_source.build_reward"):
+    for place in ("agent.load_models", "agent.read_source", "agent.build_reward"):
         monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
     assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
     printed = capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_a_mistake_ends_with_one_message_and_nothing_written(refused, monkeypatc
 
 
 def test_show_prompts_prints_them_and_loads_and_writes_nothing(run, tmp_path, monkeypatch, capsys):
-    for place in ("agent.load_models", "data_source.build_reward"):
+    for place in ("agent.load_models", "agent.build_reward"):
         monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
     assert run("--show_prompts", "2") == 0
     lines = capsys.readouterr().out.splitlines()

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from pathlib import Path
 
 import pytest
 
@@ -82,26 +81,22 @@ def test_a_block_that_is_auto_is_on_where_it_is_the_runs_precision(settings, mon
     assert found.precision == expected
     assert "fp16" not in found.document
     assert ("bf16" in found.document) == (expected == "bf16")
-    assert settings(AUTO | {"zero_optimization": {"stage": 0}}, **keys).precision == "fp32"  # autocast
     assert settings(AUTO, **keys, use_fp16=True).precision == "fp16"
     shipped = engine_settings(config(deepspeed_config="zero3.json", **keys))
     assert shipped.precision == expected
 
 
 def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
+    """Beside the YAML, in ds_configs/, in the working directory, then among the shipped ones."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "beside").mkdir()
-    ours = Path(read_engine_file("zero1.json", tmp_path / "beside", "k")[0])
-    assert ours == ROOT / "ds_configs/zero1.json"
-    (tmp_path / "zero1.json").write_text("{}")
-    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "zero1.json"
-    (tmp_path / "ds_configs").mkdir()
-    (tmp_path / "ds_configs/zero1.json").write_text("{}")
-    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "ds_configs/zero1.json"
-    (tmp_path / "beside/zero1.json").write_text("{}")
-    assert read_engine_file("zero1.json", tmp_path / "beside", "k") == (str(tmp_path / "beside/zero1.json"), {})
-    with pytest.raises(UserError, match=r"deepspeed_config: 'zero9.json' not found; looked in .*beside, ds_configs"):
-        read_engine_file("zero9.json", tmp_path / "beside", "deepspeed_config")
+    for folder in ("beside", "ds_configs"):
+        (tmp_path / folder).mkdir()
+    found = [read_engine_file("zero1.json", tmp_path / "beside", "k")[0]]
+    for folder in (".", "ds_configs", "beside"):
+        (tmp_path / folder / "zero1.json").write_text("{}")
+        found.append(read_engine_file("zero1.json", tmp_path / "beside", "k")[0])
+    wanted = [ROOT / "ds_configs/zero1.json", "zero1.json", "ds_configs/zero1.json", tmp_path / "beside/zero1.json"]
+    assert found == list(map(str, wanted))
     (tmp_path / "beside/ppo.yaml").write_text(
         "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\ndeepspeed_config: zero1.json\n"
     )
@@ -109,37 +104,29 @@ def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
     assert replace_keys(loaded, {"seed": 3}).folder == loaded.folder == tmp_path / "beside"
 
 
-def test_the_default_is_stage_2():
-    found = engine_settings(config())
-    assert (found.stage, found.precision, found.offload_optimizer) == (2, "fp32", False)
-    assert "stage 2" in found.source
-
-
 @pytest.mark.parametrize(
     ("document", "keys", "words"),
     [
-        ("{", {}, "mine.json is not valid JSON"),
-        ("[1]", {}, "must hold a JSON object"),
-        ({"zero_optimization": 2}, {}, "zero_optimization must be a block"),
-        ({"zero_optimization": {"stage": 4}}, {}, "stage is 4; it must be 0, 1, 2 or 3"),
-        ({"zero_optimization": {"stage": True}}, {}, "stage is True"),
-        ({}, {"use_offload": True}, "needs ZeRO stage 1, 2 or 3"),
-        (
-            {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
-            {},
-            "needs at least ZeRO stage 3, not 2",
-        ),
-        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
-        ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
-        ({"bf16": {"enabled": True}}, {}, "bf16 with ZeRO stage 0"),
+        ("{", {}, ("mine.json",)),
+        ("[1]", {}, ("mine.json", "object")),
+        ({"zero_optimization": 2}, {}, ("zero_optimization",)),
+        ({"zero_optimization": {"stage": 4}}, {}, ("stage", "4")),
+        ({"zero_optimization": {"stage": True}}, {}, ("stage", "True")),
+        ({}, {}, ("stage", "0", "use_deepspeed")),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, ("offload_param", "stage 3")),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, ("offload_param", "nvme")),
+        ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, ("fp16", "bf16")),
     ],
 )
 def test_what_cannot_be_is_refused(settings, document, keys, words):
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError) as caught:
         settings(document, **keys)
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_keys_and_blocks(settings):
+    found = engine_settings(config())
+    assert (found.stage, found.precision, found.offload_optimizer) == (2, "fp32", False)
     found = settings({"zero_optimization": {"stage": 3}}, use_offload=True, use_fp16=True)
     assert (found.offload_optimizer, found.offload_param, found.precision) == (True, True, "fp16")
     found = settings({"zero_optimization": {"stage": 2}, "fp16": {"enabled": False, "loss_scale_window": 100}})
@@ -148,94 +135,66 @@ def test_keys_and_blocks(settings):
     assert found.document["bf16"] == {"check_grad_overflow": True, "enabled": True}
 
 
-def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
-    caplog.set_level(logging.INFO)
-    found = settings({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupLR"}, "gradient_clipping": 1.0})
-    document = engine_document(config(), found, batch_plan(config()), 1)
-    assert not {"optimizer", "scheduler"} & set(document)
-    assert "optimizer is not used, because lr, critic_lr" in caplog.text
-    assert "gradient_clipping 1.0 -> 10.0" in caplog.text
-
-
 @pytest.mark.parametrize(("world_size", "rows"), [(1, 16), (2, 2), (3, 1)])
-def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
+def test_sizes_are_counted_in_responses_and_what_has_no_effect_is_told(settings, world_size, rows, caplog):
     caplog.set_level(logging.INFO)
     keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
-    found = settings({"train_batch_size": 160, "train_micro_batch_size_per_gpu": 16}, num_mini_batch=4)
+    file = {
+        "train_batch_size": 160,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "Adam"},
+        "scheduler": {"type": "WarmupLR"},
+    }
+    found = settings(file | {"gradient_clipping": 1.0}, num_mini_batch=4)
     document = engine_document(keys, found, batch_plan(keys, world_size), world_size)
     micro, rounds = document["train_micro_batch_size_per_gpu"], document["gradient_accumulation_steps"]
     assert document["train_batch_size"] == micro * rounds * world_size
     assert micro <= rows
     assert micro * rounds * world_size >= 8
-    assert caplog.text.count("replaced, because batch sizes are counted in responses") == 1
+    assert document["gradient_clipping"] == 10.0
+    assert not {"optimizer", "scheduler"} & set(document)
+    assert all(word in caplog.text for word in ("optimizer", "scheduler", "gradient_clipping 1.0 -> 10.0", "160 -> "))
 
 
-def test_the_identity_of_the_document_is_checked_in_tokens(settings):
-    document = {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
-    for keys in ({}, {"num_mini_batch": 7, "rollout_batch_size": 14}):  # 128 * 5 / 20
-        assert settings(document, **keys).document["train_batch_size"] == 32
-    words = r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10 = 64 tokens; use"
-    with pytest.raises(UserError, match=words):
-        settings(document, num_mini_batch=10)
-    with pytest.raises(UserError, match=r'num_mini_batch 7 = 91\.4286 tokens; use "auto"'):
-        settings(document, num_mini_batch=7)
+FROZEN = ("ref_ds_config", "intent_ds_config")
 
 
-@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
-def test_frozen_models(tmp_path, key):
-    def frozen(document=None, **more):
-        (tmp_path / "eval.json").write_text(json.dumps(document or {}))
-        args = {"use_deepspeed": True, **({} if document is None else {key: "eval.json"}), **more}
-        return frozen_settings(config(tmp_path, args), key)
-
-    assert frozen(use_deepspeed=False) is None
-    assert (frozen().stage, frozen().offload) == (0, True)  # "default"
-    assert (frozen({"train_batch_size": 32}).stage, frozen({"fp16": {}}).offload) == (0, False)
-    assert frozen({"zero_optimization": {"stage": 3}}).stage == 3
-    for stage in (1, 2, "two"):
-        with pytest.raises(UserError, match=f"{key}: .*stage is {stage!r}, but a frozen model has no optimizer state"):
-            frozen({"zero_optimization": {"stage": stage}})
-
-
-def nested(depth: int, args: dict) -> dict:
-    """An NLPReward with these arguments in so many composites, each time behind another part."""
+def in_composites(args: dict) -> dict:
+    """An NLPReward with these arguments in two composites, each time behind another part."""
     reward = {"id": "NLPReward", "args": {"intent_coef": 0, **args}}
-    for _ in range(depth):
+    for _ in range(2):
         reward = {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, reward]}}
     return reward
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
-def test_frozen_models_as_a_reward_inside_of_composites_wants_them(tmp_path, key, depth):
-    (tmp_path / "eval.json").write_text('{"zero_optimization": {"stage": 3}}')
-    where = "reward_class" + ".args.parts.1" * depth + f".args.{key}"
-
-    def frozen(args, **keys):
-        made = config(tmp_path, use_deepspeed=False, reward_class=nested(depth, args), **keys)
-        return made, frozen_settings(made, key)
-
-    made, found = frozen({"use_deepspeed": True, key: "eval.json"})
-    assert (found.stage, asks_deepspeed(made)) == (3, True)
-    assert (frozen({"use_deepspeed": True})[1].stage, frozen({"use_deepspeed": True})[1].offload) == (0, True)
-    made, found = frozen({"use_deepspeed": False, key: "eval.json"})
-    assert (found, asks_deepspeed(made)) == (None, False)
-    assert frozen({"use_deepspeed": True}, **{key: "eval.json"})[1].stage == 3  # only one says which
-    with pytest.raises(UserError, match=re.escape(f"{where}: 'gone.json' not found")):
-        frozen({"use_deepspeed": True, key: "gone.json"})
-    with pytest.raises(UserError, match=re.escape(f"{key}: 'default' here, but 'eval.json' in {where}; keep one")):
-        frozen({"use_deepspeed": True, key: "eval.json"}, **{key: "default"})
+@pytest.mark.parametrize("key", FROZEN)
+@pytest.mark.parametrize("zero", [None, {}, {"stage": 3}, {"stage": 0, "offload_param": {"device": "cpu"}}])
+def test_frozen_models_are_where_the_key_or_a_reward_says(tmp_path, key, zero):
+    """`None`: a reward that wants DeepSpeed and names no file, which is `default`."""
+    (tmp_path / "mine.json").write_text(json.dumps({"zero_optimization": zero, "train_batch_size": 32}))
+    where = {} if zero is None else {key: "mine.json"}
+    wanted = (0, True) if zero is None else (zero.get("stage", 0), "offload_param" in zero)
+    asks = {"use_deepspeed": True, **where}
+    plain = {"reward_class": {"id": "LengthMatch"}, **(where or {key: "default"})}
+    for keys in ({"reward_class": in_composites(asks)}, {"args": asks}, plain):
+        made = config(tmp_path, **({"use_deepspeed": False} | keys))
+        found = frozen_settings(made, key)
+        assert ((found.stage, found.offload), asks_deepspeed(made)) == (wanted, True)
+    made = config(tmp_path, use_deepspeed=False, reward_class=in_composites(asks | {"use_deepspeed": False}))
+    assert (frozen_settings(made, key), asks_deepspeed(made)) == (None, False)
 
 
-@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
-def test_frozen_models_with_any_reward(key):
-    made = config(use_deepspeed=False, reward_class={"id": "LengthMatch"}, **{key: "eval_ds_config.json"})
-    assert (frozen_settings(made, key).offload, asks_deepspeed(made)) == (True, True)
-
-
-def test_use_deepspeed_of_a_reward_is_true_or_false():
-    with pytest.raises(UserError, match=r"parts\[0\]\.args\.use_deepspeed: 'yes' must be true or false"):
-        build_reward("CompositeReward", {"parts": [nested(0, {"use_deepspeed": "yes", "meteor_wordnet": "off"})]})
+@pytest.mark.parametrize("key", FROZEN)
+def test_frozen_models_that_cannot_be_are_refused(tmp_path, key):
+    for stage in (1, 2, "two"):
+        (tmp_path / "mine.json").write_text(json.dumps({"zero_optimization": {"stage": stage}}))
+        with pytest.raises(UserError, match=f"{key}: .*stage is {stage!r}"):
+            frozen_settings(config(tmp_path, **{key: "mine.json"}), key)
+    reward = in_composites({"use_deepspeed": True, key: "gone.json"})
+    with pytest.raises(UserError, match=re.escape(f"reward_class.args.parts.1.args.parts.1.args.{key}: 'gone.json'")):
+        frozen_settings(config(tmp_path, reward_class=reward), key)
+    with pytest.raises(UserError, match=r"args\.use_deepspeed: 'yes'"):
+        build_reward("CompositeReward", {"parts": [in_composites({"use_deepspeed": "yes", "meteor_wordnet": "off"})]})
 
 
 def test_the_reference_is_partitioned_as_the_policy_is(tmp_path):

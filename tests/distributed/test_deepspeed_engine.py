@@ -58,7 +58,6 @@ def deepspeed_rank(_: World, *args):
 @pytest.mark.parametrize(
     ("stage", "rows", "share"),
     [
-        (0, [[0, 1, 2, 3], [4, 5, 6]], True),
         (1, [[0, 1, 2, 3], [4, 5, 6]], False),
         (2, [[0, 1, 2, 3, 4, 5, 6], []], True),
         (3, [[0, 1, 2, 3, 4, 5, 6]], True),

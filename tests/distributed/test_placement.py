@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
 from rlhf_dialog.distributed.placement import Placement, check_placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import score_dialogues
-from tests.parts.judges import DEPTHS, DIALOGUES, Halved, Judge, inside, summed
+from tests.parts.judges import DIALOGUES, Halved, Judge, inside, summed
 from tests.parts.ranks import CONFIG
 from tests.parts.zero_files import config
 
@@ -36,8 +35,7 @@ class Carried(nn.Linear):
         return iter([SimpleNamespace(device=torch.device("cpu" if self.places[-1] == "cpu" else "meta"))])
 
 
-@DEPTHS
-def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monkeypatch):
+def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(monkeypatch):
     """World of a device that is no CPU; the settings are those of `intent_ds_config: eval_ds_config.json`."""
     judges = [Judge(), Judge()]
     during = []
@@ -49,7 +47,7 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monke
         during.append(judge.model.places[-1])
         return [1.0] * len(dialogues)
 
-    reward = inside(depth, summed(Halved(judges[0]), judges[1]))
+    reward = inside(2, summed(Halved(judges[0]), judges[1]))
     sharing = Placement.__new__(Placement)
     sharing.world, sharing.waiting, sharing.frozen = World(device=torch.device("meta")), [], []
     sharing.config = CONFIG.model_copy(update={"intent_ds_config": "default"})
@@ -59,22 +57,3 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monke
         score_dialogues(reward, DIALOGUES)
         assert during == ["device"] * 2 * round_
         assert [judge.model.places for judge in judges] == [["device", "cpu", *["device", "cpu"] * round_]] * 2
-
-
-@DEPTHS
-def test_a_frozen_model_is_shared_out(depth, monkeypatch):
-    """With `intent_ds_config` of stage 3 the engine gets it; test_deepspeed.py has the engine itself."""
-    made = []
-    monkeypatch.setattr(
-        "rlhf_dialog.distributed.placement.FrozenEngine", lambda module, world, offload: made.append((module, offload))
-    )
-    wanted = FrozenSettings("x.json", 3, True)
-    monkeypatch.setattr(
-        "rlhf_dialog.distributed.deepspeed_config.frozen_settings",
-        lambda _, key: wanted if key.startswith("int") else None,
-    )
-    judge = Judge()
-    sharing = Placement.__new__(Placement)
-    sharing.world, sharing.waiting, sharing.frozen, sharing.config = World(), [], [], CONFIG
-    sharing._place_frozen(inside(depth, Halved(judge)))
-    assert made == [(judge.model, True)]

@@ -1,6 +1,5 @@
 """Random generators: one seed for all of them, numbers of its own for each rank, and states that are kept."""
 
-import ast
 import random
 
 import numpy as np
@@ -11,7 +10,6 @@ from rlhf_dialog.distributed import random_states
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.lora import add_adapters
-from tests.parts.processes import ROOT
 from tests.parts.tiny import gpt2
 
 
@@ -70,10 +68,40 @@ def test_random_states_are_kept_even_when_the_block_fails():
     assert [draw() for _ in range(2)] == expected
 
 
-def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states.random_states()
-    assert "torch" in generators
-    assert set(python) == {"python", "numpy"}
+class Generators:
+    """One 16-byte state for each device, as torch would hold it; `seeds` are those that any call has set on any device."""
+
+    def __init__(self, count: int, own: int):
+        self.own, self.seeds = own, []
+        self.states = [torch.full((16,), device, dtype=torch.uint8) for device in range(count)]
+
+    def seed(self, seed: int, devices: list[int]) -> None:
+        self.seeds.append(seed)
+        for device in devices:
+            self.states[device] = torch.tensor([seed % 251, device, 7] + [0] * 13, dtype=torch.uint8)
+
+    def restore(self, state: torch.Tensor, device: int) -> None:
+        self.states[device] = state.clone()
+
+
+@pytest.fixture
+def cuda_generators(monkeypatch):
+    def made(count: int, own: int = 0) -> Generators:
+        found = Generators(count, own)
+        number = lambda device: own if device == "cuda" else int(device)  # noqa: E731
+        for name, replacement in {
+            "is_available": lambda: count > 0,
+            "device_count": lambda: count,
+            "current_device": lambda: own,
+            "get_rng_state": lambda device="cuda": found.states[number(device)].clone(),
+            "set_rng_state": lambda state, device="cuda": found.restore(state, number(device)),
+            "manual_seed": lambda seed: found.seed(seed, [own]),
+            "manual_seed_all": lambda seed: found.seed(seed, list(range(count))),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, replacement)
+        return found
+
+    return made
 
 
 def test_a_process_keeps_the_generator_of_its_own_device_only(cuda_generators):
@@ -131,26 +159,3 @@ def test_adapters_leave_no_seed_on_a_gpu(cuda_generators):
     add_adapters(model, ["policy", "critic"], 4, 8.0, None, seed=3)
     assert here.seeds == []
     assert [state.tolist() for state in here.states] == before
-
-
-SEEDS = {  # where the random numbers of the whole process are seeded, and why that is meant there
-    "benchmarks/chat_workload.py": "a benchmark's own process",
-    "benchmarks/workload.py": "a benchmark's own process",
-    "distributed/random_states.py": "a run, at its start and at its resume",
-    "benchmarks/trl.py": "a benchmark's own process",
-    "evaluation/replies.py": "an evaluation's own process; a validation keeps the states (Validation.run)",
-}
-
-
-@pytest.mark.slow
-def test_nothing_else_seeds_the_process():
-    """`torch.manual_seed` seeds every GPU too, and `fork_rng(devices=[])` does not take that back."""
-    found = set()
-    for path in [*(ROOT / "rlhf_dialog").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if name in ("torch.manual_seed", "torch.seed", "torch.random.manual_seed") or name.startswith(
-                ("torch.cuda.manual_seed", "torch.cuda.seed", "transformers.set_seed")
-            ):
-                found.add(path.relative_to(ROOT).as_posix().removeprefix("rlhf_dialog/"))
-    assert found == set(SEEDS)

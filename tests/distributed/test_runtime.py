@@ -1,6 +1,5 @@
 """How long waiting threads spin, by libgomp's own account; freed memory, by the kernel's page faults; CUDA's segments."""
 
-import ast
 import os
 import re
 import sys
@@ -9,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from rlhf_dialog.distributed.runtime import grow_segments
-from tests.parts.processes import ROOT, environment, output_of, run_python
+from tests.parts.processes import environment, output_of, run_python
 
 slow = pytest.mark.slow
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="glibc and libgomp")
@@ -45,23 +44,16 @@ def test_freed_memory_is_used_again():
     before, after = page_faults()
     assert before > 10_000  # 10 x 64 MB in pages of 4 KiB are 156,250; huge pages make it fewer
     assert after < 1000
-
-
-@slow
-@needs_linux
-def test_the_environment_wins():
-    assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000
+    assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000  # a variable that is set is kept
 
 
 @pytest.mark.parametrize(
     ("version", "given", "wanted"),
     [
         ("2.6.0+cu124", {}, {"PYTORCH_ALLOC_CONF": "grow", "PYTORCH_CUDA_ALLOC_CONF": "grow"}),
-        ("2.8.1", {}, {"PYTORCH_ALLOC_CONF": "grow", "PYTORCH_CUDA_ALLOC_CONF": "grow"}),
         ("2.9.0", {}, {"PYTORCH_ALLOC_CONF": "grow"}),
         ("2.13.0a0+git12", {}, {"PYTORCH_ALLOC_CONF": "grow"}),
         ("2.8.1", {"PYTORCH_CUDA_ALLOC_CONF": "mine"}, {"PYTORCH_CUDA_ALLOC_CONF": "mine"}),
-        ("2.13.0", {"PYTORCH_ALLOC_CONF": "mine"}, {"PYTORCH_ALLOC_CONF": "mine"}),
     ],
 )
 def test_segments_grow_by_the_variable_that_this_torch_reads(monkeypatch, version, given, wanted):
@@ -81,24 +73,3 @@ def test_threads_spin_briefly_unless_the_user_says_otherwise(given, spins):
     asked = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, **given}
     ran = run_python("-c", "import rlhf_dialog, torch", env=environment(**asked))
     assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr)[-1] == spins
-
-
-HEAVY = {"torch", "transformers", "tokenizers", "trl", "accelerate", "datasets", "benchmarks"}
-SCRIPTS = [path for folder in (".", "scripts", "reward_models") for path in (ROOT / folder).glob("*.py")]
-
-
-def is_late(path):
-    """Whether the script imports something heavy before the package."""
-    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [
-        (alias.name if isinstance(node, ast.Import) else node.module).split(".")[0]
-        for node in nodes
-        for alias in node.names
-    ]
-    heavy = [place for place, name in enumerate(names) if name in HEAVY]
-    return bool(heavy) and "rlhf_dialog" not in names[: heavy[0]]
-
-
-def test_every_script_imports_the_package_before_torch():
-    assert SCRIPTS
-    assert [path.name for path in SCRIPTS if is_late(path)] == []

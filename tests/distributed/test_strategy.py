@@ -4,8 +4,6 @@ import argparse
 import json
 import logging
 import os
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -89,7 +87,6 @@ ONE = {"distributed_type": "NO", "num_processes": 1}
     [
         (DDP | {"mixed_precision": "no"}, {"precision": "bf16"}, {}),
         (DDP | {"mixed_precision": "bf16"}, {}, {"precision": "bf16"}),
-        (DDP | {"mixed_precision": "bf16"}, {"use_amp": True}, {}),
         (DDP | {"mixed_precision": "fp16"}, {}, {"precision": "fp16"}),
         (DDP | {"mixed_precision": "bf16"}, {"use_deepspeed": True}, {}),  # the weights are in bf16
         (ONE | {"mixed_precision": "no", "use_cpu": True}, {}, {"device": "cpu"}),
@@ -136,13 +133,7 @@ FILE = {"deepspeed_config": {"deepspeed_config_file": "mine.json"}}
         (DDP | {"mixed_precision": "bf16"}, {"use_deepspeed": True}, (2, "bf16", False, False)),
         (zero(zero_stage=3, offload_optimizer_device="cpu", offload_param_device="cpu"), {}, (3, "fp32", True, True)),
         (ZERO | {"mixed_precision": "fp16"}, {"use_fp16": True}, (2, "fp16", False, False)),
-        (ZERO | FILE, {}, (1, "fp32", False, False)),
         (ZERO | FILE | {"mixed_precision": "bf16"}, {}, (1, "bf16", False, False)),  # where the file leaves it open
-        (
-            zero(zero_stage=3) | {"mixed_precision": "bf16"},
-            {"deepspeed_config": "mine.json"},
-            (1, "bf16", False, False),
-        ),
         (ZERO | FILE, {"deepspeed_config": "zero3_offload.json"}, (3, "fp32", True, True)),
     ],
 )
@@ -154,17 +145,6 @@ def test_the_engine_is_that_of_the_yaml_else_of_accelerates_file_else_of_its_ans
     (tmp_path / "ds_configs/mine.json").write_text('{"zero_optimization": {"stage": 1}}')
     found = engine_settings(launched(answers, device="cpu", **keys))
     assert (found.stage, found.precision, found.offload_optimizer, found.offload_param) == settings
-
-
-def test_answers_about_a_strategy_that_nobody_asked_for_do_not_count(launched, monkeypatch):
-    for name, value in {"FSDP_VERSION": "1", "ACCELERATE_DEEPSPEED_CONFIG_FILE": "gone.json"}.items():
-        monkeypatch.setenv(name, value)
-    made = config(use_deepspeed=True)
-    settle(made)
-    assert engine_settings(made).source == "our default (ZeRO stage 2)"
-    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")  # what `accelerate config` writes for no answer
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert engine_settings(made).source == "our default (ZeRO stage 2)"
 
 
 @pytest.mark.parametrize(
@@ -189,29 +169,32 @@ def test_what_a_run_cannot_do_is_refused_by_name(launched, answers, keys, words)
     assert "\n" not in str(caught.value)
 
 
+def test_answers_about_a_strategy_that_nobody_asked_for_do_not_count(launched, monkeypatch):
+    for name, value in {"FSDP_VERSION": "1", "ACCELERATE_DEEPSPEED_CONFIG_FILE": "gone.json"}.items():
+        monkeypatch.setenv(name, value)
+    made = config(use_deepspeed=True)
+    settle(made)
+    assert engine_settings(made).stage == 2
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")  # what `accelerate config` writes for no answer
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert engine_settings(made).stage == 2
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "gone.json")
+    with pytest.raises(UserError, match=r"gone\.json"):
+        engine_settings(made)
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        (zero(zero_stage="two"), "zero_optimization.stage is 'two'"),
-        (zero(offload_optimizer_device="nvme"), "offload_optimizer to nvme is not supported"),
-        (zero(offload_param_device="cpu"), "offload_param needs at least ZeRO stage 3, not 2"),
-        (ZERO | {"deepspeed_config": {"deepspeed_config_file": "gone.json"}}, "deepspeed_config_file: 'gone.json'"),
+        ({"zero_stage": "two"}, ("stage", "two")),
+        ({"offload_optimizer_device": "nvme"}, ("offload_optimizer", "nvme")),
+        ({"offload_param_device": "cpu"}, ("offload_param", "stage 3")),
     ],
 )
-def test_an_engine_that_accelerate_was_asked_for_and_that_cannot_be(launched, tmp_path, answers, words):
-    (tmp_path / "gone.json").write_text('{"zero_optimization": {"stage": 2}}')
-    made = launched(answers)
-    (tmp_path / "gone.json").unlink()
+def test_an_engine_that_accelerate_was_asked_for_and_that_cannot_be(launched, answers, words):
     with pytest.raises(UserError) as caught:
-        engine_settings(made)
-    assert words in str(caught.value)
-
-
-def test_fp8_is_refused(launched, monkeypatch):
-    """accelerate refuses it first where it has no library for it."""
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
-    with pytest.raises(UserError, match="mixed_precision: fp8 is not supported; use bf16"):
-        settle(config())
+        engine_settings(launched(zero(**answers)))
+    assert all(word in str(caught.value) for word in words)
 
 
 @pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
@@ -222,15 +205,3 @@ def test_frozen_models_are_not_partitioned_beside_fsdp2(launched, tmp_path, key)
     for name in ("parts.json", "default"):
         with pytest.raises(UserError, match=f"{key}: .*not supported with FSDP2; use stage 0 without offload"):
             frozen_settings(launched(FSDP, **{key: name}), key)
-
-
-def test_a_refusal_loads_no_library(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_MEGATRON_LM", "true")
-    program = (
-        "import sys\nfrom rlhf_dialog.config.schema import Config\nfrom rlhf_dialog.distributed.strategy import settle\n"
-        f"try:\n    settle(Config.model_validate({CLASSES!r}))\n"
-        "except Exception as error:\n    print(error.exit_code)\n"
-        "print(sorted({'torch', 'accelerate', 'transformers'} & set(sys.modules)))"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=True)
-    assert ran.stdout.split("\n")[:2] == ["2", "[]"]

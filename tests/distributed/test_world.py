@@ -11,7 +11,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.training import ppo
 from tests.parts.ranks import in_ranks
 
-SIZES = ([[3, 0, 5], [1]], [[2], []], [[4, 1], [2, 3], [6]])  # response tokens of each episode, by rank
+SIZES = ([[3, 0, 5], [1]], [[4, 1], [2, 3], []])  # response tokens of each episode, by rank
 
 
 def episodes(lengths: list[list[int]], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -62,9 +62,8 @@ def test_statistics_of_two_ranks_are_those_of_all_their_tokens():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("lengths", SIZES[1:])
-def test_statistics_of_other_ranks(lengths):
-    check_statistics(lengths)
+def test_statistics_of_three_ranks_of_which_one_has_none():
+    check_statistics(SIZES[1])
 
 
 def test_a_world_of_one():
@@ -150,6 +149,3 @@ def first_fails(world: World, failure: Exception) -> tuple[str, str]:
 def test_an_error_of_what_only_rank_0_does_reaches_all():
     assert in_ranks(2, first_fails, UserError("locked")) == [("UserError", "locked")] * 2
     assert in_ranks(2, first_fails, KeyError("x")) == [("KeyError", "'x'"), ("RunStopped", "KeyError: 'x'")]
-
-
-# one voice

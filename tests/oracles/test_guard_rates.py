@@ -25,7 +25,7 @@ def raises(rng, sizes, fall, shared):
         own, together = rng.normal(size=count), rng.normal(size=len(sizes))[dialogues]
         judge = math.sqrt(1 - shared) * own + math.sqrt(shared) * together - fall * i
         score = 5.0 * i + rng.normal(size=count)
-        if guard.add(ValidationSnapshot(i, score.tolist(), judge.tolist(), {}, dialogues.tolist())):
+        if guard.add(ValidationSnapshot(i, score.tolist(), judge.tolist(), dialogues.tolist())):
             return True
     return False
 

@@ -59,10 +59,6 @@ class Planned(BaseReward):
         Planned.seen.append(dialogues)
         return [self.values[len(Planned.seen) - 1]] * len(dialogues)
 
-class Impatient(BaseReward):
-    def __call__(self, dialogues):
-        raise KeyboardInterrupt
-
 class Unbuildable(BaseReward):
     def __init__(self):
         raise FileNotFoundError("words.txt")
@@ -88,7 +84,7 @@ def rewards(tmp_path_factory, monkeypatch):
     path.write_text(REWARDS, encoding="utf-8")
     monkeypatch.setitem(sys.modules, "my_rewards", None)  # load_file changes it until the test ends
     module = load_file(path, "my_rewards")
-    for name in ("Vowels", "Broken", "Moody", "Planned", "Impatient", "Unbuildable"):
+    for name in ("Vowels", "Broken", "Moody", "Planned", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
 

@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_dialog import BaseReward, RewardFactory, main
+from tests.parts.forked_cli import kill_at
 from tests.parts.ranks import runs_in_ranks
 from tests.parts.trainers import numbers_of
 
@@ -45,27 +46,6 @@ class Moody(BaseReward):
             os.kill(os.getpid(), signal.SIGTERM)
             return
         raise ZeroDivisionError("a bad day")
-
-
-DISK = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
-
-
-def kill_at(count: float) -> list[int]:
-    """SIGKILL before the `count`th change of the disk by a function of os in this process; all are counted."""
-    done = [0]
-
-    def counted(change):
-        def step(*args, **options):
-            done[0] += 1
-            if done[0] == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return change(*args, **options)
-
-        return step
-
-    for name in DISK:
-        setattr(os, name, counted(getattr(os, name)))
-    return done
 
 
 @pytest.fixture

@@ -45,13 +45,6 @@ def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
         again.train()
 
 
-def test_from_python_mistakes_are_user_errors(run):
-    with pytest.raises(UserError, match="lr: found -1"):
-        PPOAgent.from_config("ppo.yaml", lr=-1)
-    with pytest.raises(UserError, match="total_time_steps"):
-        PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
-
-
 def test_settings_from_python_are_a_dict_or_a_config_and_their_mistakes_user_errors(run, world):
     keys = settings(world)
     assert PPOAgent.from_config(keys, lr=2e-3).config.lr == 2e-3
@@ -76,19 +69,6 @@ def vowels(dialogues):
 
 def consonants(prompts, completions, **columns):
     return [sum(letter not in "aeiou" for letter in text) / 10 for text in completions]
-
-
-@pytest.mark.slow
-def test_of_two_functions_of_one_name_each_agent_keeps_its_own(run, world):
-    def rewarded(value):
-        def constant(dialogues):
-            return [value] * len(dialogues)
-
-        return PPOAgent.from_config(settings(world), reward=constant)
-
-    agents = [rewarded(value) for value in (0.25, 0.75)]
-    assert [agent.build().step()["objective/score"] for agent in agents] == [0.25, 0.75]
-    assert [agent.config.reward_class.id for agent in agents] == ["constant", "constant"]
 
 
 @pytest.mark.slow
@@ -149,11 +129,10 @@ def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", [b'{"iteration": 2, "x": "\\xff"}\n', b"Epoch 1\n", b""])
-def test_damaged_metrics_are_the_users_error(run, capsys, line):
+def test_damaged_metrics_are_the_users_error(run, capsys):
     assert run("--max_iterations", "3") == 0
     lines = (RUN / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    damaged = lines[0] + line.replace(b"\\xff", b"\xff") + lines[2]
+    damaged = lines[0] + b"Epoch 1\n" + lines[2]
     (RUN / "metrics.jsonl").write_bytes(damaged)
     capsys.readouterr()
     assert run("--max_iterations", "4", "--resume") == 2

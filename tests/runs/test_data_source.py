@@ -87,59 +87,41 @@ def test_adapters_learn_from_dialogues(own, tmp_path):
     assert not same(weights(tmp_path / "run_results" / "own"), start.state_dict())
 
 
-@pytest.mark.slow
-def test_a_smoke_test_passes_every_stage(own):
-    assert own("--smoke", "--eval_interval", "2") == 0
-
-
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "words"),
     [
-        ("short", "environment Odd: step returned ("),
-        ("raises", "environment Odd: step raised KeyError: 'price' at "),
-        ("hangs", r"environment Odd: step did not return within 0.2 seconds (step_timeout_s)"),
-        ("endless", "environment Odd: step has not ended the dialogue after 4 replies (max_turns)"),
-        ("constructor", "environment Odd: its constructor raised FileNotFoundError: menu.txt at "),
+        ("short", ["step returned"]),
+        ("raises", ["KeyError", "'price'"]),
+        ("hangs", ["0.2 seconds", "step_timeout_s"]),
+        ("endless", ["4 replies", "max_turns"]),
+        ("constructor", ["FileNotFoundError", "menu.txt"]),
     ],
 )
-def test_a_fault_of_an_environment_is_one_message(own, capsys, fault, message):
+def test_a_fault_of_an_environment_is_one_message(own, capsys, fault, words):
     limits = "step_timeout_s: 0.2" if fault == "hangs" else "max_turns: 4"
     assert own("--environment", f"{{id: Odd, args: {{fault: {fault}}}, {limits}}}") == 2
     shown = capsys.readouterr().err
-    assert message in shown
+    assert all(word in shown for word in ["environment Odd", *words])
     assert (shown.count("error: "), "Traceback" in shown) == (1, False)
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("option", "value", "words"),
     [
-        ("{id: Lettres}", "environment: unknown environment 'Lettres'; did you mean 'Letters'?"),
-        ("{id: Letters, args: {word: a}}", "environment: wrong arguments for Letters: "),
-        ("{id: Letters, max_turns: 0}", "environment.max_turns: found 0, wanted greater than or equal to 1"),
-        ("{id: Mute}", "environment Mute: it has no method step; define reset(seed) and step(reply)"),
-        ("{id: restaurant, args: {domain: nowhere.json}}", "nowhere.json"),
+        ("environment", "{id: Lettres}", ["'Lettres'", "'Letters'"]),
+        ("environment", "{id: Letters, args: {word: a}}", ["environment", "Letters"]),
+        ("environment", "{id: Letters, max_turns: 0}", ["environment.max_turns", "found 0"]),
+        ("environment", "{id: Mute}", ["environment Mute", "step"]),
+        ("environment", "{id: restaurant, args: {domain: nowhere.json}}", ["nowhere.json"]),
+        ("env.args.data_path", "daily_dialog", ["env.args.data_path", "Letters", "daily_dialog"]),
     ],
 )
-def test_a_wrong_environment_is_refused_before_anything_is_loaded(own, capsys, monkeypatch, environment, message):
+def test_a_wrong_environment_is_refused_before_anything_is_loaded(own, capsys, monkeypatch, option, value, words):
     monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
-    assert own("--environment", environment) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_data_that_no_environment_reads_is_refused_before_anything_is_loaded(own, capsys, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
-    assert own("--env.args.data_path", "daily_dialog") == 2
+    assert own(f"--{option}", value) == 2
     shown = capsys.readouterr().err
-    assert "env.args.data_path: the environment Letters does not read 'daily_dialog'; leave it out, or leave" in shown
+    assert all(word in shown for word in words)
     assert shown.count("error: ") == 1
-
-
-@pytest.mark.slow
-def test_another_environment_is_another_run(own, capsys):
-    assert own("--max_iterations", "1") == 0
-    assert own("--resume", "--environment.args", "{words: why}") == 2
-    assert "environment: " in capsys.readouterr().err
-    assert own("--resume", "--environment.max_turns", "50") == 0
 
 
 def config(**keys):

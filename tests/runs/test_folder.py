@@ -26,28 +26,19 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("answer", "goes_on"), [("ppo\n", True), (" ppo \n", True), ("y\n", False), ("\n", False), ("", False)]
-)
+@pytest.mark.parametrize(("answer", "goes_on"), [(" ppo \n", True), ("y\n", False), ("", False)])
 def test_on_a_terminal_the_name_is_typed(tmp_path, monkeypatch, capsys, answer, goes_on):
     (tmp_path / "ppo/checkpoints").mkdir(parents=True)
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     if goes_on:
         confirm_overwrite(tmp_path / "ppo")
     else:
-        with pytest.raises(UserError, match="not confirmed, so nothing was removed"):
+        with pytest.raises(UserError, match="not confirmed"):
             confirm_overwrite(tmp_path / "ppo")
     assert "Type ppo to continue: " in capsys.readouterr().err
-
-
-def test_nothing_is_asked_without_a_terminal_or_without_a_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", Terminal(""))
     confirm_overwrite(tmp_path / "absent")
-    (tmp_path / "checkpoints").mkdir()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    confirm_overwrite(tmp_path)
-    monkeypatch.setattr(sys, "stdin", None)
-    confirm_overwrite(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))  # no terminal
+    confirm_overwrite(tmp_path / "ppo")
     assert capsys.readouterr().err == ""
 
 
@@ -72,7 +63,6 @@ def test_a_run_without_a_checkpoint(tmp_path):
 
 GAPS = {
     "of two branches": ([1, 2, 3, 4, 9, 10], "contains only iterations 1 to 4 without a gap"),
-    "too short": ([1, 2, 3, 4, 5], "contains only iterations 1 to 5 without a gap"),
     "twice": ([1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10], "contains only iterations 1 to 4 without a gap"),
     "only the end": ([9, 10], "does not start with iteration 1"),
     "missing": (None, "is missing"),
@@ -87,11 +77,8 @@ def test_metrics_that_do_not_reach_the_checkpoint(tmp_path, gap):
     with pytest.raises(UserError) as refused:
         check_metrics(tmp_path, tmp_path / "checkpoints/iter_000010")
     assert f"{tmp_path}/metrics.jsonl: {said}, but iter_000010 is of iteration 10; " in str(refused.value)
-    assert str(refused.value).endswith(f"--resume_weights_only {tmp_path} --experiment_name <a new name>")
-
-
-def test_the_beginning_of_a_run_with_other_weights_needs_no_metrics(tmp_path):
-    check_metrics(tmp_path, tmp_path / "checkpoints/iter_000000")
+    assert f"--resume_weights_only {tmp_path}" in str(refused.value)
+    check_metrics(tmp_path, tmp_path / "checkpoints/iter_000000")  # of a run that began with other weights
 
 
 def test_clear_removes_a_run_and_nothing_else(tmp_path):
@@ -160,10 +147,8 @@ def test_errors_of_the_disk_are_the_users_and_others_are_not(tmp_path):
     ("error", "is_full"),
     [
         (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 42944 vs 42836"), True),
-        (RuntimeError("basic_ios::clear: iostream error"), True),
         (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (SafetensorError("Error while deserializing header: incomplete metadata"), False),
     ],
 )
 def test_what_torch_and_safetensors_say_of_a_full_disk(tmp_path, error, is_full):

@@ -11,12 +11,12 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.verification import sha256_of
-from tests.parts.judges import DEPTHS, Halved, Judge, Words, inside, summed
+from tests.parts.judges import Halved, Judge, Words, inside, summed
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
 from tests.parts.trainers import PROMPTS, make_trainer, settings
 
 
-def test_fingerprints_of_models():
+def test_fingerprints_of_models(tmp_path):
     first = identity.model_fingerprint(gpt2())
     assert first.startswith("GPT2LMHeadModel, ")
     assert identity.model_fingerprint(gpt2()) == first
@@ -25,13 +25,8 @@ def test_fingerprints_of_models():
         changed.transformer.h[1].mlp.c_fc.weight += 1e-3
     others = [gpt2(1), gpt2(n_layer=3), gpt2(layer_norm_epsilon=1e-3), llama(), changed]
     assert len({first, *map(identity.model_fingerprint, others)}) == 6
-
-
-def test_a_fingerprint_ignores_where_a_model_was_saved(tmp_path):
-    for name in ("a", "b"):
-        gpt2().save_pretrained(tmp_path / name)
-    found = [identity.model_fingerprint(type(gpt2()).from_pretrained(tmp_path / name)) for name in ("a", "b")]
-    assert found == [identity.model_fingerprint(gpt2())] * 2
+    gpt2().save_pretrained(tmp_path)  # where it was saved is no part of it
+    assert identity.model_fingerprint(type(gpt2()).from_pretrained(tmp_path)) == first
 
 
 def test_fingerprints_of_tokenizers():
@@ -61,6 +56,7 @@ def test_the_parts_of_a_reward_tell_the_variant_of_meteor():
     nested = CompositeReward([{"id": "LengthMatch"}, {"id": "CompositeReward", "args": {"parts": [meteor]}}])
     assert identity.part_names(nested) == ["length_match", "meteor_exact_stem"]
     assert identity.part_names(nested.parts["length_match"].reward) == ["length_match"]
+    assert identity.part_names(summed(Words(), Halved(Words()))) == ["words", "halved", "words"]
 
 
 def test_how_a_reward_is_asked_is_not_what_it_is():
@@ -82,10 +78,8 @@ def identity_with(**keys):
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("seed", 3, "seed: 3 here, 0 in the checkpoint"),
         ("top_k", 5, "top_k: 5 here, 0 in the checkpoint"),
         ("turn_separator", "<eos>", "turn_separator: '<eos>' here, '<EOU>' in the checkpoint"),
-        ("max_new_tokens", 6, "max_new_tokens: 6 here, 5 in the checkpoint"),
         ("rollout_batch_size", 4, "rollout_batch_size: 4 here, 6 in the checkpoint"),
         ("num_responses_per_prompt", 2, "num_responses_per_prompt: 2 here, 1 in the checkpoint"),
         ("use_valuenorm", False, "use_valuenorm: false here, true in the checkpoint"),
@@ -115,20 +109,6 @@ def test_responses_per_prompt_are_compared_as_their_number(estimator, number):
     plain = identity_with(**keys)
     assert plain == identity_with(**keys, num_responses_per_prompt=number)
     assert plain["num_responses_per_prompt"] == number
-
-
-def test_switches_beside_other_keys_are_compared_where_they_change_numbers():
-    stored = identity.settings_of(settings())
-    assert {"use_gae", "use_huber_loss", "use_max_grad_norm", "dual_clip_ppo", "lr", "kl_coef"} <= set(stored)
-    assert not {"disable_cuda", "disable_wandb"} & set(stored)
-    assert identity.changed_settings(settings(use_gae=False, disable_cuda=True), stored) == ["use_gae true -> false"]
-
-
-def test_all_differences_are_told_at_once():
-    with pytest.raises(UserError) as caught:
-        identity.refuse_another_run(identity_with(seed=1, top_p=0.5), identity_with(), Path("a/b/c"))
-    assert "\n  seed: " in str(caught.value)
-    assert "\n  top_p: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +141,10 @@ def test_keys_that_one_version_does_not_know_are_not_compared():
 
 def test_changed_settings_are_named():
     then = json.loads(json.dumps(identity.settings_of(settings(lr=1e-3))))
+    assert not {"disable_cuda", "disable_wandb"} & set(then)
+    assert identity.changed_settings(settings(lr=1e-3, use_gae=False, disable_cuda=True), then) == [
+        "use_gae true -> false"
+    ]
     assert identity.changed_settings(settings(lr=1e-3, per_device_microbatch_size=2, max_iterations=4), then) == []
     changed = identity.changed_settings(settings(lr=1e-5, kl_coef=0.5), then)
     assert changed == [
@@ -173,8 +157,9 @@ def test_changed_settings_are_named():
     ]
 
 
-@DEPTHS
-def test_the_identity_holds_the_models_of_a_reward(depth):
+def test_the_identity_holds_the_models_of_a_reward():
+    depth = 2
+
     def identity_of(reward):
         trainer = make_trainer(reward)
         return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
@@ -189,10 +174,6 @@ def test_the_identity_holds_the_models_of_a_reward(depth):
     identity.refuse_another_run(identity_of(inside(depth, Judge(bias=1.0))), then, Path("a/b/c"))
 
 
-def test_the_identity_names_what_a_reward_asks():
-    assert identity.part_names(summed(Words(), Halved(Words()))) == ["words", "halved", "words"]
-
-
 @pytest.mark.parametrize(
     ("keys", "settings_then", "kept"),
     [
@@ -200,8 +181,6 @@ def test_the_identity_names_what_a_reward_asks():
         ({}, {"use_amp": True, "amp_dtype": "fp16"}, {"use_amp": True, "amp_dtype": "fp16"}),
         ({}, {}, {}),
         ({"precision": "bf16"}, {"use_amp": False}, {}),
-        ({"use_amp": True}, {"use_amp": False}, {}),
-        ({}, {"precision": "auto", "use_amp": None, "amp_dtype": "auto"}, {}),
         ({}, {"precision": "bf16", "use_amp": None, "amp_dtype": "auto"}, {"precision": "bf16"}),
     ],
 )
@@ -233,7 +212,4 @@ def test_a_checkpoint_of_other_formulas_is_refused_in_one_sentence(state):
     ) as caught:
         identity.refuse_other_formulas(Path("iter_000002"), state)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_checkpoint_of_today_is_not_refused():
-    identity.refuse_other_formulas(Path("iter_000002"), identity.record(settings(), {}))
+    identity.refuse_other_formulas(Path("iter_000002"), identity.record(settings(), {}))  # of today

@@ -34,11 +34,6 @@ def test_a_prompt_with_what_was_cut_off_and_its_reference(config):
     ]
 
 
-def test_a_turn_that_is_cut_and_no_reference(config):
-    lines = [*shown_prompts(config([(["abcdefgh"], None)], max_prompt_length=6), 1)]
-    assert lines == ["prompt 1: 6 tokens, 3 cut off", "  | defgh<EOU>"]
-
-
 def test_text_of_others_does_not_steer_the_terminal(config):
     text = "\n".join(shown_prompts(config([(["Hi \x1b[2J\nprompt 2: 1 token"], "Red \x1b[31m")]), 1))
     assert "\x1b" not in text
@@ -60,12 +55,6 @@ def first_of_a_run(config):
 
     trainer = PPOAgent(config).build()
     return [environment.prompt.prompt_turns[0] for environment in trainer.next_episodes().environments]
-
-
-def test_an_environment_opens_its_dialogues(world):
-    keys = settings(world) | {"env": {"args": {"data_path": ""}}, "environment": {"id": "restaurant", "args": {}}}
-    lines = [*shown_prompts(Config(**keys | {"max_prompt_length": 200}), 2)]
-    assert [line.split(":")[0] for line in lines if line.startswith("prompt ")] == ["prompt 1", "prompt 2"]
 
 
 def test_a_chat_template_with_its_system_message(config, tmp_path):

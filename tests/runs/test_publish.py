@@ -16,6 +16,8 @@ from tests.parts.ppo_runs import rows
 
 @pytest.mark.slow
 def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_path, capsys):
+    assert run("--push_to_hub", "polite", "--smoke") == 0
+    assert hub_server.repos == {}
     assert run("--push_to_hub", "polite") == 0
     assert f"agent published: {hub_server.url}/ada/polite" in capsys.readouterr().err
     files = hub_server.repos["ada/polite"].files
@@ -58,12 +60,6 @@ def test_a_run_that_cannot_push_does_not_begin(refused, hub_server, monkeypatch)
     for words in ([], ["--smoke"]):
         assert "push_to_hub: there is no access token" in refused("--push_to_hub", "polite", *words)
     assert "push_to_hub: found 'a--b'" in refused("--push_to_hub", "a--b")
-
-
-@pytest.mark.slow
-def test_a_trial_pushes_nothing(run, hub_server):
-    assert run("--push_to_hub", "polite", "--smoke") == 0
-    assert hub_server.repos == {}
 
 
 @pytest.mark.slow

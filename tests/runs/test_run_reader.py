@@ -64,13 +64,6 @@ def test_a_damaged_file_is_named_with_what_to_do(folder, name, text, message):
         read_run(folder)
 
 
-def test_metrics_that_cannot_be_read(folder):
-    (folder / "metrics.jsonl").unlink()
-    (folder / "metrics.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be read: Is a directory; name the folder of a run"):
-        read_run(folder)
-
-
 def test_versions_and_hashes_come_from_checkpoint_and_evaluation(folder):
     (folder / "config.yaml").write_text("seed: 1\n")
     checkpoint = folder / "checkpoints" / "iter_000001"
@@ -116,67 +109,64 @@ def test_damaged_facts_are_left_out(folder, text):
     assert facts_of(folder, 1) == [("iterations", "1")]
 
 
-@pytest.mark.parametrize("tail", ["", '{"iteration": 4, "objec', '{"iteration"', "{", "\n"])
-def test_a_resumed_run_keeps_the_whole_lines_up_to_its_checkpoint(tmp_path, tail):
-    path = tmp_path / "m.jsonl"
-    path.write_text("".join(f'{{"iteration": {i}, "x": null, "y": 0.1}}\n' for i in (1, 2, 3)) + tail, encoding="utf-8")
-    cut_metrics(path, 2)
-    assert path.read_text(encoding="utf-8") == (
-        '{"iteration": 1, "x": null, "y": 0.1}\n{"iteration": 2, "x": null, "y": 0.1}\n'
-    )
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m.jsonl"]
-    cut_metrics(path, 0)
-    assert path.read_text(encoding="utf-8") == ""
-
-
-@pytest.mark.parametrize(
-    ("lines", "last"), [([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([1, 2, 2, 3], 2), ([2, 3], 0), ([], 0)]
-)
-@pytest.mark.parametrize("tail", ["", '{"iteration": 4, "objec', "7\n", "{}\n"])
-def test_how_far_the_metrics_reach(tmp_path, lines, last, tail):
-    path = tmp_path / "m.jsonl"
-    assert last_iteration(path) == 0
-    path.write_text("".join(f'{{"iteration": {i}}}\n' for i in lines) + tail, encoding="utf-8")
-    assert last_iteration(path) == last
-
-
-def test_cutting_leaves_no_iteration_twice(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_text("".join(f'{{"iteration": {i}}}\n' for i in (1, 2, 3, 2, 3)), encoding="utf-8")
-    cut_metrics(path, 2)
-    assert [row["iteration"] for row in read_metrics(path)] == [1, 2]
-
-
-def test_cutting_metrics_that_are_not_there_changes_nothing(tmp_path):
-    cut_metrics(tmp_path / "m.jsonl", 2)
-    assert list(tmp_path.iterdir()) == []
+# -- metrics.jsonl
 
 
 def lines_of(*iterations):
     return [f'{{"iteration": {i}}}\n'.encode() for i in iterations]
 
 
-DAMAGES = {
-    "bytes that are not UTF-8": (b'{"iteration": 4, "x": "\xff\xfe"}\n', "line 4 is not a line of metrics"),
-    "a line of another program": (b"Epoch 1: loss 0.3\n", "line 4 is not a line of metrics"),
-    "JSON of another program": (b'{"step": 4}\n', "line 4 is not a line of metrics"),
-    "a list": (b"[4]\n", "line 4 is not a line of metrics"),
-    "a list as value": (b'{"iteration": 4, "x": [1]}\n', "line 4 is not a line of metrics"),
-    "a text as value": (b'{"iteration": 4, "x": "1"}\n', "line 4 is not a line of metrics"),
-    "an empty line": (b"\n", "line 4 is not a line of metrics"),
-    "a missing line": (b"", "line 4 is of iteration 5, not 4"),
-    "a line twice": (b'{"iteration": 3}\n', "line 4 is of iteration 3, not 4"),
-}
+@pytest.mark.parametrize("tail", ["", '{"iteration": 4, "objec', "\n", '{"iteration": 2}\n'])
+def test_a_resumed_run_keeps_the_whole_lines_up_to_its_checkpoint(tmp_path, tail):
+    path = tmp_path / "m.jsonl"
+    cut_metrics(path, 2)
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("".join(f'{{"iteration": {i}, "x": null, "y": 0.1}}\n' for i in (1, 2, 3)) + tail, encoding="utf-8")
+    cut_metrics(path, 2)
+    assert path.read_text(encoding="utf-8") == (
+        '{"iteration": 1, "x": null, "y": 0.1}\n{"iteration": 2, "x": null, "y": 0.1}\n'
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.jsonl"]
+    with pytest.raises(UserError, match=r"m\.jsonl: line 3 is missing"):
+        cut_metrics(path, 3)
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_line_is_the_users_error_with_its_number(tmp_path, kind):
-    line, said = DAMAGES[kind]
+@pytest.mark.parametrize(
+    ("lines", "tail", "last"),
+    [
+        *(([1, 2, 3], "", 3), ([1, 2, 4, 5], "7\n", 2), ([1, 2, 2, 3], "{}\n", 2), ([2, 3], "", 0), ([], "", 0)),
+        ([1, 2], '{"iteration": 3, "x', 2),  # what a kill leaves
+        ([1, 2], '{"iteration": 3}', 3),  # whole, but without its end
+        ([1, 2], "\n \n", 2),
+    ],
+)
+def test_how_far_the_metrics_reach(tmp_path, lines, tail, last):
+    path = tmp_path / "m.jsonl"
+    assert last_iteration(path) == 0
+    path.write_text("".join(f'{{"iteration": {i}}}\n' for i in lines) + tail, encoding="utf-8")
+    assert last_iteration(path) == last
+
+
+DAMAGES = [
+    (b'{"iteration": 4, "x": "\xff"}\n', "line 4 is not"),
+    (b'{"iter\n', "line 4 is not"),
+    (b'{"x": 1}\n', "line 4 is not"),
+    (b'{"iteration": true}\n', "line 4 is not"),
+    (b'{"iteration": 4, "x": [1]}\n', "line 4 is not"),
+    (b'{"iteration": 4, "x": "1"}\n', "line 4 is not"),
+    (b"\n", "line 4 is not"),
+    (b"", "line 4 is of iteration 5"),
+    (b'{"iteration": 3}\n', "line 4 is of iteration 3"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), DAMAGES)
+def test_a_damaged_line_is_the_users_error_with_its_number(tmp_path, line, said):
     path = tmp_path / "metrics.jsonl"
     before = b"".join([*lines_of(1, 2, 3), line, *lines_of(5, 6)])
     path.write_bytes(before)
     for read in (read_metrics, lambda one: cut_metrics(one, 5)):
-        with pytest.raises(UserError, match=rf"metrics\.jsonl: {said}; correct or remove that line"):
+        with pytest.raises(UserError, match=rf"metrics\.jsonl: {said}"):
             read(path)
     assert path.read_bytes() == before
     assert last_iteration(path) == 3
@@ -184,31 +174,7 @@ def test_a_damaged_line_is_the_users_error_with_its_number(tmp_path, kind):
     assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 3]
 
 
-def test_an_iteration_that_is_true_is_the_users_error(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"iteration": true}\n{"iteration": 2}\n')
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is not a line of metrics; correct or remove"):
-        read_metrics(path)
-
-
 def test_numbers_null_and_truth_values_are_metrics(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"iteration": 1, "a": null, "b": true, "c": 1e-30, "d": 7, "e": NaN}\n')
     assert list(read_metrics(path)[0].values())[:5] == [1, None, True, 1e-30, 7]
-
-
-def test_a_checkpoint_whose_line_is_missing_at_the_end(tmp_path):
-    (tmp_path / "m.jsonl").write_bytes(b"".join(lines_of(1, 2)))
-    with pytest.raises(UserError, match=r"m\.jsonl: line 3 is missing"):
-        cut_metrics(tmp_path / "m.jsonl", 3)
-
-
-@pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n", b" \n", b'{"iteration": 3, "x'])
-def test_what_a_kill_or_an_editor_leaves_at_the_end_is_no_damage(tmp_path, tail):
-    (tmp_path / "m.jsonl").write_bytes(b"".join(lines_of(1, 2)) + tail)
-    assert [row["iteration"] for row in read_metrics(tmp_path / "m.jsonl")] == [1, 2]
-
-
-def test_a_line_without_its_end_counts_if_it_is_whole(tmp_path):
-    (tmp_path / "m.jsonl").write_bytes(b'{"iteration": 1}\n{"iteration": 2}')
-    assert last_iteration(tmp_path / "m.jsonl") == 2

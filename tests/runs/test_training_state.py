@@ -32,17 +32,6 @@ def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_saving_does_not_disturb_the_run(tmp_path):
-    kind = "shared trunk"
-    quiet, saved = steps(build(kind), 3), []
-    trainer = build(kind)
-    for _ in range(3):
-        saved += steps(trainer, 1)
-        save(trainer, tmp_path)
-    assert saved == quiet
-
-
-@pytest.mark.slow
 def test_resume_in_another_process(tmp_path):
     kind = "separate critic"
     expected = steps(build(kind), 4)
@@ -55,21 +44,6 @@ def test_resume_in_another_process(tmp_path):
         "json.dump(t.steps(trainer, 2), sys.stdout)"
     )
     assert json.loads(output_of("-c", code)) == expected[2:]
-
-
-@pytest.mark.slow
-def test_optimizer_state_comes_back(tmp_path):
-    trainer = build("shared trunk")
-    trainer.step()
-    save(trainer, tmp_path)
-    other = build("shared trunk")
-    load_training(tmp_path, modules(other), other.optimizers, World())
-    ours, theirs = (t.optimizers["policy"].state_dict() for t in (trainer, other))
-    assert ours["param_groups"][0]["params"] == theirs["param_groups"][0]["params"]
-    assert ours["state"].keys() == theirs["state"].keys()
-    for key, slots in ours["state"].items():
-        assert set(slots) == {"step", "exp_avg", "exp_avg_sq"}
-        assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
 
 
 @pytest.mark.slow

@@ -55,19 +55,10 @@ def test_trainer_json_has_the_hash_and_the_size_of_every_other_file(saved):
     assert state["sizes"] == {name: len(data) for name, data in there.items()}
 
 
-@pytest.mark.parametrize("mode", ["full", "sizes"])
-def test_a_checkpoint_as_it_was_written_passes(checkpoints, mode):
-    check(checkpoints, mode)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_found(checkpoints, name):
     flip(checkpoints / "iter_000003" / name)
-    said = (
-        rf"iter_000003: is damaged: {name} has changed since it was written \(SHA-256\); the newest good checkpoint before it "
-        "is iter_000002: write its name into .*latest"
-    )
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=rf"iter_000003: .*{name}.*iter_000002: write its name into .*latest"):
         check(checkpoints)
     check(checkpoints, "sizes")
 
@@ -93,6 +84,9 @@ def test_a_file_that_is_cut_or_missing(checkpoints, mode, damage, said):
 
 
 def test_the_way_back_leads_past_damaged_checkpoints(checkpoints):
+    (checkpoints / "iter_000003/notes.txt").write_text("the good one")  # a file that somebody added
+    for mode in ("full", "sizes"):
+        check(checkpoints, mode)
     flip(checkpoints / "iter_000003/policy.safetensors")
     flip(checkpoints / "iter_000002/policy_optimizer.safetensors")
     with pytest.raises(UserError, match="before it is iter_000001"):
@@ -105,18 +99,6 @@ def test_the_way_back_leads_past_damaged_checkpoints(checkpoints):
 def test_the_way_back_follows_no_links(checkpoints, tmp_path):
     (checkpoints / "iter_000002/policy.safetensors").rename(tmp_path / "elsewhere")
     (checkpoints / "iter_000002/policy.safetensors").symlink_to(tmp_path / "elsewhere")
-    assert "before it is iter_000001" in way_back(checkpoints / "iter_000003")
-
-
-def test_a_trainer_json_that_cannot_be_read_has_a_way_back(checkpoints):
-    path = checkpoints / "iter_000003/trainer.json"
-    path.write_text(path.read_text()[:-50])
-    with pytest.raises(UserError, match=r"iter_000003: is damaged .*JSONDecodeError.*before it is iter_000002"):
-        check(checkpoints)
-
-
-def test_a_damaged_trainer_json_is_no_way_back(checkpoints):
-    (checkpoints / "iter_000002/trainer.json").write_text("[" * 100_000)
     assert "before it is iter_000001" in way_back(checkpoints / "iter_000003")
 
 
@@ -139,11 +121,6 @@ def test_a_checkpoint_of_an_older_version_passes(checkpoints):
     flip(checkpoints / "iter_000003/policy.safetensors")
     check(checkpoints)
     assert changed_versions(state) == ""
-
-
-def test_files_that_somebody_added_do_not_matter(checkpoints):
-    (checkpoints / "iter_000003/notes.txt").write_text("the good one")
-    check(checkpoints)
 
 
 def test_other_versions_are_listed(monkeypatch):

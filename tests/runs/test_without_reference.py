@@ -34,7 +34,7 @@ def trained(monkeypatch, **keys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["separate critic", "filtered, decay"])
 def test_the_training_is_the_same_without_the_passes_of_the_reference(monkeypatch, kind):
     with_it, expected, calls = trained(monkeypatch, **KINDS[kind])
     without, found, other_calls = trained(monkeypatch, **KINDS[kind], reference=False)
@@ -69,9 +69,8 @@ def test_a_checkpoint_of_a_run_with_the_reference_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lora", ["false", "true"])
-def test_a_run_is_resumed_exactly_and_its_lines_have_nulls(run, tmp_path, capsys, lora):
-    words = ("--kl_coef", "0", "--use_lora", lora, "--max_iterations", "3")
+def test_a_run_is_resumed_exactly_and_its_lines_have_nulls(run, tmp_path, capsys):
+    words = ("--kl_coef", "0", "--use_lora", "true", "--max_iterations", "3")
     without = (*words, "--reference", "false")
     assert run(*words, "--experiment_name", "with") == 0
     assert run(*without, "--experiment_name", "whole") == 0

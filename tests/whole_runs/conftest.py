@@ -1,7 +1,6 @@
 """Fixtures of whole runs."""
 
 from tests.parts.browsers import browser  # noqa: F401  a fixture
-from tests.parts.devices import deterministic, device  # noqa: F401  fixtures
 from tests.parts.handlers import handlers  # noqa: F401
 from tests.parts.own_networks import own_networks  # noqa: F401
 from tests.parts.ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures

@@ -59,14 +59,11 @@ def world(tmp_path_factory):
     return root
 
 
-def test_ppo_trains_and_the_ratio_starts_at_one(world):
+def test_ppo_trains_and_the_agent_keeps_template_and_setting_and_answers(world):
     rows = [json.loads(line) for line in (world / "runs/chatty/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["iteration"] for row in rows] == [1, 2]
     assert rows[0]["objective/kl"] == pytest.approx(0, abs=1e-5)
     assert rows[1]["objective/kl"] != 0
-
-
-def test_the_agent_keeps_template_and_setting_and_answers(world):
     agent = ChatAgent.load(world / "runs/chatty/agent")
     assert agent.settings.turn_separator == "chat_template"
     assert agent.encoder.encode_prompt(["a", "b"]) == said("user", "b") + OPEN
@@ -83,8 +80,10 @@ def test_a_reply_is_counted_with_its_end_token(world):
     assert constant["mean_length"]["mean"] == len("Yes , I am .") + 1
 
 
-@pytest.mark.parametrize("template", [None, "{{ raise_exception('out of service') }}"])
-@pytest.mark.parametrize("stage", ["sft", "ppo", "chat", "evaluate"])
+@pytest.mark.parametrize(
+    ("stage", "template"),
+    [("sft", None), ("ppo", "{{ raise_exception('out of service') }}"), ("chat", None), ("evaluate", None)],
+)
 def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, template):
     (tmp_path / "data").symlink_to(world / "data")
     (tmp_path / "run.yaml").symlink_to(world / "run.yaml")
@@ -105,9 +104,3 @@ def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, te
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "runs" / "chatty" / "metrics.jsonl").exists()
-
-
-def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
-    (tmp_path / "data").symlink_to(world / "data")
-    assert fine_tune(None, tmp_path, "out") == 2
-    assert "turn_separator: chat_template needs a tokenizer with a chat template" in capsys.readouterr().err

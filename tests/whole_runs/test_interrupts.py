@@ -12,10 +12,8 @@ import pytest
 import yaml
 
 from rlhf_dialog import BaseReward, RewardFactory, main
-from rlhf_dialog.commands.supervised import train_intent_classifier, train_sft
-from rlhf_dialog.runs.services import interrupts
+from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.training.supervised import stage
-from tests.parts.handlers import ENDS, LIKE_SIGTERM
 from tests.parts.processes import HANGING, start_python
 
 pytestmark = [
@@ -54,10 +52,8 @@ def signal_at(at: int, signum: int = signal.SIGTERM) -> None:
 
 
 class Hasty(BaseReward):
-    signum = signal.SIGTERM
-
     def __init__(self):
-        signal.raise_signal(self.signum)
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.fixture
@@ -97,9 +93,9 @@ def leftovers() -> list[str]:
     return [str(path) for path in Path("run_results").rglob("*") if path.name.endswith((".tmp", ".old", ".partial"))]
 
 
-@pytest.mark.parametrize(("at", "signum"), [(1, signal.SIGTERM), (3, signal.SIGINT), (5, signal.SIGTERM)])
+@pytest.mark.parametrize(("at", "signum"), [(2, signal.SIGTERM), (5, signal.SIGINT)])
 def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, at, capfd):
-    """3 is an iteration that is saved anyway, 5 the last one."""
+    """5 is the last iteration."""
     signal_at(at, signum)
     assert run("cut") == 128 + signum
     folder = Path("run_results/cut")
@@ -118,42 +114,10 @@ def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, a
     assert (folder / model).read_bytes() == (Path("run_results/whole") / model).read_bytes()
 
 
-@pytest.mark.parametrize("signum", LIKE_SIGTERM)
-def test_other_signals_save_the_iteration_too(run, signum, capfd):
-    signal.signal(signum, signal.SIG_DFL)
-    signal_at(2, signum)
-    assert run("cut") == 128 + signum
-    assert Path("run_results/cut/checkpoints/latest").read_text(encoding="utf-8") == "iter_000002"
-    text = capfd.readouterr().err
-    assert "saved after iteration 2; continue with --resume" in text
-    assert "Traceback" not in text
-
-
-def test_a_signal_that_is_ignored_at_the_start_stays_ignored(run):
-    """As `nohup` starts it."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal_at(2, signal.SIGHUP)
-    assert run("cut") == 0
-    assert len(rows("cut")) == 5
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, *LIKE_SIGTERM])
-def test_any_of_the_signals_while_it_loads_leaves_nothing(run, monkeypatch, capfd, signum):
-    signal.signal(signum, signal.SIG_DFL)
-    monkeypatch.setattr(Hasty, "signum", signum)
-    assert run("cut", "--reward_class", "{id: Hasty}") == 128 + signum
+def test_a_signal_while_it_loads_leaves_nothing(run, capfd):
+    assert run("cut", "--reward_class", "{id: Hasty}") == 143
     assert not Path("run_results").exists()
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_without_grace_the_last_checkpoint_stands(run):
-    signal_at(5)
-    assert run("cut", "--grace_seconds", "0") == 143
-    assert (Path("run_results/cut/checkpoints/latest")).read_text(encoding="utf-8").strip() == "iter_000003"
-    assert leftovers() == []
-    assert run("cut", "--resume") == 0
-    assert run("whole") == 0
-    assert rows("cut") == rows("whole")
 
 
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -185,45 +149,20 @@ def test_a_process_that_gets_sigterm_is_continued_exactly(run):
     assert rows("cut") == rows("whole")
 
 
-def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
-    """The process ends in the middle of an iteration that would have taken an hour."""
-    fifth = "self.n = getattr(self, 'n', 0) + 1\n        if self.n == 5: open('asleep', 'w'); time.sleep(3600)"
-    script = SCRIPT.replace("time.sleep(0.1)", fifth)
-    Path("script.py").write_text(script, encoding="utf-8")
-    words = ["--config", "ppo.yaml", "--experiment_name", "cut", "--grace_seconds", "600"]
-    process = start_python("script.py", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    wait_until(Path("asleep").exists, process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(interrupts.TWICE + 0.3)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    errors = process.communicate(timeout=HANGING)[1]
-    assert process.returncode == 143, errors
-    assert "SIGINT: finishing the iteration" in errors
-    assert "SIGTERM again" in errors
-    assert run("cut", "--resume") == 0
-    assert run("whole") == 0
-    assert rows("cut") == rows("whole")
-
-
-SIZES = {
-    train_sft: "--n_layer 1 --n_embd 32 --n_head 2 --vocab_size 300 --evals 1",
-    train_intent_classifier: "--num_layers 1 --hidden_size 32 --vocab_size 300 --max_length 48",
-}
-
-
-@pytest.mark.parametrize("signum", list(ENDS))
-@pytest.mark.parametrize("command", list(SIZES), ids=["sft", "intent"])
-def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd, command, signum):
+def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd):
     """The signal comes when the loss of a step is logged, in the middle of the library's training loop."""
     steps = []
-    monkeypatch.setattr(stage.LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum)))
-    words = ["--data_path", str(world / "data"), "--output", str(tmp_path / "out"), *SIZES[command].split()]
+    monkeypatch.setattr(
+        stage.LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signal.SIGTERM))
+    )
+    sizes = (
+        "--n_layer 1 --n_embd 32 --n_head 2 --vocab_size 300 --evals 1 --max_steps 40 --device cpu --pytorch_threads 1"
+    )
     try:
-        code = command([*words, *["--max_steps", "40", "--device", "cpu", "--pytorch_threads", "1"]])
+        code = train_sft(["--data_path", str(world / "data"), "--output", str(tmp_path / "out"), *sizes.split()])
     except SystemExit as end:
         code = end.code
-    assert code == 128 + signum
+    assert code == 143
     assert len(steps) == 1
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in capfd.readouterr().err

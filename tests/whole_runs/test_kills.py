@@ -1,7 +1,6 @@
 """Runs that are killed at any moment, or meet a full disk, go on to the very numbers of a run that was left alone.
 
-The processes are those of train_ppo.py. All but one are forked from a process that has imported everything already, which
-saves the seconds of a start; the disk and the files see no difference.
+All processes but one are forked from one that has imported everything (`forked_cli`); the disk and the files see no difference.
 """
 
 import contextlib
@@ -9,7 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,92 +15,21 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from rlhf_dialog import main
 from tests.parts import disks
-from tests.parts.processes import HANGING, ROOT, run_python, start_python
+from tests.parts.forked_cli import ForkedCLI
+from tests.parts.processes import HANGING, ROOT, run_python
 
-SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
-STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
-SERVER = """
-from tests.parts import offline
-import json, os, resource, runpy, signal, sys
-import rlhf_dialog.runs.agent, rlhf_dialog.evaluation.measure, transformers.models.gpt2.modeling_gpt2
-
-def at(count):  # SIGKILL before the `count`th change of the disk by a function of os; all are counted
-    done = [0]
-    def counted(real):
-        def step(*args, **options):
-            done[0] += 1
-            if done[0] == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **options)
-        return step
-    for name in STEPS:
-        setattr(os, name, counted(getattr(os, name)))
-    return done
-
-for line in sys.stdin:
-    words, cwd, output, count, limit = json.loads(line)
-    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(cwd)
-        os.dup2(handle, 1), os.dup2(handle, 2)
-        sys.argv = [SCRIPT, *words]
-        code, steps = 70, at(count) if count is not None else [0]
-        if limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            runpy.run_path(SCRIPT, run_name="__main__")
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        print("steps:", steps[0], flush=True)
-        os._exit(code)
-    os.close(handle)
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class Starter:
-    """Starts train_ppo.py in `folder`, one process at a time."""
-
-    def __init__(self):
-        self.running = False
-        program = SERVER.replace("STEPS", repr(STEPS)).replace("SCRIPT", repr(str(SCRIPT)))
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = start_python("-c", program, **pipes)
-
-    def start(self, folder, *words, step=None, limit=None):
-        """Begin; returns the process id. `step`: SIGKILL before so many changes of the disk; `limit`: bytes of a file."""
-        if self.running:
-            self.end()  # a test failed before it waited
-        request = [["--config", "ppo.yaml", *words], str(folder), str(folder / "said"), step, limit]
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        self.running = True
-        return int(self.process.stdout.readline())
-
-    def end(self):
-        """Wait; returns the exit code, negative for a signal."""
-        self.running = False
-        return int(self.process.stdout.readline())
-
-    def run(self, folder, *words, **options):
-        self.start(folder, *words, **options)
-        return self.end()
+PPO = ("train", "--config", "ppo.yaml")
 
 
 @pytest.fixture(scope="module")
-def starter():
-    starter = Starter()
-    yield starter
-    starter.process.stdin.close()
-    starter.process.wait(HANGING)
+def cli():
+    cli = ForkedCLI(
+        "rlhf_dialog.runs.agent", "rlhf_dialog.evaluation.measure", "transformers.models.gpt2.modeling_gpt2"
+    )
+    yield cli
+    cli.close()
 
 
 def write_config(folder, world, **keys):
@@ -140,13 +67,12 @@ def left_behind(folder):
 
 
 @pytest.fixture(scope="module")
-def expected(starter, world, tmp_path_factory):
+def expected(cli, world, tmp_path_factory):
     """What the run leaves when nothing happens to it, and how often it changes the disk."""
     folder = write_config(tmp_path_factory.mktemp("whole"), world)
-    assert starter.run(folder, step=-1) == 0, (folder / "said").read_text()
-    steps = int((folder / "said").read_text().rsplit("steps: ", 1)[1])
+    changes = cli.changes_of(folder, *PPO)
     assert left_behind(folder) == []
-    return results(folder), steps
+    return results(folder), changes
 
 
 def wait_for(event, pid):
@@ -156,112 +82,65 @@ def wait_for(event, pid):
         time.sleep(0.001)
 
 
-def kill_somewhere(starter, folder, choice, saving, *words):
+def kill_somewhere(cli, folder, choice, saving, *words):
     """SIGKILL at a random moment after the next iteration, or while the next checkpoint is written; False if it was over."""
     run, said = folder / "run_results/ppo", folder / "said"
 
     def lines():
         return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").exists() else 0
 
-    pid = starter.start(folder, *words)
+    pid = cli.start(folder, *PPO, *words)
     wait_for(lambda: "run folder: " in said.read_text(), pid)  # metrics.jsonl is cut before that
     before = lines()
     wait_for(lambda: list(run.glob("checkpoints/.iter_*.tmp")) if saving else lines() > before, pid)
     time.sleep(choice.random() * (0.015 if saving else 0.1))
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    return starter.end() == -signal.SIGKILL
-
-
-def kill_and_resume(starter, folder, kills, seed):
-    """Kill so many times, then let the run end in a process of its own; returns how many kills came before the end."""
-    choice, killed = random.Random(seed), 0
-    for i in range(kills):
-        killed += kill_somewhere(starter, folder, choice, i % 2 == 1, *(["--resume"] if i else []))
-    return killed
+    return cli.end() == -signal.SIGKILL
 
 
 @pytest.mark.slow
-def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, expected):
-    folder = write_config(tmp_path, world)
-    assert kill_and_resume(starter, folder, 5, seed=1) == 5
-    done = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
+def test_kills_at_random_moments_leave_no_trace(cli, world, tmp_path, expected):
+    """In an iteration and while a checkpoint is written; the run ends in a process of its own."""
+    folder, choice = write_config(tmp_path, world), random.Random(1)
+    assert kill_somewhere(cli, folder, choice, False)
+    assert kill_somewhere(cli, folder, choice, True, "--resume")
+    done = run_python(ROOT / "train_ppo.py", *PPO[1:], "--resume", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "its lock is replaced" in done.stderr
     assert results(folder) == expected[0]
     assert left_behind(folder) == []
 
 
-def check_kill_before(starter, world, folder, expected, step):
-    write_config(folder, world)
-    assert starter.run(folder, step=step) == -signal.SIGKILL
-    started = (folder / "run_results/ppo/config.yaml").exists()
-    assert starter.run(folder, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.97, marks=pytest.mark.slow)])
+def test_a_kill_before_a_change_of_the_disk(cli, world, tmp_path, expected, share):
+    folder = write_config(tmp_path, world)
+    assert cli.run(folder, *PPO, step=int(share * expected[1])) == -signal.SIGKILL
+    assert cli.run(folder, *PPO, "--resume") == 0, (folder / "said").read_text()
     assert results(folder) == expected[0]
     assert left_behind(folder) == []
     assert not list(folder.rglob("unannounced"))
-
-
-@pytest.mark.parametrize("share", [0.3, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.02, 0.6, 0.97))])
-def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, share):
-    check_kill_before(starter, world, tmp_path, expected, int(share * expected[1]))
-
-
-KINDS = {
-    "shared trunk": {"use_share_model": True},
-    "no value normalisation, no evaluation": {"use_valuenorm": False, "eval_interval": 0, "use_linear_lr_decay": False},
-    "dialogues that take turns": {
-        "environment": {"id": "restaurant", "args": {"max_turns": 3}},
-        **{"env": {}, "reward_class": {"id": "NoReward"}, "eval_interval": 2, "eval_metric": "success"},
-        **{"credit": "turn", "context_size": 1, "use_share_model": False},
-    },
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_n_a_kill_a_new_process_and_n_are_2n(starter, world, tmp_path, kind):
-    whole, parts = (
-        write_config(tmp_path / name, world, max_iterations=4, **KINDS[kind]) for name in ("whole", "parts")
-    )
-    assert starter.run(whole) == 0
-    assert kill_somewhere(starter, parts, random.Random(0), False)
-    assert starter.run(parts, "--resume") == 0, (parts / "said").read_text()
-    assert results(parts) == results(whole)
 
 
 # -- before the first checkpoint
 
 
 @pytest.mark.slow
-def test_a_run_killed_before_its_first_checkpoint_begins_again(starter, world, tmp_path, expected):
+def test_a_run_killed_before_its_first_checkpoint_begins_again(cli, world, tmp_path, expected):
     folder = write_config(tmp_path, world, save_interval=9)
     run = folder / "run_results/ppo"
-    pid = starter.start(folder)
+    pid = cli.start(folder, *PPO)
     wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size, pid)
     os.kill(pid, signal.SIGKILL)
-    assert starter.end() == -signal.SIGKILL
+    assert cli.end() == -signal.SIGKILL
     assert not list(run.glob("checkpoints/iter_*"))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 2, "obj')
-    assert starter.run(folder) == 2
+    assert cli.run(folder, *PPO) == 2
     assert "--resume" in (folder / "said").read_text()
-    assert starter.run(folder, "--resume") == 0
+    assert cli.run(folder, *PPO, "--resume") == 0
     assert "has no checkpoint yet; the run starts from the beginning" in (folder / "said").read_text()
     assert results(folder) == expected[0]
-
-
-@pytest.mark.slow
-def test_a_longer_run_without_its_checkpoints_is_not_thrown_away(starter, world, tmp_path):
-    folder = write_config(tmp_path, world, max_iterations=3)
-    run = folder / "run_results/ppo"
-    run.mkdir(parents=True)
-    (run / "config.yaml").write_text("")
-    lines = "".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3))
-    (run / "metrics.jsonl").write_text(lines)
-    assert starter.run(folder, "--resume") == 2
-    assert "contains a run of 3 iterations, but no checkpoint" in (folder / "said").read_text()
-    assert (run / "metrics.jsonl").read_text() == lines
 
 
 # -- disks and limits
@@ -281,29 +160,16 @@ def bytes_of(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [1_500, 30_000, 120_000])
-def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, tmp_path, limit):
-    """The limits stop config.yaml, and two files of the first checkpoint."""
-    folder = write_config(tmp_path, world, max_iterations=4, eval_interval=1)
-    assert starter.run(folder, limit=limit) == 2, (folder / "said").read_text()
-    said_once(folder, "run_results/ppo", "cannot be written", "File too large")
+@pytest.mark.parametrize(("limit", "name"), [(1_500, "config.yaml"), (30_000, "checkpoints"), (4_000, "metrics.jsonl")])
+def test_a_file_that_may_not_grow_ends_the_run_with_one_message(cli, world, tmp_path, limit, name):
+    keys = {"max_iterations": 6, "save_interval": 1 if name == "checkpoints" else 9, "eval_interval": 0}
+    folder, whole = (write_config(tmp_path / place, world, **keys) for place in ("parts", "whole"))
+    assert cli.run(folder, *PPO, limit=limit) == 2, (folder / "said").read_text()
+    said_once(folder, name, "cannot be written", "File too large")
     assert left_behind(folder) == []
-    whole = write_config(tmp_path / "whole", world, max_iterations=4, eval_interval=1)
-    assert starter.run(whole) == 0
     started = (folder / "run_results/ppo/config.yaml").exists()
-    assert starter.run(folder, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
-    assert results(folder) == results(whole)
-
-
-@pytest.mark.slow
-def test_metrics_that_may_not_grow_are_mended(starter, world, tmp_path):
-    keys = {"max_iterations": 6, "save_interval": 9, "eval_interval": 0}
-    folder, whole = (write_config(tmp_path / name, world, **keys) for name in ("parts", "whole"))
-    assert starter.run(folder, limit=4_000) == 2
-    said_once(folder, "run_results/ppo/metrics.jsonl: cannot be written", "File too large")
-    assert not (folder / "run_results/ppo/metrics.jsonl").read_bytes().endswith(b"\n")
-    assert starter.run(folder, "--resume") == 0, (folder / "said").read_text()
-    assert starter.run(whole) == 0
+    assert cli.run(folder, *PPO, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
+    assert cli.run(whole, *PPO) == 0
     assert results(folder) == results(whole)
 
 
@@ -315,45 +181,19 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_last_checkpoint_whole(starter, world, tmp_path, small_disk):
+def test_a_full_disk_leaves_the_last_checkpoint_whole(cli, world, tmp_path, small_disk):
     folder = write_config(tmp_path, world, max_iterations=4, save_interval=1, eval_interval=0, run_dir=str(small_disk))
-    assert starter.run(folder, "--max_iterations", "1", "--use_linear_lr_decay", "false") == 0, (
+    assert cli.run(folder, *PPO, "--max_iterations", "1", "--use_linear_lr_decay", "false") == 0, (
         folder / "said"
     ).read_text()
     checkpoints = small_disk / "ppo/checkpoints"
     before = bytes_of(checkpoints)
     free = os.statvfs(small_disk)
     (small_disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize - 200_000))
-    assert starter.run(folder, "--use_linear_lr_decay", "false", "--resume") == 2, (folder / "said").read_text()
+    assert cli.run(folder, *PPO, "--use_linear_lr_decay", "false", "--resume") == 2, (folder / "said").read_text()
     said_once(folder, "iter_000002", "cannot be written", "No space left on device")
     assert bytes_of(checkpoints) == before
     (small_disk / "ballast").unlink()
-    assert starter.run(folder, "--use_linear_lr_decay", "false", "--resume") == 0, (folder / "said").read_text()
+    assert cli.run(folder, *PPO, "--use_linear_lr_decay", "false", "--resume") == 0, (folder / "said").read_text()
     lines = (small_disk / "ppo/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_a_read_only_disk_is_told(starter, world, tmp_path, small_disk):
-    folder = write_config(tmp_path, world, max_iterations=1, run_dir=str(small_disk / "runs"))
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert starter.run(folder) == 2
-    said_once(folder, "run_dir", "cannot be written")
-
-
-# -- the lock
-
-
-@pytest.mark.slow
-def test_a_run_folder_in_use_is_refused(starter, world, tmp_path, monkeypatch, capfd):
-    folder = write_config(tmp_path, world, max_iterations=10_000)
-    pid = starter.start(folder)
-    run = folder / "run_results/ppo"
-    wait_for((run / "metrics.jsonl").exists, pid)
-    monkeypatch.chdir(folder)
-    second = main(["--config", "ppo.yaml", "--resume"])
-    os.kill(pid, signal.SIGTERM)
-    assert starter.end() == 143
-    assert second == 2
-    assert f"run_results/ppo: in use by process {pid} on " in capfd.readouterr().err
-    assert not (run / ".lock").exists()

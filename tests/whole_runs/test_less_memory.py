@@ -1,6 +1,5 @@
 """Whole runs with the keys that save memory: through main(), with exact resume, and the saved agent."""
 
-import logging
 import shlex
 import shutil
 
@@ -17,13 +16,11 @@ from tests.parts.ranks import runs_in_ranks
 pytestmark = pytest.mark.slow
 LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]
 KINDS = {
-    "lora": LORA,
     "lora, critic, fewer targets": [
         *LORA[:-1],
         *shlex.split("false --lora_target_modules [c_attn] --activation_checkpointing"),
     ],
     "lora, fp16": [*LORA, "--use_amp", "--amp_dtype", "fp16"],
-    "checkpointing": ["--activation_checkpointing"],
     "fp16": ["--use_amp", "--amp_dtype", "fp16"],
 }
 
@@ -49,13 +46,6 @@ def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):
     assert abs(rows(whole)[0]["objective/kl_initial"]) < 1e-3
 
 
-def test_the_start_says_what_the_adapters_need(run, caplog):
-    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
-        assert run(*LORA, "--verbose") == 0
-    count = 3 * 2 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32) + 33
-    assert f"{count / 1e6:.1f} million trained parameters" in caplog.text
-
-
 def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):
     assert run(*LORA) == 0
     tiny.gpt2(5).save_pretrained(tmp_path / "other")
@@ -72,9 +62,8 @@ def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("kind", ["lora, critic, fewer targets", "lora, fp16"])
-def test_two_ranks_resume_bit_for_bit(run, world, tmp_path, kind):
-    words = ["--config", "ppo.yaml", *KINDS[kind], "--save_interval", "1", "--experiment_name"]
+def test_two_ranks_resume_bit_for_bit(run, world, tmp_path):
+    words = ["--config", "ppo.yaml", *KINDS["lora, critic, fewer targets"], "--save_interval", "1", "--experiment_name"]
 
     def both(name, *more):
         ended = runs_in_ranks(2, lambda _: main([*words, name, *more]), tmp_path)
@@ -86,6 +75,6 @@ def test_two_ranks_resume_bit_for_bit(run, world, tmp_path, kind):
     (part / "checkpoints/latest").write_text("iter_000001", encoding="utf-8")
     both("part", "--resume")
     assert without_clocks(part) == without_clocks(whole)
-    for name in ("policy", "critic") if "critic" in kind else ("policy",):
+    for name in ("policy", "critic"):
         ours, theirs = (load_file(folder / f"checkpoints/iter_000002/{name}.safetensors") for folder in (part, whole))
         assert all(torch.equal(ours[key], value) for key, value in theirs.items())

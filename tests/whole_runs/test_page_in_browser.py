@@ -186,21 +186,3 @@ def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, ad
         assert read(page, "bot") == seen
         assert page.locator("#chat :is(.user, .bot).message :is(script, img, a, b)").count() == 0
     assert rows(bot, "SELECT DISTINCT text FROM feedback WHERE kind = 'edit' AND text LIKE '<script>%'") == [(HOSTILE,)]
-
-
-def test_keys_and_what_is_too_long(browser, bot, address):
-    with opened(browser, address, 390) as page:
-        assert page.locator("#message button").inner_text() == "Send"  # a reader of the screen says it
-        page.focus("#message textarea")
-        page.keyboard.type("one")
-        page.keyboard.press("Shift+Enter")
-        page.keyboard.type("two")
-        assert page.input_value("#message textarea") == "one\ntwo"
-        page.keyboard.press("Enter")
-        finished(page)
-        assert read(page, "user") == "one\ntwo"
-        page.fill("#message textarea", "x" * 5000)
-        page.keyboard.press("Enter")
-        noted(page, "The message has 5,000 characters; shorten it to 4,000.")
-        assert len(page.input_value("#message textarea")) == 5000
-    assert rows(bot, "SELECT count(*) FROM turns WHERE text LIKE 'xxxx%'") == [(0,)]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.multiprocess
 KEYS = {"ddp": [], "fsdp": ["--use_fsdp", "true"], "zero3": ZERO3}
 
 
-@pytest.mark.parametrize(("how", "places"), [("ddp", 6), ("fsdp", 3), ("zero3", 2)])
+@pytest.mark.parametrize(("how", "places"), [("ddp", 2), ("fsdp", 1), ("zero3", 2)])
 def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numbers(ppo, tmp_path, how, places):
     keys = KEYS[how]
     if how.startswith("zero"):
@@ -27,7 +27,7 @@ def test_a_run_that_is_killed_at_any_change_of_the_disk_goes_on_to_the_same_numb
         name = f"killed{number}"
         # of ZeRO's ranks each writes; under the others rank 1 writes nothing
         rank = number % 2 if how.startswith("zero") else 0
-        count = 1 + number * changes // places if rank == 0 else 1 + number
+        count = (2 * number + 1) * changes // (2 * places) if rank == 0 else 2
         ended = ppo(2, *keys, "--experiment_name", name, kill=(rank, count))
         assert ended[rank][0] == "gone", f"{name}: {count} of {changes}"
         ended = ppo(2, *keys, "--experiment_name", name, "--resume", "auto")

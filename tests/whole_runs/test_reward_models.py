@@ -57,13 +57,6 @@ def test_two_ranks_log_the_means_over_all_episodes_and_a_resume_finds_the_same_m
         assert row["reward/reward_model_std"] > 0
 
 
-def test_another_reward_model_is_another_run(run, tmp_path, members, capsys):
-    one, two = (["--reward_class", json.dumps({"id": "RewardModel", "args": {"model": path}})] for path in members)
-    assert run(*one, "--max_iterations", "1") == 0
-    assert run(*two, "--max_iterations", "2", "--resume") == 2
-    assert "reward models: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -8,57 +8,21 @@ and the separate critic fail here, so they have enough tokens.
 import json
 import shutil
 import signal
-import subprocess
 
 import pytest
 
 from tests.parts import tiny
-from tests.parts.processes import HANGING, environment, load_script, start_python
+from tests.parts.forked_cli import ForkedCLI
+from tests.parts.processes import load_script
 
 hashes = load_script("scripts/run_hashes.py")
 pytestmark = pytest.mark.slow
-SERVER = """
-import json, os, signal, sys, traceback
-
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # libraries print when they are imported
-import rlhf_dialog  # before torch, so that idle threads do not spin
-import torch, nltk, transformers.models.gpt2.modeling_gpt2, trl, peft
-import rlhf_dialog.runs.agent, rlhf_dialog.training.supervised.sft, rlhf_dialog.training.supervised.preference_model
-import rlhf_dialog.training.supervised.relevance.model
-from rlhf_dialog.commands.dispatcher import main
-
+MODULES = (
+    *("nltk", "transformers.models.gpt2.modeling_gpt2", "trl", "peft", "rlhf_dialog.runs.agent"),
+    *("rlhf_dialog.training.supervised.sft", "rlhf_dialog.training.supervised.preference_model"),
+    "rlhf_dialog.training.supervised.relevance.model",
+)
 CHECKPOINT = ("latest", "complete.json", "checkpoint-members.pt", "night")  # the last file of each kind of checkpoint
-
-def end_after_a_checkpoint(move):
-    def moved(source, target, **options):
-        move(source, target, **options)
-        if os.path.basename(target) in CHECKPOINT:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return moved
-
-for line in sys.stdin:
-    words, folder, is_killed = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(folder)
-        output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1), os.dup2(output, 2)
-        if is_killed:
-            os.replace, os.rename = end_after_a_checkpoint(os.replace), end_after_a_checkpoint(os.rename)
-        code = 70
-        try:
-            torch.set_num_threads(int(sys.argv[1]))
-            code = main(words)
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code or 0)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
-"""
 PPO = hashes.SINGLE_TURN | {
     "model_path": "../inputs/model",
     "env": {"args": {"data_path": "../inputs/data"}},
@@ -96,31 +60,11 @@ RUNS = {
 }
 
 
-class Starter:
-    """Runs the command line in processes of so many threads, forked from one that has imported everything.
-
-    Each sets its threads itself, as `pytorch_threads` does: a pool of threads does not survive a fork.
-    """
-
-    def __init__(self, threads):
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        variables = dict.fromkeys(names, str(threads)) | {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = start_python("-c", SERVER, threads, env=environment(**variables), **pipes)
-
-    def run(self, folder, words, is_killed=False):
-        """The exit code, negative for a signal."""
-        self.process.stdin.write(json.dumps([words, str(folder), is_killed]) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
-def starter(request):
-    starter = Starter(request.param)
-    yield starter
-    starter.process.stdin.close()
-    starter.process.wait(HANGING)
+def cli(request):
+    cli = ForkedCLI(*MODULES, threads=request.param)
+    yield cli
+    cli.close()
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +79,13 @@ def root(tmp_path_factory):
     return root
 
 
-def begin(starter, root, name, folder):
+def begin(cli, root, name, folder):
     """Write the settings of the run into the folder; returns the words that start it."""
     command, settings = RUNS[name]
     folder.mkdir()
     if command == "feedback learn":
         for words in ("init --run bot --agent ../inputs/model", "import --run bot ../inputs/ratings.jsonl"):
-            assert starter.run(folder, ["feedback", *words.split()]) == 0, (folder / "output").read_text()
+            assert cli.run(folder, "feedback", *words.split()) == 0, (folder / "said").read_text()
         (folder / "bot/config.yaml").write_text(json.dumps(settings), encoding="utf-8")
         return ["feedback", "learn", "--run", "bot"]
     (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
@@ -155,17 +99,17 @@ def bits(folder):
     return {part: parts[part] for part in ("weights", "optimizer", "metrics", "random numbers") if parts[part]}
 
 
-@pytest.mark.parametrize(("starter", "name"), [*((2, name) for name in RUNS), (4, "gae")], indirect=["starter"])
-def test_the_same_bits_after_a_kill(starter, root, name, tmp_path):
+@pytest.mark.parametrize(("cli", "name"), [*((2, name) for name in RUNS), (4, "gae")], indirect=["cli"])
+def test_the_same_bits_after_a_kill(cli, root, name, tmp_path):
     shutil.copytree(root / "inputs", tmp_path / "inputs")
     found = {}
     for attempt in ("whole", "killed"):
         folder = tmp_path / attempt
-        words = begin(starter, root, name, folder)
+        words = begin(cli, root, name, folder)
         if attempt == "killed":
-            assert starter.run(folder, words, is_killed=True) == -signal.SIGKILL
+            assert cli.run(folder, *words, after=CHECKPOINT) == -signal.SIGKILL
             words += ["--resume", "auto"] if words[0] == "train" else []
-        assert starter.run(folder, words) == 0, (folder / "output").read_text()
+        assert cli.run(folder, *words) == 0, (folder / "said").read_text()
         found[attempt] = bits(folder)
     assert found["whole"]["weights"]
     assert found["killed"] == found["whole"]

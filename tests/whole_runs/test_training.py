@@ -12,8 +12,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
-from rlhf_dialog.runs.smoke import smoke
+from rlhf_dialog import ChatAgent, RewardFactory, load_config
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
 from tests.parts.full_gpu import MESSAGE, fill_gpu
@@ -74,19 +73,6 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert captured.out.count("\n| ") == captured.out.count(" -> ") > 0
 
 
-def test_verbose_shows_how_responses_become_steps(run, capsys):
-    assert run("--verbose") == 0
-    captured = capsys.readouterr()
-    assert "2 minibatches asked, 8 responses: 2 of 4" in captured.err
-    assert "debug:" not in captured.err
-
-
-@pytest.mark.slow
-def test_a_batch_that_does_not_divide_is_shown(run, capsys):
-    assert run("--num_mini_batch", "3") == 0
-    assert "3 minibatches asked, 8 responses: 2 of 3 and 1 of 2" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
     assert run("--use_share_model", "true") == 0
@@ -109,13 +95,6 @@ def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
 
 
-@pytest.mark.slow
-def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path):
-    assert run("--max_iterations", "null", "--total_time_steps", "100", "--run_dir", "runs") == 0
-    found = [row["time_steps"] for row in rows(tmp_path / "runs" / "ppo")]
-    assert found[-2] < 100 <= found[-1]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -123,31 +102,20 @@ def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path)
         "--advantage_estimator grpo --turn_separator '\\n##' --pytorch_threads 1 --local_rank=0",
         "--advantage_estimator rloo --num_responses_per_prompt 2",
         "--advantage_estimator reinforce_pp --num_responses_per_prompt 1",
+        pytest.param(
+            "--use_amp true --top_p 0.8 --temperature 0.7 --drop_overlap true --min_context_size 2 --context_size 3 "
+            "--use_gae false --use_adv_normalize false --dual_clip_ppo true --use_linear_lr_decay true",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "--use_valuenorm false --use_huber_loss false --use_clipped_value_loss false --use_max_grad_norm false "
+            "--per_device_microbatch_size 3 --rollout_batch_size 7 --num_mini_batch 3 "
+            "--reward_class '{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3, meteor_wordnet: off}}'",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
-def test_each_estimator_runs(run, tmp_path, words):
-    check_options(run, tmp_path, words)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--use_amp true",
-        "--use_amp true --use_share_model true --top_k 12",
-        "--top_p 0.8 --temperature 0.7 --drop_overlap true --min_context_size 2 --context_size 3",
-        "--use_valuenorm false --use_huber_loss false --use_clipped_value_loss false --truncation_penalty 0.5",
-        "--use_gae false --use_adv_normalize false --dual_clip_ppo true --use_linear_lr_decay true",
-        "--per_device_microbatch_size 3 --rollout_batch_size 7 --num_mini_batch 3 --use_max_grad_norm false",
-        "--reward_class '{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3, meteor_wordnet: off}}'",
-    ],
-)
-def test_the_options_run(run, tmp_path, words):
-    check_options(run, tmp_path, words)
-
-
-def check_options(run, tmp_path, words):
-    """A run with these options ends well, and its lines have the columns that they ask for."""
+def test_each_estimator_and_other_options_run(run, tmp_path, words):
     reward = [] if "--reward_class" in words else ["--reward_class", "{id: Vowels}"]
     assert run(*shlex.split(words), *reward) == 0
     found = rows(tmp_path / "run_results" / "ppo")
@@ -156,13 +124,6 @@ def check_options(run, tmp_path, words):
     assert (found[0]["ppo/value_loss"] is None) == ("--advantage_estimator" in words)
     assert ("objective/kl_full" in found[0]) == ("--top_" in words)
     assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words else 0.2)
-
-
-@pytest.mark.slow
-def test_a_model_without_learned_positions(run, tmp_path):
-    tiny.llama().save_pretrained(tmp_path / "llama")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "llama")
-    assert run("--model_path", "./llama", "--use_share_model", "true") == 0
 
 
 @pytest.mark.slow
@@ -175,86 +136,7 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
-@pytest.mark.slow
-def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
-
-    @VecInfoFactory.register("Mine")
-    class Mine:
-        def __init__(self, scale):
-            self.scale = scale
-
-        def __call__(self, rollout):
-            return {"my/number": self.scale * len(rollout)}
-
-    assert run("--vec_info_class", "{id: Mine, args: {scale: 0.5}}") == 0
-    assert [row["my/number"] for row in rows(tmp_path / "run_results" / "ppo")] == [4.0, 4.0]
-
-
-@pytest.mark.slow
-def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
-    assert run("--max_iterations", "5", "--save_interval", "2", "--keep_checkpoints", "2", "--ppo_epoch", "1") == 0
-    names = {path.name for path in (tmp_path / "run_results" / "ppo" / "checkpoints").iterdir()}
-    assert names == {"iter_000004", "iter_000005", "latest"}
-
-
 # overwrite and resume
-
-
-@pytest.mark.slow
-def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
-    folder = tmp_path / "run_results" / "ppo"
-    assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
-    (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    assert run("--max_iterations", "1", "--overwrite") == 0
-    assert [row["iteration"] for row in rows(folder)] == [1]
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"iter_000001", "latest"}
-    assert load_config(folder / "config.yaml").max_iterations == 1
-    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shared", ["true", "false"])
-def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards, shared):
-    """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
-    words = ["--max_iterations", "5", "--save_interval", "2", "--use_share_model", shared, "--top_k", "40"]
-    broken = ["--experiment_name", "broken", "--reward_class", "{id: Broken, args: {at: 4}}"]
-    assert run(*words, *broken) == 2
-    folder = tmp_path / "run_results" / "broken"
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
-    assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
-    assert not (folder / "agent").exists()
-    assert run(*words, *broken, "--resume") == 0
-    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
-    whole = tmp_path / "run_results" / "whole"
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3, 4, 5]
-    assert without_clocks(folder) == without_clocks(whole)
-    assert same(weights(folder / "agent"), weights(whole / "agent"))
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_the_users_error(run, refused, tmp_path):
-    assert run() == 0
-    checkpoints = tmp_path / "run_results" / "ppo" / "checkpoints"
-    state = json.loads((checkpoints / "iter_000002/trainer.json").read_text(encoding="utf-8"))
-    del state["sha256"]
-    damage = [("iter_000002/trainer.json", json.dumps({**state, "sampler": "poison"})), ("latest", "iter_000077")]
-    for name, text in [("iter_000002/policy_optimizer.safetensors", "half"), *damage]:
-        before = (checkpoints / name).read_bytes()
-        (checkpoints / name).write_text(text, encoding="utf-8")
-        assert "checkpoints" in refused("--resume", "--max_iterations", "3")
-        (checkpoints / name).write_bytes(before)
-
-
-@pytest.mark.slow
-def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
-    assert run() == 0
-    assert run("--resume", "--use_share_model", "true") == 2
-    assert "use_share_model: true here, false in the checkpoint" in capsys.readouterr().err
-
-
-def checkpoint_of(folder: Path, name: str = "iter_000002") -> dict:
-    return json.loads((folder / "checkpoints" / name / "trainer.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -284,7 +166,7 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     words = ["--model_path", "./moved_model", "--env.args.data_path", "./moved_data", "--max_iterations", "3"]
     assert run("--resume", *words, "--lr", "1e-4", "--per_device_microbatch_size", "2") == 0
     assert "resumed with changed settings: lr 0.001 -> 0.0001" in caplog.messages
-    state = checkpoint_of(tmp_path / "run_results" / "ppo", "iter_000003")
+    state = json.loads((tmp_path / "run_results/ppo/checkpoints/iter_000003/trainer.json").read_text(encoding="utf-8"))
     assert len(state["identity_sha256"]) == 64
     assert state["settings"]["lr"] == 1e-4
 
@@ -332,18 +214,31 @@ def test_weights_only_refuses_what_could_lose_a_run(run, refused):
 
 
 @pytest.mark.slow
-def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
-    assert run() == 0
+def test_a_run_is_replaced_only_by_a_run_without_mistakes_that_was_confirmed(
+    run, refused, tmp_path, monkeypatch, capsys
+):
+    assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
     folder = tmp_path / "run_results" / "ppo"
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+
+    def times():
+        return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    before = times()
+    message = refused("--max_iterations", "1")
+    assert all(word in message for word in ("--overwrite", "--resume", "--experiment_name", "run_results/ppo"))
+    refused("--overwrite", "--env.args.data_path", "./absent")
+    refused("--overwrite", "--max_prompt_length", "255")
     monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
     assert run("--overwrite") == 2
-    assert "not confirmed, so nothing was removed" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert run("--overwrite", "--smoke") == 0  # it replaces nothing, so it asks nothing
+    assert times() == before
     monkeypatch.setattr(sys, "stdin", Terminal("ppo\n"))
     assert run("--overwrite", "--max_iterations", "1") == 0
     assert [row["iteration"] for row in rows(folder)] == [1]
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"iter_000001", "latest"}
+    assert load_config(folder / "config.yaml").max_iterations == 1
+    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
 
 
 # evaluation during training
@@ -401,38 +296,6 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert not same(weights(folder / "agent"), weights(two / "agent"))
     assert tree(folder / "best_agent") == tree(folder / "agent")
     assert isinstance(ChatAgent.load(folder / "best_agent").chat("Hello"), str)
-    assert run("--overwrite", *planned(0)) == 0
-    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints"}
-    assert not (checkpoints / "best").exists()
-
-
-@pytest.mark.slow
-def test_another_metric_can_decide(run, tmp_path):
-    words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
-    planned(0.4, 0.2)
-    parts = "[{id: Planned, weight: -1}]"  # the score is higher after iteration 2
-    assert run(*words, "--reward_class", f"{{id: CompositeReward, args: {{parts: {parts}}}}}") == 0
-    assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
-    words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
-    broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
-    assert run(*words, *broken) == 2
-    folder, whole = (tmp_path / "run_results" / name for name in ("ppo", "whole"))
-    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
-    assert run(*words, *broken, "--resume") == 0
-    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
-    assert [row["iteration"] for row in rows(folder) if "eval/score" in row] == [2, 4, 5]
-    assert without_clocks(folder) == without_clocks(whole)
-    states = [(path / "checkpoints/iter_000005/trainer.json").read_text(encoding="utf-8") for path in (folder, whole)]
-    best = [json.loads(state)["validation"]["best"] for state in states]
-    scores = {row["iteration"]: row["eval/score"] for row in rows(whole) if "eval/score" in row}
-    assert best[0] == best[1]
-    assert scores[best[0]["iteration"]] == best[0]["value"] == max(scores.values())
-    assert (folder / "checkpoints/best").read_text(encoding="utf-8") == f"iter_00000{best[0]['iteration']}"
-    assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
 @pytest.mark.slow
@@ -500,7 +363,7 @@ def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_pat
 
 
 @pytest.mark.slow
-def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, caplog):
+def test_smoke_passes_every_stage_meets_the_same_mistakes_and_leaves_nothing(run, refused, tmp_path, capsys, caplog):
     words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
     assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
@@ -508,31 +371,9 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
     assert "iteration 1 " in out
     assert "iteration 2 " not in out
     assert "evaluation of iteration 1 " in out
-    assert " -> " in out
     assert "4 responses" in caplog.text
-    assert caplog.messages[-1] == "smoke test passed with 2 prompts"
-
-
-@pytest.mark.slow
-def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
-    assert run() == 0
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
-    assert run("--smoke") == 0  # it does not write to the folder of the run
-    smoke(PPOAgent.from_config("ppo.yaml", experiment_name="new"))
-    assert run("--smoke", "--overwrite") == 0
-    refused("--smoke", "--experiment_name", "new", "--env.args.data_path", "./absent")
-    refused("--smoke", "--experiment_name", "new", "--reward_class", "{id: Broken, args: {at: 1}}")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")} == before
-
-
-@pytest.mark.slow
-def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
-    def damaged(*_args, **_options):
-        raise UserError("the agent does not load")
-
-    monkeypatch.setattr(ChatAgent, "load", damaged)
-    assert run("--smoke") == 2
-    assert "the agent does not load" in capsys.readouterr().err
+    refused("--smoke", "--env.args.data_path", "./absent")
+    refused("--smoke", "--reward_class", "{id: Broken, args: {at: 1}}")
 
 
 # mistakes
@@ -554,30 +395,6 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
     message = refused(*words, "--reward_class", "{id: WantsActs}")
     assert "2 of 2 prompts of the validation split (eval_interval) have no act" in message
     assert run(*words, "--reward_class", "{id: Vowels}") == 0
-
-
-@pytest.mark.slow
-def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
-    assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
-
-
-@pytest.mark.slow
-def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
-    assert run() == 0
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    message = refused("--max_iterations", "1")
-    assert all(word in message for word in ("--overwrite", "--resume", "--experiment_name", "run_results/ppo"))
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-@pytest.mark.slow
-def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_path):
-    assert run() == 0
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    refused("--overwrite", "--env.args.data_path", "./absent")
-    refused("--overwrite", "--max_prompt_length", "255")
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.slow
@@ -607,22 +424,6 @@ def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_
     assert [path.name for path in folder.iterdir()] == ["error.log"]
     assert 'raise FileNotFoundError("words.txt")' in (folder / "error.log").read_text(encoding="utf-8")
     assert run() == 0
-
-
-@pytest.mark.slow
-def test_debug_shows_the_traceback(run, capsys):
-    assert run("--reward_class", "{id: Broken, args: {at: 1}}", "--debug") == 2
-    captured = capsys.readouterr()
-    assert "Traceback" in captured.err
-    assert "KeyError" in captured.err
-    assert captured.err.count("error: ") == 1
-
-
-@pytest.mark.slow
-def test_control_c_is_130_without_a_traceback(run, tmp_path, capsys):
-    assert run("--reward_class", "{id: Impatient}") == 130
-    assert "Traceback" not in capsys.readouterr().err
-    assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -25,12 +24,11 @@ class Interrupts(Service):
 
     After the first signal `asked` is true, and the iteration has `grace_seconds` to finish: `iteration_ended` ends the run once
     it is saved. Then KeyboardInterrupt or SystemExit is raised at the current instruction. A second signal ends the process
-    without cleanup, like a kill. `speaks`: print messages (true on one process only). `run`: the run folder to show in the last
-    message. `exports`: `rlhf-dialog export` can make an agent of the checkpoint.
+    without cleanup, like a kill. `speaks`: print messages (true on one process only). `advice` ends the last message.
     """
 
-    def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN", exports: bool = True):
-        self.grace_seconds, self.speaks, self.run, self.exports = grace_seconds, speaks, run, exports
+    def __init__(self, grace_seconds: float, speaks: bool = True, advice: str = ""):
+        self.grace_seconds, self.speaks, self.advice = grace_seconds, speaks, advice
         self.signum: int | None = None
         self._agreed = False  # all processes end after this iteration
         self._world_size = 1
@@ -80,8 +78,7 @@ class Interrupts(Service):
         """End the run if a signal has asked for it, and the iteration has a checkpoint."""
         if self.signum is not None and saved and (self._agreed or run.world.size == 1):
             self._disarm()
-            export = f", or export an agent: rlhf-dialog export --run {self.run} --output DIR" if self.exports else ""
-            logger.info("saved after iteration %d; continue with --resume%s", run.iteration, export)
+            logger.info("saved after iteration %d; continue with --resume%s", run.iteration, self.advice)
             leave(self.signum)
         if run.done:
             self.__exit__()

@@ -7,7 +7,7 @@ the order of the prompts, those of all ranks. `ledger_texts` says which have tex
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import torch
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.rewards.base import NoScore
-from rlhf_dialog.rewards.scoring import PartScore
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.rollout import Rollout
@@ -38,60 +37,48 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     `kl` is the mean over the tokens in nats. `score` is the weighted sum of the parts less the penalty of a truncated response,
     and with what an environment paid. What is not finite is None.
     """
-    penalty = config.truncation_penalty
+    penalty, used = config.truncation_penalty, {id(dialogue) for dialogue in rollout.dialogues}
     whole = rollout if rollout.whole is None else rollout.whole
-    used = {id(dialogue) for dialogue in rollout.dialogues}
+    mask = whole.response_mask
+    kls = apply_mask(whole.logprobs - whole.ref_logprobs, mask).sum(dim=1)
+    paid = torch.zeros_like(whole.scores) if whole.turn_rewards is None else whole.turn_rewards.sum(dim=1)
+    columns = [column.double() for column in (whole.paid, kls, mask.sum(dim=1), paid)]
     rows = []
-    for i, (score, kl, length, earned) in enumerate(_measure(whole)):
+    numbers: list[list[float]] = torch.stack(columns, dim=1).tolist()  # one wait for the device
+    for i, (score, kl, length, earned) in enumerate(numbers):
         dialogue = whole.dialogues[i]
-        row = {"iteration": iteration, "split": dialogue.meta.get("split"), "index": dialogue.meta.get("index")}
+        row: Row = {"iteration": iteration, "split": dialogue.meta.get("split"), "index": dialogue.meta.get("index")}
         row |= {"score": _finite(score), "kl": _finite(kl / max(length, 1)), "length": int(length)}
         row |= {"truncated": dialogue.truncated, "used": id(dialogue) in used}
         for name, part in whole.reward_scores.parts.items():
-            row |= _of_part(name, part, i)
+            value = part.raw[i]
+            row |= {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight}
+            row |= {f"time/reward_{name}": part.seconds}
+            row |= {f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {}
         row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
         row |= {"environment": earned} if config.environment else {}
-        texts = {} if config.ledger_texts == "none" else {"prompt": dialogue.turns_before, "reply": dialogue.response}
-        rows.append(row | texts)
+        if config.ledger_texts != "none":
+            row |= {"prompt": dialogue.turns_before, "reply": dialogue.response}
+        rows.append(row)
     return rows
-
-
-def _measure(rollout: Rollout) -> list[list[float]]:
-    """Of each response: its score, the sum of its KL, its tokens, and what the environment paid; one wait for the device."""
-    mask = rollout.response_mask
-    kl = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1)
-    earned = torch.zeros_like(rollout.scores) if rollout.turn_rewards is None else rollout.turn_rewards.sum(dim=1)
-    columns = [column.double() for column in (rollout.paid, kl, mask.sum(dim=1), earned)]
-    numbers: list[list[float]] = torch.stack(columns, dim=1).tolist()
-    return numbers
-
-
-def _of_part(name: str, part: PartScore, row: int) -> Row:
-    value = part.raw[row]
-    seen = {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight, f"time/reward_{name}": part.seconds}
-    return seen | ({f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {})
 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def keep_texts(rows: Sequence[Row], kept: Sequence[int]) -> None:
-    """Remove the texts of all rows but those with the numbers `kept`."""
-    for number, row in enumerate(rows):
-        for name in TEXTS if number not in kept else ():
-            row.pop(name, None)
-
-
-def choose_texts(rows: Sequence[Row]) -> list[int]:
-    """The numbers of the rows that keep their texts: one of each of 8 prompts. A checksum orders the prompts, so that one whose
+def keep_some_texts(rows: Sequence[Row]) -> None:
+    """Remove the texts of all rows but SOME_TEXTS: one of each of 8 prompts. A checksum orders the prompts, so that one whose
     reply was kept is kept again in the next epoch; other rows fill up where there are fewer prompts.
     """
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
         first.setdefault(f"{row['split']} {row['index']}", number)
     chosen = [first[prompt] for prompt in sorted(first, key=lambda prompt: crc32(prompt.encode()))]
-    return [*chosen, *(number for number in range(len(rows)) if number not in chosen)][:SOME_TEXTS]
+    kept = [*chosen, *(number for number in range(len(rows)) if number not in chosen)][:SOME_TEXTS]
+    for number, row in enumerate(rows):
+        for name in TEXTS if number not in kept else ():
+            row.pop(name, None)
 
 
 class Ledger:
@@ -141,13 +128,12 @@ class LedgerService(Service):
         if not run.world.is_main:
             return
         rows = [row for part in gathered for row in part]
-        if self.config.ledger_texts == "some":
-            keep_texts(rows, choose_texts(rows))
+        texts = self.config.ledger_texts
+        if texts == "some":
+            keep_some_texts(rows)
         self.output.use(LEDGER, lambda ledger: ledger.write(rows))
         if interval and iteration % interval == 0:
-            if self.config.ledger_texts == "some":
-                keep_texts(rows, [])
-            self.show_table(iteration, *table_of(rows))
+            self.show_table(iteration, *table_of(rows, () if texts == "all" else TEXTS))
 
     def end(self, error: BaseException | None) -> None:
         self.output.close()
@@ -168,28 +154,24 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 yield end, row
 
 
-def newest_rows(path: Path) -> list[Row]:
-    """The rows of the newest iteration in the ledger; none without a ledger."""
-    rows: list[Row] = []
-    for _, row in read_rows(path):
-        if rows and rows[0]["iteration"] != row["iteration"]:
-            rows = []
-        rows.append(row)
-    return rows
-
-
-def read_texts(path: Path) -> tuple[list[Row], list[tuple[Row, Row]]]:
-    """The rows with a reply of the first iteration that has any; and of each prompt that was answered in two iterations, its
-    first and its newest row, those that lie farthest apart first."""
+def read_ledger(path: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]]:
+    """The rows of the newest iteration; the rows with a reply of the first iteration that has any; and of each prompt that was
+    answered in two iterations, its first and its newest row with a reply, those that lie farthest apart first."""
+    newest: list[Row] = []
     early: list[Row] = []
     pairs: dict[tuple[Any, Any], tuple[Row, Row]] = {}
-    for row in (row for _, row in read_rows(path) if "reply" in row):
+    for _, row in read_rows(path):
+        if newest and newest[0]["iteration"] != row["iteration"]:
+            newest = []
+        newest.append(row)
+        if "reply" not in row:
+            continue
         early += [row] if not early or row["iteration"] == early[0]["iteration"] else []
         key = row.get("split"), row.get("index")
         if key[1] is not None:
             pairs[key] = pairs.get(key, (row, row))[0], row
     twice = [pair for pair in pairs.values() if pair[1]["iteration"] > pair[0]["iteration"]]
-    return early, sorted(twice, key=lambda pair: pair[0]["iteration"] - pair[1]["iteration"])
+    return newest, early, sorted(twice, key=lambda pair: pair[0]["iteration"] - pair[1]["iteration"])
 
 
 def cut_ledger(path: Path, iteration: int) -> None:
@@ -207,28 +189,22 @@ def cut_ledger(path: Path, iteration: int) -> None:
         logger.warning("%s: ends with iteration %d, but the run goes on after %d", path, reached, iteration)
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
+def table_of(rows: Sequence[Row], left_out: Collection[str] = ()) -> tuple[list[str], list[list[Any]]]:
     """The first rows as a table for trackers: columns, and the cells of each row, None where it lacks one; lists as lines."""
     rows = rows[:MAX_TABLE]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return columns, [[_cell(row.get(name)) for name in columns] for row in rows]
-
-
-def _cell(value: Any) -> Any:
-    return "\n".join(map(str, value)) if isinstance(value, list) else value
+    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in left_out]
+    cells = [[row.get(name) for name in columns] for row in rows]
+    return columns, [["\n".join(map(str, x)) if isinstance(x, list) else x for x in row] for row in cells]
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """The table in Markdown; its texts are shown as they are."""
 
-    def line(cells: Sequence[Any]) -> str:
-        return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
+    def escape(cell: Any) -> str:
+        text = f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+        for letter, code in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\n", " ")):
+            text = text.replace(letter, code)
+        return text
 
-    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
-
-
-def _escape(cell: Any) -> str:
-    text = f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
-    for letter, code in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\n", " ")):
-        text = text.replace(letter, code)
-    return text
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "\n".join("| " + " | ".join(map(escape, cells)) + " |" for cells in lines)

@@ -148,7 +148,7 @@ class ValidationService(Validation):
         self.judges = replace(default_judges(self.scorer), purpose="validation")
         self.measured: Measured | None = None
         self.judge: str | None = None
-        if config.guard and config.guard.judge:
+        if config.guard:
             judge = guards_judge(config.guard.judge)
             judge.check_prompts(prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"

@@ -137,7 +137,7 @@ class PolicyRun(ActRun):
         console = partial(PolicyConsole, config.use_rich_handler)
         self.services = (
             TrackerService(config, self.folder, self.world, bool(self.start.resume), console),
-            Interrupts(config.grace_seconds, run=self.folder, exports=False),
+            Interrupts(config.grace_seconds),
         )
         end_with(stack, self.services)
         what = "domain" if self.training_world.domain else "environment"

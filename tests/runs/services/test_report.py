@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_dialog.errors import RunStopped, SignalExit
 from rlhf_dialog.runs.services import report as live_report
+from rlhf_dialog.runs.services.ledger import Ledger
 from rlhf_dialog.runs.services.report import LiveReport, reason_of
 
 RUN = Path("run_results/ppo")
@@ -77,6 +78,8 @@ def test_it_says_when_the_next_page_is_expected(tmp_path, clock):
 
 
 def test_the_last_page_says_how_the_run_ended(tmp_path, clock):
+    LiveReport(tmp_path, clock).end(RunStopped("no data"))
+    assert clock.pages == []  # before its first iteration a run leaves an older page alone
     report = LiveReport(tmp_path, clock)
     after_seconds(clock, report, 1, 2)
     report.end(RunStopped("iteration 2: nan\nmore"))
@@ -87,11 +90,6 @@ def test_the_last_page_says_how_the_run_ended(tmp_path, clock):
     assert data_of(tmp_path)["live"]["state"] == "ended"
     assert reason_of(SignalExit(143)) == reason_of(KeyboardInterrupt()) == "it was asked to by Ctrl-C or a signal"
     assert reason_of(AssertionError()) == "AssertionError"
-
-
-def test_a_run_that_stops_before_its_first_iteration_leaves_an_older_page_alone(tmp_path, clock):
-    LiveReport(tmp_path, clock).end(RunStopped("no data"))
-    assert clock.pages == []
 
 
 # -- in a run
@@ -124,10 +122,12 @@ def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
 
 
 @pytest.mark.slow
-def test_a_page_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
+def test_a_page_or_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
     monkeypatch.setattr(live_report, "build_page", lambda *_: 1 / 0)
+    monkeypatch.setattr(Ledger, "write", lambda *_: 1 / 0)
     assert run() == 0
-    assert capsys.readouterr().err.count("warning: report.html has failed and is not used any more") == 1
+    said = capsys.readouterr().err
+    assert [said.count(f"warning: {name} has failed") for name in ("report.html", "ledger.jsonl")] == [1, 1]
     assert run("--report", "false", "--experiment_name", "none") == 0
     assert not (RUN.with_name("none") / "report.html").exists()
     assert "report.html" not in capsys.readouterr().err

@@ -85,24 +85,24 @@ def test_iterations_without_an_error_save_nothing(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("at", "checkpoint", "said"),
+    ("at", "checkpoint", "lost"),
     [
-        (4, 2, "1 finished iteration since iter_000002 is lost"),
-        (4, 1, "2 finished iterations since iter_000001 are lost"),
-        (3, None, "2 finished iterations since its start are lost"),
+        (4, 2, "iterations 3 to 3"),
+        (4, 1, "iterations 2 to 3"),
+        (3, None, "iterations 1 to 2"),
         (4, 3, None),
         (1, None, None),
     ],
 )
 def test_an_error_inside_an_iteration_leaves_the_last_checkpoint_and_says_what_is_lost(
-    tmp_path, caplog, at, checkpoint, said
+    tmp_path, caplog, at, checkpoint, lost
 ):
     run = FourIterations(tmp_path, Trainer(at), checkpoint)
     with pytest.raises(ValueError, match="broken"):
         iterate(run)
     assert run.saved == []
-    assert [text.split(";")[0] for text in caplog.messages] == ([f"the run ends, and {said}"] if said else [])
-    assert all("save_interval (now 5)" in text for text in caplog.messages)
+    assert len(caplog.messages) == (lost is not None)
+    assert all(lost in text and "save_interval (now 5)" in text for text in caplog.messages)
 
 
 def test_an_error_after_the_update_of_an_iteration_saves_it_with_a_short_line(tmp_path, caplog):
@@ -111,7 +111,7 @@ def test_an_error_after_the_update_of_an_iteration_saves_it_with_a_short_line(tm
         iterate(run)
     assert run.saved == [3]
     assert raised.value.completed == [(3, {"iteration": 3, "time_steps": 30, "episodes": 6})]
-    assert "the run ends after iteration 3, which is saved: ValueError between two iterations" in caplog.text
+    assert "iteration 3, which is saved" in caplog.text
 
 
 def fail_after(run, error, at=2, **options):
@@ -120,20 +120,24 @@ def fail_after(run, error, at=2, **options):
     return raised.value.completed
 
 
-def test_an_error_between_two_iterations_saves_first(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("error", "size", "is_complete", "saved"),
+    [
+        (KeyError("x"), 1, True, [2]),
+        (UserError("metrics.jsonl: cannot be written"), 1, False, []),  # without its line it could not be resumed
+        (RuntimeError("Connection closed by peer"), 2, True, []),  # saving waits for all ranks
+        (KeyError("x"), 2, True, [2]),
+        (KeyboardInterrupt(), 1, True, []),
+        (SystemExit(), 1, True, []),
+    ],
+)
+def test_an_error_between_two_iterations_saves_first(tmp_path, caplog, error, size, is_complete, saved):
     run = FourIterations(tmp_path, Trainer())
-    lines = fail_after(run, KeyError("x"))
-    assert run.saved == [2]
-    assert lines == [(2, {"iteration": 2, "x": 0.5})]
-    assert "continue with --resume" in caplog.text
-
-
-def test_without_its_line_in_the_metrics_nothing_is_saved(tmp_path, caplog):
-    """Such a checkpoint could not be resumed."""
-    run = FourIterations(tmp_path, Trainer())
-    fail_after(run, UserError("metrics.jsonl: cannot be written"), is_complete=False)
-    assert run.saved == []
-    assert "2 finished iterations since its start are lost" in caplog.text
+    run.world.size = size
+    completed = fail_after(run, error, is_complete=is_complete)
+    assert run.saved == saved
+    assert all(line == (2, {"iteration": 2, "x": 0.5}) for line in completed)
+    assert ("iterations 1 to 2 are lost" in caplog.text) == (isinstance(error, Exception) and not saved)
 
 
 def test_a_checkpoint_that_fails_too_does_not_hide_the_error(tmp_path, caplog, monkeypatch):
@@ -144,17 +148,8 @@ def test_a_checkpoint_that_fails_too_does_not_hide_the_error(tmp_path, caplog, m
 
     monkeypatch.setattr(run, "save", full)
     fail_after(run, KeyError("x"))
-    assert "iteration 2 could not be saved before the run ends: No space left on device" in caplog.text
-    assert "2 finished iterations since its start are lost" in caplog.text
-
-
-@pytest.mark.parametrize(("error", "saved"), [(RuntimeError("Connection closed by peer"), []), (KeyError("x"), [2])])
-def test_ranks_that_have_lost_each_other_do_not_save(tmp_path, error, saved):
-    """Saving waits for all of them."""
-    run = FourIterations(tmp_path, Trainer())
-    run.world.size = 2
-    fail_after(run, error)
-    assert run.saved == saved
+    assert "iteration 2 could not be saved" in caplog.text
+    assert "iterations 1 to 2 are lost" in caplog.text
 
 
 def test_several_ranks_do_not_save_what_one_of_them_may_have_met_alone(tmp_path):
@@ -162,13 +157,6 @@ def test_several_ranks_do_not_save_what_one_of_them_may_have_met_alone(tmp_path)
     run.world.size = 2
     with pytest.raises(ValueError, match="broken"):
         iterate(run)
-    assert run.saved == []
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_signals_pass(tmp_path, end):
-    run = FourIterations(tmp_path, Trainer())
-    fail_after(run, end())
     assert run.saved == []
 
 
@@ -219,29 +207,19 @@ def test_a_vec_info_that_fails_costs_no_iteration(run, at_call, capsys, act):
 def test_an_evaluation_that_fails_costs_no_iteration(run, capsys):
     words = ["--eval_interval", "3", "--eval_episodes", "2", "--max_iterations", "4"]
     assert run(*words, *planned()) == 2  # its reward has no value for the first evaluation
-    assert "the run ends after iteration 3, which is saved" in capsys.readouterr().err
     assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
     assert run(*words, *planned(0.5), "--resume") == 0
     assert [row["iteration"] for row in rows(RUN)] == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
-def test_a_reward_that_fails_costs_what_the_last_checkpoint_does_not_have(run, capsys):
-    assert run("--reward_class", "{id: Broken, args: {at: 5}}", "--max_iterations", "6", "--save_interval", "3") != 0
-    said = capsys.readouterr().err
-    assert "the run ends, and 1 finished iteration since iter_000003 is lost" in said
-    assert "save_interval (now 3)" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [2, 4])
-def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards, tmp_path, capsys, at):
+def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards, capsys):
     class Removes(BaseReward):
         calls = 0
 
         def __call__(self, dialogues):
             Removes.calls += 1
-            if Removes.calls == at:
+            if Removes.calls == 4:
                 shutil.rmtree(RUN)
             return [0.5] * len(dialogues)
 
@@ -249,7 +227,6 @@ def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards
     assert run("--reward_class", "{id: Removes}", "--max_iterations", "4") == 2
     said = capsys.readouterr().err
     assert said.count("error: ") == 1
-    assert "run_results/ppo/metrics.jsonl: was removed or moved while the run was writing to it" in said
-    assert "agent saved" not in said
+    assert "run_results/ppo/metrics.jsonl" in said
     assert "Traceback" not in said
     assert not RUN.exists()

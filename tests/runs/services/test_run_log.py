@@ -51,16 +51,6 @@ def failing_first(wandb):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_one_run_of_wandb(run, wandb):
-    words = ["--use_wandb", "true", "--save_interval", "1"]
-    assert run(*words, "--max_iterations", "2") == 0
-    assert run(*words, "--max_iterations", "3", "--resume") == 0
-    first, resumed = (asked["id"] for asked in wandb.asked)
-    assert first == resumed == (RUN / "wandb_run_id").read_text()
-    assert [one.steps for one in wandb.runs] == [[1, 2], [3]]
-
-
-@pytest.mark.slow
 def test_overwriting_keeps_what_wandb_writes_for_the_new_run(run, wandb, monkeypatch):
     real = wandb.init
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.runs.services.wandb_tracker import RUN_ID, WandbTracker, open_wandb
+from rlhf_dialog.runs.services.wandb_tracker import RUN_ID, open_wandb
 from tests.parts.trainers import settings
 
 
@@ -26,12 +26,6 @@ def test_it_opens_online_with_a_limit_of_20_seconds(wandb, tmp_path, caplog):
     tracker.close()
     assert (wandb.runs[0].steps, wandb.runs[0].is_finished) == ([3], True)
     assert warnings_of(caplog) == []
-
-
-def test_the_users_own_limit_counts(wandb, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "200")
-    open_wandb(config(), tmp_path)
-    assert not hasattr(wandb.asked[0]["settings"], "init_timeout")
 
 
 @pytest.mark.parametrize(
@@ -74,14 +68,7 @@ def test_without_a_key_it_is_offline(wandb, tmp_path, monkeypatch, caplog):
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_the_mode_of_the_environment_counts(wandb, tmp_path, monkeypatch, mode):
-    monkeypatch.setenv("WANDB_MODE", mode)
-    open_wandb(config(), tmp_path)
-    assert [asked["mode"] for asked in wandb.asked] == [mode]
-
-
-def test_one_training_is_one_run_of_wandb(wandb, tmp_path):
+def test_one_training_is_one_run_of_wandb(wandb, tmp_path, monkeypatch):
     first = open_wandb(config(), tmp_path)
     assert not (tmp_path / RUN_ID).exists()  # another run may still be there, to be overwritten
     first.remember()
@@ -91,17 +78,14 @@ def test_one_training_is_one_run_of_wandb(wandb, tmp_path):
     assert [asked["id"] for asked in wandb.asked] == [first.id, first.id, other.id]
     other.remember()
     assert open_wandb(config(), tmp_path, resume=True).id == other.id
-
-
-def test_an_id_of_the_environment_comes_first(wandb, tmp_path, monkeypatch):
-    WandbTracker(config(), tmp_path).remember()
     monkeypatch.setenv("WANDB_RUN_ID", "sweep1")
     assert open_wandb(config(), tmp_path, resume=True).id == "sweep1"
 
 
-def test_an_end_that_fails_leaves_no_helper_behind(wandb, tmp_path):
-    tracker = open_wandb(config(), tmp_path)
-    wandb.errors["finish"] = ConnectionResetError("Connection lost")
-    with pytest.raises(ConnectionResetError):
-        tracker.close()
-    assert wandb.torn_down == 1
+def test_variables_of_wandb_count(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "200")
+    open_wandb(config(), tmp_path)
+    assert not hasattr(wandb.asked[0]["settings"], "init_timeout")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    open_wandb(config(), tmp_path)
+    assert [asked["mode"] for asked in wandb.asked] == [None, "disabled"]
