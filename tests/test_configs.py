@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.distributed.deepspeed_config import read_engine_file
+from scripts import quickstart
 from tests.parts.processes import ROOT
 from tests.parts.schemas import faults, read_as_an_editor
 from tests.parts.shipped import CONFIGS, SCHEMAS

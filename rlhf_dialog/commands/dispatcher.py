@@ -17,9 +17,6 @@ def _entry(module: str, meaning: str, group: str) -> Command:
 
 
 COMMANDS = {  # the one table; a command of a wing has its group there
-    "quickstart": _entry(
-        "quickstart", "run the whole pipeline offline on a small model and synthetic dialogues", START
-    ),
     "doctor": _entry("doctor", "show this machine and which runs fit", START),
     "train": _entry("train", "train a dialog model with PPO", START),
     "chat": _entry("chat", "talk to a trained agent in the terminal", START),
@@ -42,8 +39,6 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     **wings.commands(),
     "export": _entry("export", "export a checkpoint as an agent", PUBLISH),
     "push-to-hub": _entry("push_to_hub", "publish an agent or a reward model on the Hugging Face Hub", PUBLISH),
-    "benchmark": _entry("benchmark", "measure the speed and memory of training", DEVELOP),
-    "schema": _entry("schema", "print the JSON schema of a YAML for editors", DEVELOP),
     "write-dialogues": _entry("write_dialogues", "write the synthetic dialogues of the quickstart", DEVELOP),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first

@@ -14,12 +14,12 @@ from tests.parts.processes import ROOT
 from tests.parts.ranks import free_port
 
 GROUPS = {
-    "start here": ["quickstart", "doctor", "train", "chat"],
+    "start here": ["doctor", "train", "chat"],
     "measure": ["evaluate", "plot-run", "report", "audit"],
     "teach": [*("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"), "feedback"],
     "policies of acts": ["train-policy", "evaluate-policy"],
     "publish": ["export", "push-to-hub"],
-    "develop": ["benchmark", "schema", "write-dialogues"],
+    "develop": ["write-dialogues"],
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 

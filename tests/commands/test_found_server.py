@@ -127,7 +127,7 @@ COMMANDS = {
 OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_found_networks.py what the second loads
     *("feedback learn", "feedback serve"),
     # these open no folder of a stranger
-    *("audit", "benchmark", "doctor", "quickstart", "schema", "train-policy", "write-dialogues"),
+    *("audit", "doctor", "train-policy", "write-dialogues"),
     *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
 }
 CONTROLS = {

@@ -11,11 +11,10 @@ from pydantic import Field, ValidationError
 
 from rlhf_dialog import main
 from rlhf_dialog.commands.export import ExportOptions, _read_config
-from rlhf_dialog.commands.schema import schema_text
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
 from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
-from rlhf_dialog.config.settings import DataKeys, Settings
+from rlhf_dialog.config.settings import DataKeys, Settings, schema_text
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import read_run_config
