@@ -1,7 +1,6 @@
 """`rlhf-dialog audit`: exit codes, files, and what happens to bad input and to a kill."""
 
 import json
-import os
 import signal
 
 import pytest
@@ -129,77 +128,7 @@ def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     assert code in (0, 1)
 
 
-@pytest.mark.parametrize("option", ["--judge", "--likelihood"])
-def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_path, capsys):
-    if option == "--judge":
-        folder = str(save_classifier(tmp_path / "a"))
-        reward = {"reward": "Intent", "intent_model": folder}
-    else:
-        folder = save_plain(tmp_path / "lm")
-        reward = {"reward": "LikelihoodPrice", "model": folder}
-    path = config_in(tmp_path, data, **reward)
-    assert audit.main(["--config", path, option, folder, *SMALL]) == 2
-    assert f"{option}: " in (said := capsys.readouterr().err)
-    assert "has a model that the reward has too" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--max_prompts", "19"],
-            "--max_prompts: found 19, wanted at least 20; with less, an audit that finds nothing",
-        ),
-        (["--search_prompts", "9"], "--search_prompts: found 9, wanted at least 10"),
-        (["--search_replies", "99"], "--search_replies: found 99, wanted at least 100"),
-        (["--search_rounds", "3"], "--search_rounds: found 3, wanted at least 4"),
-        (["--search_candidates", "19"], "--search_candidates: found 19, wanted at least 20"),
-        (["--seed", "-1"], "--seed: found -1"),
-        (["--device", "tpu"], "--device: found 'tpu'"),
-        (["--output", "."], "--output: '.' cannot be written"),
-        (["--data_path", ""], "--data_path: is empty"),
-        (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
-        (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
-        (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
-        (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
-        (["--register", "none.py"], "--register none.py: is not a regular file"),
-        ([], "in a file that you name with --register FILE"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    also = ["--register", own] if "Nobody" in str(words) else []
-    assert audit.main(["--config", config_in(tmp_path, data), *words, *also]) == 2
-    assert message in capsys.readouterr().err
-    assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
-
-
 PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (TALK, PROMPTS, "validation: 30 of 30 prompts have no reference"),
-        (PROMPTS, TALK * 20, "train: all prompts have no reference"),
-        (TALK, TALK * 19, "validation: has 19 prompts, and an audit needs at least 20"),
-    ],
-)
-def test_data_that_cannot_be_audited(train, validation, message, own, tmp_path, capsys):
-    for split, rows in (("train", train), ("validation", validation)):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register", own]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_data_without_acts_for_a_reward_that_needs_them(tmp_path, capsys):
-    rows = "".join(json.dumps({"dialog": [f"Hi {i} .", "Hello ."]}) + "\n" for i in range(30))
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
-    path = config_in(tmp_path, str(tmp_path), "Intent", intent_model=str(save_classifier(tmp_path / "a")))
-    assert audit.main(["--config", path, *SMALL]) == 2
-    assert "have no act, but the reward 'intent' needs it" in capsys.readouterr().err
 
 
 IN_THE_SEARCH = 23  # calls of the reward: 17 in the checks of the batch, 3 for the probes

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 from tests.parts.processes import ROOT
 from tests.parts.ranks import free_port
@@ -52,16 +51,6 @@ def test_it_lists_every_command_on_a_line_of_its_own(words, capsys):
     assert max(map(len, lines)) <= 120
 
 
-def test_every_command_is_in_a_group_and_every_group_has_one():
-    assert sorted(NAMES) == sorted(dispatcher.COMMANDS)
-    assert {command.group for command in dispatcher.COMMANDS.values()} == set(GROUPS)
-
-
-def test_its_version(capsys):
-    assert dispatcher.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"rlhf-dialog {__version__}\n"
-
-
 @pytest.mark.parametrize(
     ("word", "advice"),
     [
@@ -101,15 +90,6 @@ def test_the_list_of_commands_loads_no_heavy_library(tmp_path):
     )
     ran = python("-c", program, cwd=tmp_path)
     assert ran.stdout.endswith("\n[]\n"), ran.stderr
-
-
-@pytest.mark.slow
-def test_as_a_module_from_any_folder(tmp_path):
-    ran = python("-m", "rlhf_dialog", "train", "--help", cwd=tmp_path)
-    assert "\nusage: python -m rlhf_dialog train --config FILE" in ran.stdout, ran.stderr
-    ran = python("-m", "rlhf_dialog", "train", cwd=tmp_path)
-    error = "error: --config is missing; for example: python -m rlhf_dialog train --config nlp_ppo.yaml\n"
-    assert (ran.returncode, ran.stderr) == (2, error)
 
 
 @pytest.mark.multiprocess

@@ -1,14 +1,11 @@
 """The command that says what a machine has and which runs fit, on machines that are pretended."""
 
-import tomllib
-
 import pytest
 import torch
 
 from rlhf_dialog.commands import doctor
 from rlhf_dialog.commands.doctor import main
 from rlhf_dialog.distributed import free_memory
-from tests.parts.processes import ROOT
 
 GIB = 2**30
 
@@ -53,16 +50,3 @@ def test_a_gpu_computes_in_its_own_memory(on):
     assert "GPU Some GPU memory 79.0 GiB free of 80.0 GiB on the GPU" in text
     assert "Llama 8B with LoRA: fits" in text
     assert "Llama 8B, all parameters: does not fit" in text
-
-
-def test_a_system_that_does_not_say_its_memory(on):
-    text = on(None, None)
-    assert "memory unknown free of unknown" in text
-    assert "does not fit" not in text
-
-
-def test_the_extras_are_there():
-    """pyproject.toml has the extra, and the extra has the package."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for name, (extra, _) in doctor.EXTRAS.items():
-        assert any(line.startswith(name) for line in extras[extra])

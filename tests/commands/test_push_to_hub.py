@@ -95,39 +95,6 @@ def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(tr
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--agent", "{agent}", "--repo", "a//b"], "--repo: found 'a//b', wanted the name of a repository"),
-        (["--agent", "{agent}", "--repo", "a--b"], "--repo: found 'a--b', wanted the name of a repository"),
-        (["--agent", "{agent}", "--repo", "a", "--output", "o"], "--output: only --dry_run writes a folder"),
-        (["--agent", "nowhere", "--repo", "a"], "--agent: no such folder: 'nowhere'"),
-        (["--agent", "{agent}/..", "--repo", "a"], "is not an agent: it has no config.json; did you mean"),
-        (
-            ["--agent", "{bare}", "--repo", "a"],
-            "continue the run with --resume, or: rlhf-dialog export",
-        ),
-        (
-            ["--agent", "{agent}", "--repo", "a", "--evaluation", "{agent}/config.json"],
-            "is not an output of rlhf-dialog",
-        ),
-        (["--agent", "{agent}", "--repo", "a"], "--repo: there is no access token for the Hub; log in (hf auth login)"),
-    ],
-)
-def test_bad_input_is_one_message_and_exit_code_2(words, says, trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
-    (tmp_path / "bare").mkdir()
-    shutil.copy(trained.parent / "config.yaml", tmp_path / "bare")
-    words = [word.format(agent=trained, bare=tmp_path / "bare") for word in words]
-    assert push(*words) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert "Traceback" not in error
-    assert len(error.strip().splitlines()) == 1
-
-
 def test_a_value_head_is_pushed(trained, hub_server, tmp_path):
     folder = shutil.copytree(trained.parent, tmp_path / "run") / "agent"
     save_module(torch.nn.Linear(32, 1), folder / "value_head.safetensors")
