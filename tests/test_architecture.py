@@ -1,6 +1,5 @@
 """What import-linter does not say: every folder has a layer, what loads at import, the public names, the offers of the wings."""
 
-import inspect
 import re
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 
 import rlhf_dialog
 from rlhf_dialog import wings
-from rlhf_dialog.config.registry import EnvironmentFactory, Registry
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 ROOT = PACKAGE.parent
@@ -84,18 +82,3 @@ def test_what_a_wing_offers_is_known_by_its_name_before_it_is_loaded():
     )
     names = "['language_model_user', 'restaurant']"
     assert run_python(program) == [names, "[]", "rlhf_dialog.task_oriented.world.restaurant"]
-
-
-def test_a_class_of_the_users_replaces_what_is_offered(monkeypatch):
-    monkeypatch.setattr(EnvironmentFactory, "classes", {"restaurant": dict})
-    assert EnvironmentFactory.find("restaurant") is dict
-    monkeypatch.setattr(EnvironmentFactory, "classes", {})
-    arguments = set(inspect.signature(EnvironmentFactory.find("restaurant")).parameters)
-    assert arguments == {"domain", "user", "max_turns", "line_length"}
-
-
-def test_an_offer_is_for_one_kind_of_registry():
-    known = Registry("policy").names()
-    assert {"ppo", "handcrafted", "committee"} < set(known)
-    assert "restaurant" not in known
-    assert Registry("reward").names() == []

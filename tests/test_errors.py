@@ -39,12 +39,6 @@ def test_the_nearest_name(name, known, said):
     assert nearest(name, known) == said
 
 
-def test_each_error_has_its_exit_code():
-    assert (UserError.exit_code, MissingSplit("x").exit_code, RunStopped.exit_code) == (2, 2, 3)
-    assert issubclass(MissingSplit, UserError)
-    assert not issubclass(RunStopped, UserError)
-
-
 def test_a_package_that_is_installed(monkeypatch, tmp_path):
     check_installed("pytest", "k")
     monkeypatch.setitem(sys.modules, "made_up", object())
@@ -72,13 +66,6 @@ def test_the_exit_codes_of_the_document_are_those_of_the_code():
         INTERRUPTED,
         128 + signal.SIGTERM,
     }
-
-
-def test_an_error_names_where_what_and_the_remedy():
-    error = UserError("is missing", where="run/config.yaml", remedy="train first")
-    assert str(error) == "run/config.yaml: is missing; train first"
-    assert (error.where, error.what, error.remedy) == ("run/config.yaml", "is missing", "train first")
-    assert str(UserError("lr: found -1")) == "lr: found -1"
 
 
 @pytest.mark.parametrize(

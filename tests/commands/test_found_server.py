@@ -101,7 +101,6 @@ class Place:
         return {str(path): path.read_bytes() for path in kept if path.relative_to(self.folder).parts[0] not in OUTPUTS}
 
 
-STEPS = ["--max_steps", "1", "--batch_size", "2"]
 COMMANDS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
