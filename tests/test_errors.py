@@ -128,4 +128,3 @@ def test_work_beside():
     work = BackgroundCall(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         work.result()
-    assert work.is_done
