@@ -35,9 +35,6 @@ def test_a_tensor_says_where_it_is(x):
     "mixed",
     [
         lambda x: x + torch.ones(2, 3),
-        lambda x: torch.where(torch.ones(2, 3, dtype=torch.bool), x, 0.0),
-        lambda x: torch.ones(2)[x[0, :2].long()],
-        lambda x: x.index_put_((torch.tensor([0], device="cuda"),), torch.ones(1, 3)),
         lambda x: nn.Linear(3, 2)(x),
     ],
 )
@@ -46,25 +43,16 @@ def test_two_devices_in_one_operation_raise(x, mixed):
         mixed(x)
 
 
-def test_a_number_on_the_host_may_join(x, gpu):
-    assert (x + torch.tensor(1.0)).tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert gpu.num_waits == 1  # the tolist
-
-
 @pytest.mark.parametrize(
     "waiting",
     [
         lambda x: x.sum().item(),
         lambda x: x.to("cpu"),
-        lambda x: torch.ones(3).copy_(x[0]),
         lambda x: torch.ones(3).to("cuda", non_blocking=True),  # pageable memory
         lambda x: torch.tensor([1, 2], device="cuda"),
         lambda x: x[x > 1],
-        lambda x: x[[1]],
         lambda x: x.index_put_((x > 1,), x[0, :1].expand(4)),
-        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0),
         lambda x: torch.cuda.synchronize(),
-        lambda x: torch.cuda.Event().synchronize(),
     ],
 )
 def test_the_host_waits_once(gpu, x, waiting):
@@ -78,23 +66,13 @@ def test_the_host_waits_once(gpu, x, waiting):
     [
         lambda x: x.index_select(0, torch.arange(2, device="cuda")),
         lambda x: x.__setitem__(x > 1, 0.0),
-        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0, output_size=1),
         lambda x: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
         lambda x: x.to("cpu", non_blocking=True),
-        lambda x: torch.cuda.Event(enable_timing=True).record(),
     ],
 )
 def test_the_host_does_not_wait(gpu, x, free):
     free(x)
     assert gpu.num_waits == 0, gpu.report()
-
-
-def test_a_change_in_place_is_seen_through_views(x):
-    row = x[1]
-    assert row.add_(1) is row
-    row[0] = 9
-    x[:, 2] = torch.zeros(2, device="cuda")
-    assert x.tolist() == [[0, 1, 0], [9, 5, 0]]
 
 
 def small_model():
