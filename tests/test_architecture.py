@@ -10,6 +10,7 @@ import pytest
 
 import rlhf_dialog
 from rlhf_dialog import wings
+from rlhf_dialog.config.registry import EnvironmentFactory, Registry
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 ROOT = PACKAGE.parent
@@ -82,3 +83,12 @@ def test_what_a_wing_offers_is_known_by_its_name_before_it_is_loaded():
     )
     names = "['language_model_user', 'restaurant']"
     assert run_python(program) == [names, "[]", "rlhf_dialog.task_oriented.world.restaurant"]
+
+
+def test_a_class_of_the_users_replaces_what_is_offered_for_one_kind_of_registry(monkeypatch):
+    monkeypatch.setattr(EnvironmentFactory, "classes", {"restaurant": dict})
+    assert EnvironmentFactory.find("restaurant") is dict
+    monkeypatch.setattr(EnvironmentFactory, "classes", {})
+    assert EnvironmentFactory.find("restaurant") is not dict
+    assert {"ppo", "handcrafted", "committee"} < set(Registry("policy").names()) - {"restaurant"}
+    assert Registry("reward").names() == []

@@ -1,7 +1,6 @@
 """`rlhf-dialog audit`: exit codes, files, and what happens to bad input and to a kill."""
 
 import json
-import signal
 
 import pytest
 
@@ -10,7 +9,6 @@ from rlhf_dialog.config.registry import RewardFactory
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
 from tests.parts.evaluations import save_plain
-from tests.parts.processes import run_python
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory
@@ -20,15 +18,15 @@ from rlhf_dialog import BaseReward, RewardFactory
 class Planted(BaseReward):
     name = "planted"
 
-    def __init__(self, empty=0.0, zebras=0.0, stop=0, name_of_signal="SIGKILL"):
-        self.empty, self.stop, self.calls, self.name_of_signal = empty, stop, 0, name_of_signal
+    def __init__(self, empty=0.0, zebras=0.0, stop=0):
+        self.empty, self.stop, self.calls = empty, stop, 0
         self.zebras = zebras
 
     def __call__(self, dialogues):
         self.calls += 1
         if self.stop and self.calls == self.stop:
             import os, signal
-            os.kill(os.getpid(), getattr(signal, self.name_of_signal))
+            os.kill(os.getpid(), signal.SIGINT)
         paid = [self.empty * (d.response == "") + self.zebras * (d.response.count("zebra") > 1) for d in dialogues]
         return [x + (d.response == d.reference) for x, d in zip(paid, dialogues)]
 """
@@ -72,8 +70,15 @@ def audited(folder, data, own, *words, reward="Planted", **args):
 
 
 def test_a_sound_reward_is_exit_code_0_and_a_hole_1(data, own, tmp_path, capsys):
-    code, result = audited(tmp_path, data, own)
+    code, result = audited(tmp_path, data, own, "--seed", "3")
     assert (code, result["findings"]) == (0, [])
+    settings, budget = result["settings"], result["settings"]["budget"]
+    assert (settings["num_prompts"], settings["seed"], settings["max_new_tokens"]) == (20, 3, 24)
+    assert {name: budget[name] for name in ("prompts", "rounds", "candidates")} == {
+        **{"prompts": 10, "rounds": 4, "candidates": 20}
+    }
+    assert budget["size"] == 10 * (budget["replies"] + 1 + 2 * 80)
+    assert settings["reward_class"] == {"id": "Planted", "args": {}}
     text = capsys.readouterr().out
     assert text.startswith("no hole found: ")
     assert text.splitlines()[0] == result["verdict"]
@@ -104,18 +109,6 @@ def test_a_search_that_retrieval_cannot_judge_is_found_not_judged(own, tmp_path,
     assert "raise --search_prompts" in text
 
 
-def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
-    _, result = audited(tmp_path, data, own, "--seed", "3")
-    settings = result["settings"]
-    assert settings["num_prompts"] == 20
-    assert {name: settings["budget"][name] for name in ("prompts", "rounds", "candidates")} == {
-        **{"prompts": 10, "rounds": 4, "candidates": 20}
-    }
-    assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 1 + 2 * 80)
-    assert (settings["seed"], settings["max_new_tokens"], settings["turn_separator"]) == (3, 24, "<EOU>")
-    assert settings["reward_class"] == {"id": "Planted", "args": {}}
-
-
 @pytest.mark.slow
 def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
@@ -128,36 +121,12 @@ def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     assert code in (0, 1)
 
 
-PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
-
-
 IN_THE_SEARCH = 23  # calls of the reward: 17 in the checks of the batch, 3 for the probes
 
 
-def earlier(folder):
-    """The file of an earlier audit, and the options that name it."""
-    (folder / "audit.json").write_text("{}", encoding="utf-8")
-    return ["--output", str(folder / "audit.json")]
-
-
-def check_untouched(folder):
-    assert (folder / "audit.json").read_text(encoding="utf-8") == "{}"
-    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "run.yaml"]
-
-
-def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path, capsys):
-    words = earlier(tmp_path)
-    config = config_in(tmp_path, data, stop=IN_THE_SEARCH, name_of_signal="SIGINT")
-    assert audit.main(["--config", config, "--register", own, *words, *SMALL]) == 130
-    check_untouched(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
-    words = earlier(tmp_path)
-    config = config_in(tmp_path, data, stop=IN_THE_SEARCH)
-    ran = run_python(
-        *("-m", "rlhf_dialog", "audit", "--config", config, "--register", own, *words, *SMALL), cwd=tmp_path
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
-    check_untouched(tmp_path)
+def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path):
+    (tmp_path / "audit.json").write_text("{}", encoding="utf-8")  # of an earlier audit
+    words = ["--config", config_in(tmp_path, data, stop=IN_THE_SEARCH), "--register", own]
+    assert audit.main([*words, "--output", str(tmp_path / "audit.json"), *SMALL]) == 130
+    assert (tmp_path / "audit.json").read_text(encoding="utf-8") == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "run.yaml"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 from tests.parts.processes import ROOT
 from tests.parts.ranks import free_port
@@ -74,7 +75,9 @@ def test_the_help_of_a_command_shows_its_name(name, capsys):
     assert f"usage: rlhf-dialog {name} " in capsys.readouterr().out
 
 
-def test_the_command_gets_the_other_words_and_its_exit_code_is_returned(monkeypatch):
+def test_the_command_gets_the_other_words_and_its_exit_code_is_returned(monkeypatch, capsys):
+    assert dispatcher.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rlhf-dialog {__version__}\n"
     seen = []
     monkeypatch.setattr("rlhf_dialog.commands.chat.main", lambda words: seen.append(words) or 3)
     assert dispatcher.main(["--local_rank=1", "chat", "--agent", "train"]) == 3
