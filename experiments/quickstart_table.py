@@ -23,7 +23,6 @@ import yaml
 from experiments.learned_bias import BiasTraining, learn_bias
 from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias, gain_share
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -39,6 +38,7 @@ from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.terminal import Console
+from scripts import quickstart
 
 Check = tuple[str, bool, str]  # a target, whether it is met, what was measured
 NUM_PROMPTS, NUM_SCALING = 400, 100

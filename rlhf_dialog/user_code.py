@@ -48,11 +48,6 @@ class BackgroundCall(Generic[T]):
         except BaseException as error:  # of any kind: `result` raises it in the caller
             self._error = error
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the work has returned or raised."""
-        return not self._thread.is_alive()
-
     def result(self, seconds: float | None = None) -> T:
         """Return or raise what the work does. Raises TimeLimit after `seconds`; the thread goes on."""
         self._thread.join(None if seconds is None else max(seconds, 0.0))

@@ -13,13 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 
 import numpy as np
 
-from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Interval, difference, mean_statistic
 from rlhf_dialog.evaluation.untrusted import number_in
 from rlhf_dialog.runs.metrics_file import read_metrics
+from scripts import quickstart
 
 Check = tuple[str, bool, str]  # a target, whether it is met, what was measured
 GAIN, LOST_SENTENCES = 0.15, 0.05
@@ -32,8 +32,6 @@ def main(argv: list[str] | None = None) -> int:
     checks: list[Check] = []
     with exit_code(debug=False) as ending:
         checks.extend(check_run(options.run))
-    for title, seconds, budget in quickstart.read_stage_seconds(Path()) if checks else []:
-        print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
     return ending.code or int(not all(passed for _, passed, _ in checks))

@@ -1,12 +1,187 @@
-"""Run the whole pipeline offline on a small model and synthetic data:  python scripts/quickstart.py"""
+"""Run the whole pipeline offline, on a small model and synthetic data:  python scripts/quickstart.py [--seed N]
 
+exchanges -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
+
+docs/QUICKSTART.md describes the data. Each stage is one command that you can also run yourself. A stage is skipped if its
+command, code, configuration and inputs are unchanged since its last run.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
 import sys
+import time
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 try:
-    from rlhf_dialog.commands.quickstart import main
+    import rlhf_dialog
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; first run: source .venv/bin/activate (make quickstart makes it)")
 
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_dialog.config.loading import shipped_folder
+from rlhf_dialog.terminal import Console
+
+PACKAGE = Path(rlhf_dialog.__file__).parent
+RUN = Path("runs/quickstart")
+DATA, CARELESS, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "careless", "pairs"))
+SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "intent", "preference"))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command of the pipeline: its title, its inputs besides the code, and its output."""
+
+    title: str
+    command: str
+    inputs: tuple[Path, ...]
+    output: Path
+    clear: bool = True  # remove the old output first
+    seeded: bool = True  # takes --seed
+
+    @property
+    def stamp(self) -> Path:
+        """The file with the fingerprint of the last run of this stage."""
+        return Path("runs/.stamps") / hashlib.sha256(self.title.encode()).hexdigest()[:12]
+
+    def with_seed(self, seed: int) -> "Stage":
+        return replace(self, command=f"{self.command} --seed {seed}") if self.seeded and seed else self
+
+
+WRITE = "-m rlhf_dialog write-dialogues --num_dialogues 16000 --output"
+CONFIGS = {kind: Path(f"configs/{kind}_quickstart.yaml") for kind in ("sft", "intent", "preference")}
+SCORE = Path("configs/quickstart_score.yaml")
+STAGES = (
+    Stage("write what guests say and an attentive receptionist answers", f"{WRITE} {DATA}", (), DATA),
+    Stage(
+        "the same guests at a careless desk: most replies miss the point",
+        f"{WRITE} {CARELESS} --careless 0.6",
+        (),
+        CARELESS,
+    ),
+    Stage("pairs of replies, of which one is better", f"{WRITE} {PAIRS} --pairs 2000", (), PAIRS),
+    Stage(
+        "supervised fine-tuning of a small Llama from scratch",
+        "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
+        (CONFIGS["sft"], CARELESS),
+        SFT,
+    ),
+    Stage(
+        "train the act classifier of the reward",
+        "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
+        (CONFIGS["intent"], CARELESS),
+        INTENT,
+    ),
+    Stage(
+        "train the preference model of the reward",
+        "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
+        (CONFIGS["preference"], PAIRS, SFT),
+        PREFERENCE,
+    ),
+    Stage(
+        "PPO",
+        "-m rlhf_dialog train --config quickstart.yaml",
+        (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
+        RUN,
+    ),
+    Stage(
+        "compare before and after on held-out prompts",
+        f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
+        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json --replies {RUN}/replies.jsonl",
+        (SCORE, RUN / "agent", SFT, INTENT, DATA),
+        RUN / "evaluation.json",
+        clear=False,
+    ),
+    Stage(
+        "plot",
+        f"-m rlhf_dialog plot-run --run {RUN}",
+        (RUN / "metrics.jsonl",),
+        RUN / "plot.png",
+        clear=False,
+        seeded=False,
+    ),
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="seed of every stage (default: 0)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(__file__).resolve().parents[1],
+        help="where the stages run and write runs/; default: this checkout",
+    )
+    options = parser.parse_args(argv)
+    return run(options.folder, options.seed)
+
+
+def run(folder: Path, seed: int = 0) -> int:
+    """Run the stages in `folder`; returns the exit code of the first that fails, or 0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    start = time.perf_counter()
+    for number, stage in enumerate((stage.with_seed(seed) for stage in STAGES), 1):
+        console.print(f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold]\n$ python {stage.command}")
+        if code := run_stage(stage, folder, console):
+            console.print(f"stage {number} ended with exit code {code}")
+            return code
+    console.print(samples_table(folder / RUN / "samples.json"))
+    console.print(f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}")
+    console.print(f"is the curve right? {folder / RUN}/report.html, {folder / RUN}/plot.png", soft_wrap=True)
+    console.print("check the targets:  python scripts/check_quickstart.py")
+    console.print(f"talk to it:         python chat.py --agent {folder / RUN}/agent", soft_wrap=True)
+    return 0
+
+
+def run_stage(stage: Stage, folder: Path, console: Console) -> int:
+    """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
+    output, stamp = folder / stage.output, folder / stage.stamp
+    if output.exists() and stamp.is_file() and stamp.read_text() == compute_fingerprint(stage, folder):
+        console.print("unchanged, skipped")
+        return 0
+    if stage.clear and output.exists():
+        shutil.rmtree(output)
+    start = time.perf_counter()
+    code = subprocess.run([sys.executable, "-P", *stage.command.split()], cwd=folder).returncode
+    if code == 0:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(compute_fingerprint(stage, folder))
+        console.print(f"({time.perf_counter() - start:.0f} s)")
+    return code
+
+
+def compute_fingerprint(stage: Stage, folder: Path) -> str:
+    """A hash of the command, the code with its grammar, the inputs, and the versions that compute.
+
+    A configuration that is not in the folder is the one that comes with the program.
+    """
+    digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
+    for path in (folder / stage.command.split()[0], PACKAGE, *(folder / path for path in stage.inputs)):
+        source = path if path.exists() else shipped_folder("configs") / path.name
+        for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                name = f"{source.name}/{file.relative_to(source)}"
+                digest.update(f"{name}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def samples_table(path: Path) -> Table:
+    """Three held-out dialogues with the replies before and after training."""
+    table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
+    for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
+        table.add_column(column, overflow="fold", ratio=1)
+    for sample in json.loads(path.read_text(encoding="utf-8"))[:3]:
+        table.add_row(*(escape(sample[key]) for key in ("last_turn", "before", "after", "reference")))
+    return table
+
+
 if __name__ == "__main__":
-    sys.exit(main(folder=Path(__file__).resolve().parents[1]))
+    sys.exit(main())

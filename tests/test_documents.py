@@ -61,13 +61,3 @@ def test_every_page_of_results_is_listed():
         for path in (ROOT / "experiments" / "results").glob("*.md")
         if f"../experiments/results/{path.name}" not in listed
     ] == []
-
-
-def test_dead_links_and_anchors(tmp_path):
-    (tmp_path / "other.md").write_text("# Ein Titel, mit `code` (2)\n```bash\n# no heading\n```\n## Another_one\n")
-    (tmp_path / "page.md").write_text(
-        "# Top\n[a](other.md) [b](other.md#ein-titel-mit-code-2) [c](#top) [d](https://example.org/x)\n"
-        "[e](gone.md) [f](other.md#no-heading) [g](#missing) `code`\n```\n[h](in_code.md)\n```\n"
-    )
-    assert dead_links(tmp_path / "page.md") == ["gone.md", "other.md#no-heading", "#missing"]
-    assert anchors("## Another_one\n### A - b") == {"another_one", "a---b"}

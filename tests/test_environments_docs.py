@@ -2,11 +2,8 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from experiments.users.command import USERS, CompareUsersOptions
@@ -36,14 +33,6 @@ def test_the_first_dialogue(capsys):
     assert lines[0].startswith("user:   ")
     assert "bye()" in lines[-3]
     assert lines[-1].startswith("{'constraints': ")
-
-
-@pytest.mark.slow
-def test_the_measuring_script(tmp_path):
-    script = tmp_path / "measure.py"
-    script.write_text(blocks("python")[1].replace("range(1000)", "range(2)"))
-    ran = subprocess.run([sys.executable, script, "restaurant"], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["0", "0.15", "0.3"]
 
 
 def test_the_dialogue_in_words(capsys):

@@ -1,6 +1,5 @@
 """docs/POLICIES.md: its programs run, and its table has the defaults."""
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -8,13 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory
-from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
 from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import Knowledge
 from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
-from rlhf_dialog.task_oriented.policies.ppo import PPO
-from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
-from rlhf_dialog.task_oriented.world.action_list import ActionList
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.world.action_list_world import StateFactory, StateFunction
 
 ROOT = Path(__file__).parents[1]
@@ -120,42 +115,11 @@ def test_the_table_has_the_defaults():
     assert {row: ", ".join(map(shown, values)) for row, values in defaults.items()} == rows
 
 
-def test_the_arguments_of_ppo_are_all_named():
-    text = PAGE[PAGE.index("`policy.args`") :].split("\n\n")[0]
-    assert set(inspect.signature(PPO).parameters) - {"setting"} == set(re.findall(r"`(\w+)`", text))
-
-
-@pytest.mark.parametrize("row", re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \| [\d., ]+ \|$", PAGE, re.MULTILINE))
-def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
-    text = PAGE[PAGE.index("All take `hidden_sizes`") :].split("\n\n")[0]
-    common = set(re.findall(r"`(\w+)`", text)) - (
-        {"lr", "capacity", "in_memory", "max_grad_norm"} if row[0] == "enac" else set()
-    )
-    others = {"tracer": re.search(r"^\| a2c \|.*$", PAGE, re.MULTILINE)[0]}
-    named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
-    assert row[0] in BUILT_IN
-    assert set(inspect.signature(PolicyFactory.find(row[0])).parameters) == {"setting"} | common | named
-
-
 def test_the_measurement_of_learned_answers_runs():
     namespace: dict = {}
     exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
     for name, args in (("gp_sarsa", namespace["GP"]), ("dqn", namespace["DQN"] | {"steps_per_dialogue": 1})):
         assert all(0 <= share <= 1 for share in namespace["right_answers"](name, args, rewards=6))
-
-
-def test_the_settings_of_the_measurement_are_those_that_ship():
-    shipped = load_policy_config(ROOT / "configs/actions.yaml")
-    namespace: dict = {}
-    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
-    assert (shipped.policy.id, shipped.policy.args) == ("gp_sarsa", namespace["GP"])
-
-
-def test_the_table_of_answers_that_ships_has_the_lines_of_the_measurement():
-    namespace: dict = {}
-    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
-    shipped = json.loads((ROOT / "configs/answers.json").read_text(encoding="utf-8"))
-    assert {name: tuple(lines) for name, lines in shipped.items()} == namespace["ASKED"]
 
 
 def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
@@ -164,8 +128,3 @@ def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
     state = StateFunction("question_or_not", {})
     assert state([("", "Hi"), ("hello", "When do you open?")]).tolist() == pytest.approx([1, 1, 0, 0.2])
     assert state.size == 4
-
-
-def test_the_list_of_actions_on_the_page_can_be_used():
-    (listed,) = (json.loads(block) for block in blocks("json"))
-    assert ActionList(listed, "POLICIES.md").names == ["hello", "ask_genre", "recommend", "again", "goodbye"]

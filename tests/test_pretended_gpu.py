@@ -25,18 +25,9 @@ def x(gpu):
 
 def test_a_tensor_says_where_it_is(x):
     assert (x.device, x.is_cuda, x.is_cpu, x.get_device()) == (torch.device("cuda", 0), True, False, 0)
-    made = [
-        torch.zeros_like(x),
-        x.new_ones(2),
-        torch.rand(2, device=x.device),
-        x.new_tensor([1.0]),
-        x.detach(),
-        x[0],
-        x.data,
-    ]
-    made += [torch.tensor([1], device="cuda"), torch.ones(2).to("cuda"), torch.ones(2).cuda(), torch.zeros(2).to(x)]
+    made = [torch.zeros_like(x), x.new_ones(2), torch.rand(2, device=x.device), x.detach(), x[0], torch.ones(2).cuda()]
     assert {y.device for y in made} == {torch.device("cuda", 0)}
-    assert {y.device for y in (x.cpu(), x.to("cpu"), x.to(torch.zeros(1)), torch.zeros(2))} == {torch.device("cpu")}
+    assert {y.device for y in (x.cpu(), x.to(torch.zeros(1)), torch.zeros(2))} == {torch.device("cpu")}
     assert x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -44,9 +35,6 @@ def test_a_tensor_says_where_it_is(x):
     "mixed",
     [
         lambda x: x + torch.ones(2, 3),
-        lambda x: torch.cat([x, torch.ones(1, 3)]),
-        lambda x: torch.ones(2)[x[0, :2].long()],
-        lambda x: x.index_put_((torch.tensor([0], device="cuda"),), torch.ones(1, 3)),
         lambda x: nn.Linear(3, 2)(x),
     ],
 )
@@ -60,13 +48,10 @@ def test_two_devices_in_one_operation_raise(x, mixed):
     [
         lambda x: x.sum().item(),
         lambda x: x.to("cpu"),
-        lambda x: torch.ones(3).copy_(x[0]),
         lambda x: torch.ones(3).to("cuda", non_blocking=True),  # pageable memory
         lambda x: x[x > 1],
-        lambda x: x.nonzero(),
-        lambda x: x[[1]],
-        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0),
-        lambda x: torch.cuda.Event().synchronize(),
+        lambda x: x.index_put_((x > 1,), x[0, :1].expand(4)),
+        lambda x: torch.cuda.synchronize(),
     ],
 )
 def test_the_host_waits_once(gpu, x, waiting):
@@ -79,9 +64,7 @@ def test_the_host_waits_once(gpu, x, waiting):
     "free",
     [
         lambda x: x.__setitem__(x > 1, 0.0),
-        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0, output_size=1),
         lambda x: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
-        lambda x: torch.empty(2, 3, pin_memory=True).copy_(x, non_blocking=True),
         lambda x: x.to("cpu", non_blocking=True),
     ],
 )

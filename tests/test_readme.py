@@ -175,8 +175,3 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     asked = (after_the_quickstart / "run_results" / "asked" / "metrics.jsonl").read_text().splitlines()
     assert {"reward/politeness", "response/questions"} <= set(json.loads(asked[-1]))
     assert (after_the_quickstart / "ppo_agent" / "model.safetensors").is_file()
-
-
-def test_the_commands_that_it_names_are_commands():
-    (listed,) = re.findall(r"`rlhf-dialog ([a-z |-]+) \.\.\.`", README)
-    assert set(listed.split(" | ")) <= set(COMMANDS)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_dialog import terminal
-from rlhf_dialog.terminal import Console, TimeLeft, each_logged, lasting, message, visible
+from rlhf_dialog.terminal import Console, TimeLeft, each_logged, lasting, visible
 
 TITLE, CLEAR, C1 = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m"
 
@@ -37,10 +37,6 @@ def test_no_character_of_a_control_category_is_left_but_tab_and_newline():
     assert left == {"\t", "\n"}
     directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     assert not {c for c in visible(every) if unicodedata.bidirectional(c) in directions}
-
-
-def test_the_lines_of_a_message_cannot_pass_for_another_message():
-    assert message("bad name 'a\nerror: forged'\n  x: kept") == "bad name 'a\n  error: forged'\n  x: kept"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import partial
 
 import pytest
 
@@ -74,18 +73,6 @@ def test_an_end_is_noticed_and_described(worker, how, said):
     assert worker.how_it_ended() == said
     worker.kill()
     worker.kill()  # what has ended stays so
-
-
-@pytest.mark.slow
-def test_without_a_function_for_messages_it_ends_by_itself():
-    for begin, code in ((partial(os.getenv, "none"), 0), (partial(fail, UserError("no")), 0)):
-        short = Worker(begin, runs_script=False)
-        if begin.func is fail:
-            with pytest.raises(WorkerFailed):
-                short.receive()
-        else:
-            assert short.receive() is None
-        assert short.wait() == code
 
 
 SCRIPT = """

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import benchmark, machine, versions
-from benchmarks.tests.inputs import RATES, error_of
+from benchmarks import benchmark
+from benchmarks.tests.inputs import RATES
 from tests.parts.processes import ROOT, output_of
 from tests.parts.trainers import make_trainer
 
@@ -29,12 +29,6 @@ def measured(tmp_path_factory) -> tuple[dict, Path, str]:
 
 
 # the command
-
-
-def test_the_commit_is_this_projects_own(monkeypatch):
-    """Installed somewhere inside another repository, the package has none."""
-    monkeypatch.setattr(versions, "ROOT", versions.ROOT / "tests")
-    assert versions.versions()["commit"] is None
 
 
 @pytest.mark.slow
@@ -60,54 +54,6 @@ def test_a_run_says_everything(measured):
     assert (found["set"], found["arguments"]["epochs"]) == ({"lr": 2e-5}, "1")
     assert "W-synthetic test gpt2, shared critic, fp32" in printed
     assert "whole iteration" in printed
-
-
-@pytest.mark.slow
-def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(machine, "calibrate", lambda device: dict(RATES))
-    base = {**measured[0], "architecture": "llama", "critic": "separate"}
-    (tmp_path / "base.json").write_text(json.dumps(base), encoding="utf-8")
-    words = ["--size=test", *FEW, "--architecture=llama", "--critic=separate", f"--json={tmp_path / 'out.json'}"]
-    assert benchmark.main([*words, f"--compare={tmp_path / 'base.json'}"]) == 0
-    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert found["compare"]["tokens_per_s"] > 0
-    assert found["compare"]["phases"]["update"] > 0
-    assert "ratio to the baseline" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--iterations=1"], "--iterations: found 1, wanted at least 2"),
-        (["--pairs=0"], "--pairs: found 0"),
-        (["--rollout_batch_size=10", "--minibatch=4"], "cannot be divided into minibatches"),
-        (["--w_data=nowhere"], "choose the folder that the workload's prepare.py wrote"),
-        (["--size=test", "--w_data=nowhere"], "leave it out"),
-        (["--set=use_amp=true"], "use the option --dtype instead"),
-        (["--set=nonsense=1"], "nonsense: unknown key"),
-        (["--set=lr=no"], "lr: "),
-        (["--compare=nowhere.json"], "--compare nowhere.json: is not a result of this script"),
-        (["--json=nowhere/out.json"], "cannot be written"),
-        (["--device=cuda"], "no CUDA device"),
-    ],
-)
-def test_what_cannot_work_is_said_at_once(words, message, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert message in error_of(capsys, *words)
-
-
-def test_a_setting_needs_a_value(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        benchmark.main(["--set", "lr"])
-    assert stopped.value.code == 2
-    assert "wanted KEY=VALUE" in capsys.readouterr().err
-
-
-def test_help_tells_how_to_compare(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        benchmark.main(["--help"])
-    assert stopped.value.code == 0
-    assert "do not compare seconds" in capsys.readouterr().out
 
 
 # its arithmetic

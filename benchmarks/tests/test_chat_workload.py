@@ -7,7 +7,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from benchmarks import chat_workload, trl_chat
-from benchmarks.tests.inputs import error_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
 from tests.parts.processes import ROOT, output_of
@@ -48,14 +47,3 @@ def test_the_peer_makes_as_many_steps_on_as_many_responses(method, capsys):
     assert len(found["seconds"]) == 2
     assert all(8 <= tokens <= 8 * 5 for tokens in found["tokens"])
     assert found["tokens_per_s"] == pytest.approx(sum(found["tokens"]) / sum(found["seconds"]))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--size=small"], "--size small: workload R has 135m, test"),
-        (["--size=test", "--model=somewhere"], "give both"),
-    ],
-)
-def test_wrong_options_are_named(words, message, capsys):
-    assert message in error_of(capsys, "--workload=R", "--device=cpu", *words)

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import benchmark, compare
 from benchmarks.tests.inputs import RATES, error_of, result
-from rlhf_dialog.errors import UserError
 from tests.parts.processes import HANGING
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -35,13 +34,6 @@ def test_other_work_is_not_compared(changes, tmp_path, capsys):
     message = error_of(capsys, "--size=test", "--device=cpu", f"--compare={tmp_path / 'base.json'}")
     assert "is of a different workload" in message
     assert f"{next(iter(changes))} {next(iter(changes.values()))!r} there" in message
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tokens_per_s": 1}', json.dumps(result(tokens_per_s=0))])
-def test_a_baseline_that_is_none(text, tmp_path):
-    (tmp_path / "base.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="is not a result of this script"):
-        compare.read_baseline(tmp_path / "base.json", {})
 
 
 def peer(code: str) -> str:
@@ -78,41 +70,6 @@ def test_ours_and_the_peer_run_in_turn(tmp_path, monkeypatch, caplog):
 )
 def test_what_a_peer_says(output, speed):
     assert compare.speed_in(output) == speed
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("raise SystemExit('no model here')", "ended with exit code 1; the end of its output:\n  no model here"),
-        ("print('done')", "printed neither `SUMMARY {json}` with tok_s nor JSON with tokens_per_s"),
-    ],
-)
-def test_a_peer_that_fails(code, message, monkeypatch, capsys):
-    monkeypatch.setattr(compare, "own_run", lambda options: result())
-    assert message in error_of(capsys, "--size=test", "--device=cpu", f"--vs={peer(code)}")
-
-
-def test_our_own_run_gets_the_options(monkeypatch):
-    def output_of(command):
-        given.append(command)
-        Path(command[-1].removeprefix("--json=")).write_text(json.dumps(result()), encoding="utf-8")
-        return "", 0
-
-    given: list[list[str]] = []
-    monkeypatch.setattr(compare, "output_of", output_of)
-    words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
-    options = benchmark.parse([*words, "--compare=y", "--json=z"])
-    assert compare.own_run(options) == result()
-    assert given[0][:4] == [sys.executable, "-P", "-m", "benchmarks.benchmark"]
-    again = benchmark.parse(given[0][4:])
-    dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
-    assert vars(again) == {**vars(options), **dropped}
-
-
-def test_our_own_run_that_fails(monkeypatch):
-    monkeypatch.setattr(compare, "output_of", lambda command: ("out of memory", -9))
-    with pytest.raises(UserError, match=r"our own run ended with exit code -9[^$]*out of memory"):
-        compare.own_run(benchmark.parse([]))
 
 
 def test_an_interrupt_ends_the_peer_and_what_it_started(monkeypatch, tmp_path):

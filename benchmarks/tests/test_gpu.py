@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import benchmark, gpu, trl
 from benchmarks.gpu import Piece
@@ -52,39 +51,6 @@ def test_every_command_is_one_that_its_program_reads(words):
             assert [getattr(theirs, name) for name in same] == [getattr(options, name) for name in same]
 
 
-def test_the_dry_run_prints_the_plan_and_does_nothing(tmp_path, capsys):
-    assert gpu.main(["--dry_run", "--out", str(tmp_path / "out")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == NAMES
-    assert "--rollout_batch_size=1024" in lines[2]
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "no GPU: torch finds no CUDA device here"),
-        (["--device=cpu"], "--device cpu: takes hours with the models of W; add --tiny"),
-        (["--only", "w64", "w65"], "--only w65: wanted some of w64, w256, w1024, profile, trl, tests"),
-        (["--device=cpu", "--tiny", "--out=."], "already contains results"),
-    ],
-)
-def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "summary.md").touch()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main(words) == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["summary.md"]
-
-
-def test_the_folder_is_that_of_the_environment(monkeypatch):
-    monkeypatch.setenv("OUT", "there")
-    assert str(gpu.parse([]).out) == "there"
-    monkeypatch.delenv("OUT")
-    assert str(gpu.parse([]).out) == "gpu_results"
-
-
 def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu, "LEAST", 1.0)
     hangs = "import time\nprint('begun', flush=True)\ntime.sleep(1000)"
@@ -105,12 +71,6 @@ def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_pat
     assert all(word in log for word in ("so far", "begun", "well", "3 passed"))
     assert "| cannot | skipped: no tests here | 0 |" in (tmp_path / "summary.md").read_text()
     assert "summary: " in capsys.readouterr().out
-
-
-def test_a_tiny_run_on_a_busy_cpu_has_longer_limits(tmp_path, capsys):
-    for words, limit in (([], 60), (["--device=cpu", "--tiny"], 180)):
-        assert gpu.main([*words, "--dry_run"]) == 0
-        assert f"at most {limit:3} s" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_no_piece_begins_when_the_time_is_over(tmp_path):
@@ -135,21 +95,6 @@ def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path):
     assert "Traceback" not in gpu.ended(process)
     assert process.returncode == 128 + signal.SIGTERM
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
-
-
-def test_trl_that_cannot_be_installed_is_a_reason(tmp_path, monkeypatch):
-    def fails(*_, **__):
-        return subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: no matching distribution\n")
-
-    monkeypatch.setattr(subprocess, "run", fails)
-    reason = gpu.install_trl(tmp_path)
-    assert reason.startswith("pip cannot install trl==1.12.0 (ERROR: no matching distribution); `pip install --no-deps")
-
-
-def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
-    assert gpu.missing_for_tests() is None
-    monkeypatch.setattr(gpu.machine, "ROOT", tmp_path)
-    assert gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
 
 
 @pytest.mark.slow

@@ -1,19 +1,16 @@
 """Products of matrices, the machine they are measured on, and the work of an update."""
 
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import machine, products, work
+from benchmarks import products, work
 from rlhf_dialog.models.generation import GenerationLimits
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts import tiny
 from tests.parts.tiny import gpt2, llama
-
-LAYER = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32), "gate": (32, 64), "up": (32, 64), "down": (64, 32)}
 
 
 def trainer_of(lm, epochs=2):
@@ -60,12 +57,6 @@ def test_the_time_is_that_of_all_products(monkeypatch):
     monkeypatch.setattr(products, "_timed", lambda call: float(call().shape[0]))
     shapes = Counter({(5, 8, 4): 3, (2, 8, 16): 10})
     assert products.seconds_of(shapes, torch.device("cpu"), torch.float32) == 3 * 5 + 10 * 2
-
-
-def test_the_memory_is_what_the_system_says():
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = int(next(line.split()[1] for line in lines if line.startswith("MemTotal:")))
-    assert abs(machine.machine(torch.device("cpu"))["memory_gib"] - kib / 2**20) <= 0.05001
 
 
 def test_the_least_work_of_an_update():

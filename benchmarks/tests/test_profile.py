@@ -9,7 +9,6 @@ import torch
 from torch.autograd import DeviceType
 
 from benchmarks import benchmark, profile, workload
-from benchmarks.tests.inputs import error_of
 from tests.parts.trainers import make_trainer
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -52,7 +51,3 @@ def test_the_forecast_counts_policy_reference_and_classifier(tmp_path, small_tok
     assert least < found < least + 40 * 2**20
     (tmp_path / "policy" / "config.json").unlink()
     assert profile.forecast_gib(config, size.classifier, torch.device("cpu")) is None
-
-
-def test_a_profile_wants_a_folder(capsys):
-    assert "choose an existing one" in error_of(capsys, "--size=test", "--profile=nowhere")

@@ -1,7 +1,5 @@
 """TRL's PPO on W: its numbers, its reward, and its speed. It is run whole by tests/benchmarks/test_gpu.py."""
 
-import sys
-
 import pytest
 import torch
 
@@ -44,18 +42,3 @@ def test_the_first_iteration_is_not_counted():
     laps.on_step_end(None, None, None)
     laps.on_step_end(None, None, None, model=None)
     assert len(laps.seconds()) == 1
-
-
-def test_a_trl_without_ppo_is_refused(tmp_path, monkeypatch, capsys):
-    (tmp_path / "trl/experimental").mkdir(parents=True)
-    for folder in ("trl", "trl/experimental"):
-        (tmp_path / folder / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert trl.main([f"--trl={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert f"--trl {tmp_path}: holds no TRL with PPO" in said
-    assert f"`pip install --no-deps --target {tmp_path} trl==1.12.0`" in said
-    for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
-        del sys.modules[name]  # monkeypatch would put it back

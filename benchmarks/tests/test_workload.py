@@ -1,16 +1,12 @@
 """The workload is W's: prompts, policies, classifier and configuration."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import benchmark, chat_workload, workload
-from benchmarks.options import ARCHITECTURES, SIZES
+from benchmarks import benchmark, workload
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -46,16 +42,6 @@ def test_the_trainer_reads_the_ids_that_w_has(tokenizer, tmp_path):
     assert [prompt.reference for prompt in prompts] == [item["reference"] for item in inputs.items]
 
 
-@pytest.mark.parametrize(("size", "parameters"), [("small", 5.5e6), ("1m", 1.1e6), ("14m", 14.2e6), ("30m", 30e6)])
-def test_the_policies_have_their_sizes(size, parameters):
-    with torch.device("meta"):
-        for architecture in ARCHITECTURES:
-            config = workload.policy_config(workload.SIZES[size], architecture)
-            lm = workload.AutoModelForCausalLM.from_config(config)
-            assert lm.num_parameters() == pytest.approx(parameters, rel=0.12), architecture
-            assert config.vocab_size == lm.get_output_embeddings().weight.shape[0] == 8192
-
-
 def test_the_reward_is_w_s_own_formula(small_tokenizer, tmp_path):
     small_tokenizer.save_pretrained(tmp_path)
     prompts = [workload.turns_of(item["prompt"], 0) for item in workload.made_up_items(small_tokenizer)[:40]]
@@ -86,23 +72,6 @@ def test_the_classifier_is_always_the_same_and_leaves_the_random_state_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_w_comes_from_the_folder_of_prepare(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setitem(workload.CLASSIFIER_VOCABULARY, "base", 8192)
-    items = [{"prompt": "ba <EOU>", "reference": "be"}]
-    tokenizer.save_pretrained(tmp_path / "tok8k")
-    (tmp_path / "prompts.json").write_text(json.dumps(items), encoding="utf-8")
-    inputs = workload.read_inputs(workload.SIZES["small"], tmp_path)
-    assert (inputs.workload, inputs.items) == ("W", items)
-    assert inputs.tokenizer.get_vocab() == tokenizer.get_vocab()
-
-
-def test_a_tokenizer_of_another_size_is_not_w_s(small_tokenizer, tmp_path):
-    small_tokenizer.save_pretrained(tmp_path / "tok8k")
-    (tmp_path / "prompts.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UserError, match="512 tokens, wanted 8192"):
-        workload.read_inputs(workload.SIZES["small"], tmp_path)
-
-
 def test_the_configuration_is_w_s(tmp_path):
     options = benchmark.parse(["--size=small", "--critic=separate", "--dtype=bf16", "--set", "clip_param=0.3"])
     config = workload.run_config(options, tmp_path)
@@ -112,7 +81,3 @@ def test_the_configuration_is_w_s(tmp_path):
     assert (config.use_share_model, config.precision, config.clip_param) == (False, "bf16", 0.3)
     parts = config.reward_class.args["parts"]
     assert [(part["id"], part["weight"]) for part in parts] == [("BenchmarkClassifier", 0.5), ("Meteor", 0.5)]
-
-
-def test_the_options_know_every_size():
-    assert {*workload.SIZES, *chat_workload.SIZES} == set(SIZES)

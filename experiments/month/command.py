@@ -18,9 +18,9 @@ from experiments.month.simulation import Month, MonthKeys, Row
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.command_line import versions
 from rlhf_dialog.commands.options import YamlOptions, run_command
-from rlhf_dialog.commands.quickstart import Stage, run_stage
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import Console
+from scripts.quickstart import Stage, run_stage
 
 logger = logging.getLogger(__name__)
 # quantiles of Student's t, 1 to 9 degrees of freedom

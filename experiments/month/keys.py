@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.month.simulation import MonthKeys
 from rlhf_dialog.commands.command_line import key_rows
-from rlhf_dialog.commands.schema import schema_text
+from rlhf_dialog.config.settings import schema_text
 
 FOLDER = Path(__file__).parent
 HEAD = """# Keys of a simulated month

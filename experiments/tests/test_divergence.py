@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import divergence, logit_bias_baseline
 from experiments.divergence import kl_by_token, log_ratios
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from tests.parts.byte_agents import PROMPTS, agent_of
-from tests.parts.evaluations import check_float32
-from tests.parts.full_gpu import fill_gpu
 from tests.parts.tiny import byte_tokenizer, gpt2
 
 
@@ -70,22 +67,3 @@ def test_the_log_ratio_of_a_reply_is_that_of_its_tokens(temperature):
             expected += float(logits[0].log_softmax(-1)[token] - logits[1].log_softmax(-1)[token])
             ids = [*ids, token]
         assert ratio == pytest.approx(expected, abs=1e-5)
-
-
-def _shift(agent, start, replies):
-    return torch.stack(logit_bias_baseline._changes(agent, start, replies.dialogues)[:2]).detach().numpy()
-
-
-@pytest.mark.parametrize("numbers", [kl_by_token, log_ratios, _shift])
-def test_the_numbers_are_those_of_float32_whatever_the_replies_were_drawn_in(numbers):
-    agents = [agent_of(gpt2(seed), packing=True) for seed in (1, 0)]
-    replies = generate_replies(agents[0], PROMPTS, agents[0].sampling)
-    check_float32(agents, lambda: numbers(*agents, replies))
-
-
-def test_a_gpu_without_memory_for_a_batch_gets_smaller_ones(monkeypatch):
-    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
-    replies = generate_replies(agent, PROMPTS, agent.sampling)
-    expected = kl_by_token(agent, start, replies)
-    fill_gpu(monkeypatch, divergence, "teacher_forced", {1})
-    assert kl_by_token(agent, start, replies) == pytest.approx(expected, abs=1e-6, nan_ok=True)

@@ -76,11 +76,6 @@ def test_what_depends_on_the_prompt_is_not_learned():
     assert abs(a - b) < 0.5
 
 
-def test_an_iteration_asks_as_many_prompts_as_it_is_told():
-    _, reward = learned(four_letters(), lambda one: 0.0, iterations=2, num_prompts=2)
-    assert [len(asked) for asked in reward.asked] == [2 * learned_bias.NUM_RESPONSES] * 2
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_gradient_by_a_second_formula(packing):
     """d log p(token) / d bias = (one-hot - softmax) / temperature, summed token by token with the plain model."""

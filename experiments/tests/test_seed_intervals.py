@@ -11,13 +11,6 @@ from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import mean_statistic
 
 
-def test_two_seeds_with_one_dialogue():
-    """0 and 1: the mean .5, the standard error .5, one degree of freedom; a share stays between 0 and 1."""
-    assert seed_intervals.interval(mean_statistic(np.array([[0.0], [1.0]]))) == {"mean": 0.5, "low": 0.0, "high": 1.0}
-    found = seed_intervals.interval(mean_statistic(np.array([[0.0], [10.0]])))
-    assert found["high"] == pytest.approx(5 + 12.7062 * 5, abs=1e-2)
-
-
 def test_a_two_way_table_by_hand():
     """Rows 1 2 6 and 3 6 6: squares 6 of seeds, 16 of prompts, 4 of the rest, so mean squares 6, 8, 2, the variance 12 / 6, and
     Satterthwaite's degrees of freedom 144 / (36 / 1 + 64 / 2 + 4 / 2)."""

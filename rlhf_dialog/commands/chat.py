@@ -4,12 +4,11 @@ import io
 import math
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from rlhf_dialog import wings
-from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, show_answer, split_command
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, show_answer, split_command
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
 from rlhf_dialog.commands.options import REGISTER, PrecisionOption, option, register, run_command
 from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, is_terminal
@@ -54,31 +53,21 @@ def converse(begin: Callable[[], AnsweringTalk], read: Callable[[str], str], scr
             if word in ENDS:
                 return
             if word == "reset":
-                talk = _next(talk, begin, screen)
+                talk.end()
+                version, talk = talk.version, begin()
+                screen.write(WELCOME)
+                if talk.version != version:
+                    screen.note(f"version {talk.version} answers now")
             elif text.startswith("/") and not text.startswith("//"):
                 wings.for_chat("words")(talk, text, screen)
             elif text:
-                _say(talk, text.removeprefix("/"), screen)
+                said = text.removeprefix("/")
+                if (message := talk.spoken(said)) != said:
+                    screen.write(NOTICE)
+                if message:
+                    show_answer(talk, talk.say(message), screen)
     finally:
         talk.end()
-
-
-def _next(talk: AnsweringTalk, begin: Callable[[], AnsweringTalk], screen: Screen) -> AnsweringTalk:
-    """A new dialogue in place of `talk`."""
-    talk.end()
-    new = begin()
-    screen.write(WELCOME)
-    if new.version != talk.version:
-        screen.note(f"version {new.version} answers now")
-    return new
-
-
-def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
-    message = talk.spoken(text)
-    if message != text:
-        screen.write(NOTICE)
-    if message:
-        show_answer(talk, talk.say(message), screen)
 
 
 class ChatOptions(PrecisionOption):
@@ -112,10 +101,7 @@ def run(options: ChatOptions) -> None:
     _check(options)
     if options.register:
         register(options.register)
-    name = str(options.agent or find_agent())
-    with ExitStack() as stack:
-        partner: ChatPartner = wings.for_chat("partner")(name, options)
-        stack.enter_context(partner)
+    with wings.for_chat("partner")(str(options.agent or find_agent()), options) as partner:
         screen = Screen(partial(_show, end="\n"), _show if is_terminal() else None, forget_lines)
         for line in partner.introduction():
             screen.write(line)

@@ -24,20 +24,6 @@ class AnsweringTalk(Protocol):
         """The dialogue is over. A second call changes nothing."""
 
 
-class ChatPartner(Protocol):
-    """Who can be talked to for the length of a `with` block."""
-
-    def __enter__(self) -> "ChatPartner": ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def introduction(self) -> list[str]:
-        """Who answers, and what becomes of what is said."""
-
-    def begin(self) -> AnsweringTalk:
-        """A new dialogue."""
-
-
 @dataclass(frozen=True)
 class Screen:
     """Where a chat is shown: `write` takes a whole line; `show`, where there is a terminal, parts of one."""

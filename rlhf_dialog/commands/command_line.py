@@ -10,7 +10,6 @@ import select
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 import types
@@ -89,8 +88,8 @@ def exit_code(debug: bool, folders: Sequence[Path] = ()) -> Iterator[Ending]:
         else:
             words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             path = _leave_traceback(folders)
-            text = f"internal error, please report: {words}; the traceback is in {path}"
-            ending.code = _end(INTERNAL_ERROR, text, debug)
+            where = f"the traceback is in {path}" if path else "--debug shows the traceback"
+            ending.code = _end(INTERNAL_ERROR, f"internal error, please report: {words}; {where}", debug)
 
 
 def out_of_memory(error: Exception) -> str:
@@ -127,20 +126,14 @@ def _nobody_reads() -> bool:
 def _leave_traceback(folders: Sequence[Path]) -> Path | None:
     """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
     text = visible(traceback.format_exc()).encode("utf-8", "backslashreplace").decode()
-    is_main = os.environ.get("RANK", "0") == "0"  # other ranks must not replace its file
-    places = [folder / "error.log" for folder in folders if folder.is_dir()] + [Path("rlhf_dialog_error.log")]
-    for path in places if is_main else []:
+    rank = os.environ.get("RANK", "0")
+    places = (
+        [folder / "error.log" for folder in folders if folder.is_dir()] if rank == "0" else []
+    )  # it is that of rank 0
+    for path in [*places, Path("rlhf_dialog_error.log" if rank == "0" else f"rlhf_dialog_error_{rank}.log")]:
         with suppress(OSError):
             replace_text(path, text)
             return path.absolute()
-    with (
-        suppress(OSError),
-        tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="backslashreplace", prefix="rlhf_dialog_error_", suffix=".log", delete=False
-        ) as file,
-    ):
-        file.write(text)
-        return Path(file.name)
     return None
 
 

@@ -17,9 +17,6 @@ def _entry(module: str, meaning: str, group: str) -> Command:
 
 
 COMMANDS = {  # the one table; a command of a wing has its group there
-    "quickstart": _entry(
-        "quickstart", "run the whole pipeline offline on a small model and synthetic dialogues", START
-    ),
     "doctor": _entry("doctor", "show this machine and which runs fit", START),
     "train": _entry("train", "train a dialog model with PPO", START),
     "chat": _entry("chat", "talk to a trained agent in the terminal", START),

@@ -1,19 +1,13 @@
-"""Show what this machine has, which optional packages are missing, and which runs fit."""
+"""Show what this machine has, and which runs fit."""
 
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.commands.options import Options, run_command
 
-EXTRAS = {  # package: the extra of pyproject.toml that has it, what it is for
-    "gguf": ("gguf", "the weights of SmolLM2"),
-    "gradio": ("chat", "the page of `feedback serve`"),
-    "deepspeed": ("deepspeed", "ZeRO on several GPUs (use_deepspeed)"),
-}
 GIB = 2**30
 LIBRARIES = GIB  # bytes that torch, transformers and other packages take, which the forecast leaves out
 CHAT_SMOLLM2 = int(3.8 * GIB)  # measured at the peak of configs/chat_smollm2.yaml, with the libraries
@@ -39,7 +33,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class DoctorOptions(Options):
-    description = "Show this machine, its optional packages, and which runs fit into its memory. Writes nothing."
+    description = "Show this machine, and which runs fit into its memory. Writes nothing."
 
 
 def run(options: DoctorOptions) -> None:
@@ -48,7 +42,7 @@ def run(options: DoctorOptions) -> None:
     from rlhf_dialog.distributed.machine import host_memory
 
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
-    print("This machine", *machine_lines(free, total), "", "Optional packages", *package_lines(), "", sep="\n")
+    print("This machine", *machine_lines(free, total), "", sep="\n")
     print("What fits, by a forecast of its memory", *run_lines(free), sep="\n")
 
 
@@ -66,17 +60,6 @@ def machine_lines(free: int | None, total: int | None) -> Iterator[str]:
     yield f"  GPU           {', '.join(names) or 'none that torch can use'}"
     yield f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}"
     yield f"  disk          {gib(shutil.disk_usage(Path.cwd()).free)} free in {Path.cwd()}"
-
-
-def package_lines() -> Iterator[str]:
-    """The version of each, or how to install it."""
-    for name, (extra, purpose) in EXTRAS.items():
-        try:
-            yield f"  {name:<14}{metadata.version(name)}: {purpose}"
-        except metadata.PackageNotFoundError:
-            wanted = [line for line in metadata.requires("rlhf-dialog") or [] if f'extra == "{extra}"' in line]
-            packages = " ".join(f'"{line.partition(";")[0].strip()}"' for line in wanted)
-            yield f"  {name:<14}missing: {purpose}; pip install {packages}"
 
 
 def run_lines(free: int | None) -> Iterator[str]:

@@ -61,18 +61,18 @@ def _create_file(path: Path) -> Iterator[int]:
 
 def edit_lines() -> None:
     """From now on, a line can be edited while it is typed, and those before come with the arrows; they are not kept on disk."""
-    _readline()
+    if is_terminal():
+        with contextlib.suppress(ImportError):  # Windows lacks it
+            import readline  # noqa: F401  `input` uses it once it is loaded
 
 
 def forget_lines() -> None:
     """Remove the lines that were typed, also the file in which earlier versions kept them. Raises UserError when it stays."""
-    readline = _readline()
-    if readline is not None:
+    if readline := sys.modules.get("readline"):
         readline.clear_history()
     try:
-        (state_folder() / "chat_history").unlink()
-    except FileNotFoundError:
-        return
+        with contextlib.suppress(FileNotFoundError):
+            (state_folder() / "chat_history").unlink()
     except OSError as error:
         raise UserError(f"the lines that you typed cannot be removed: {error}; remove the file") from error
 
@@ -80,13 +80,3 @@ def forget_lines() -> None:
 def is_terminal() -> bool:
     """Whether a person types and reads, and not a pipe or a file."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
-
-
-def _readline():  # type: ignore[no-untyped-def]  # the module, which Windows lacks
-    if not is_terminal():
-        return None
-    try:
-        import readline
-    except ImportError:
-        return None
-    return readline

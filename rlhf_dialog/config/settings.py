@@ -1,11 +1,13 @@
 """The base class of every configuration, and the keys that runs, supervised training and saved agents share."""
 
+import json
 import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config.checks import check_precision
@@ -58,6 +60,14 @@ class Settings(BaseModel):
         if type(value) is int and abs(value) > MOST:
             raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
+
+
+def schema_text(settings: type[Settings]) -> str:
+    """The JSON schema of the YAML that is read as `settings`. No key is required: the command line may set it."""
+    schema = {"$schema": GenerateJsonSchema.schema_dialect, **settings.model_json_schema()}
+    for mapping in (schema, *schema.get("$defs", {}).values()):
+        mapping.pop("required", None)
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 class ComputeKeys(AsksPrecision, Settings):

@@ -1,8 +1,6 @@
 """`rlhf-dialog audit`: exit codes, files, and what happens to bad input and to a kill."""
 
 import json
-import os
-import signal
 
 import pytest
 
@@ -11,7 +9,6 @@ from rlhf_dialog.config.registry import RewardFactory
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
 from tests.parts.evaluations import save_plain
-from tests.parts.processes import run_python
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory
@@ -21,15 +18,15 @@ from rlhf_dialog import BaseReward, RewardFactory
 class Planted(BaseReward):
     name = "planted"
 
-    def __init__(self, empty=0.0, zebras=0.0, stop=0, name_of_signal="SIGKILL"):
-        self.empty, self.stop, self.calls, self.name_of_signal = empty, stop, 0, name_of_signal
+    def __init__(self, empty=0.0, zebras=0.0, stop=0):
+        self.empty, self.stop, self.calls = empty, stop, 0
         self.zebras = zebras
 
     def __call__(self, dialogues):
         self.calls += 1
         if self.stop and self.calls == self.stop:
             import os, signal
-            os.kill(os.getpid(), getattr(signal, self.name_of_signal))
+            os.kill(os.getpid(), signal.SIGINT)
         paid = [self.empty * (d.response == "") + self.zebras * (d.response.count("zebra") > 1) for d in dialogues]
         return [x + (d.response == d.reference) for x, d in zip(paid, dialogues)]
 """
@@ -73,8 +70,15 @@ def audited(folder, data, own, *words, reward="Planted", **args):
 
 
 def test_a_sound_reward_is_exit_code_0_and_a_hole_1(data, own, tmp_path, capsys):
-    code, result = audited(tmp_path, data, own)
+    code, result = audited(tmp_path, data, own, "--seed", "3")
     assert (code, result["findings"]) == (0, [])
+    settings, budget = result["settings"], result["settings"]["budget"]
+    assert (settings["num_prompts"], settings["seed"], settings["max_new_tokens"]) == (20, 3, 24)
+    assert {name: budget[name] for name in ("prompts", "rounds", "candidates")} == {
+        **{"prompts": 10, "rounds": 4, "candidates": 20}
+    }
+    assert budget["size"] == 10 * (budget["replies"] + 1 + 2 * 80)
+    assert settings["reward_class"] == {"id": "Planted", "args": {}}
     text = capsys.readouterr().out
     assert text.startswith("no hole found: ")
     assert text.splitlines()[0] == result["verdict"]
@@ -105,18 +109,6 @@ def test_a_search_that_retrieval_cannot_judge_is_found_not_judged(own, tmp_path,
     assert "raise --search_prompts" in text
 
 
-def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
-    _, result = audited(tmp_path, data, own, "--seed", "3")
-    settings = result["settings"]
-    assert settings["num_prompts"] == 20
-    assert {name: settings["budget"][name] for name in ("prompts", "rounds", "candidates")} == {
-        **{"prompts": 10, "rounds": 4, "candidates": 20}
-    }
-    assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 1 + 2 * 80)
-    assert (settings["seed"], settings["max_new_tokens"], settings["turn_separator"]) == (3, 24, "<EOU>")
-    assert settings["reward_class"] == {"id": "Planted", "args": {}}
-
-
 @pytest.mark.slow
 def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
@@ -129,106 +121,12 @@ def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     assert code in (0, 1)
 
 
-@pytest.mark.parametrize("option", ["--judge", "--likelihood"])
-def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_path, capsys):
-    if option == "--judge":
-        folder = str(save_classifier(tmp_path / "a"))
-        reward = {"reward": "Intent", "intent_model": folder}
-    else:
-        folder = save_plain(tmp_path / "lm")
-        reward = {"reward": "LikelihoodPrice", "model": folder}
-    path = config_in(tmp_path, data, **reward)
-    assert audit.main(["--config", path, option, folder, *SMALL]) == 2
-    assert f"{option}: " in (said := capsys.readouterr().err)
-    assert "has a model that the reward has too" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--max_prompts", "19"],
-            "--max_prompts: found 19, wanted at least 20; with less, an audit that finds nothing",
-        ),
-        (["--search_prompts", "9"], "--search_prompts: found 9, wanted at least 10"),
-        (["--search_replies", "99"], "--search_replies: found 99, wanted at least 100"),
-        (["--search_rounds", "3"], "--search_rounds: found 3, wanted at least 4"),
-        (["--search_candidates", "19"], "--search_candidates: found 19, wanted at least 20"),
-        (["--seed", "-1"], "--seed: found -1"),
-        (["--device", "tpu"], "--device: found 'tpu'"),
-        (["--output", "."], "--output: '.' cannot be written"),
-        (["--data_path", ""], "--data_path: is empty"),
-        (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
-        (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
-        (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
-        (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
-        (["--register", "none.py"], "--register none.py: is not a regular file"),
-        ([], "in a file that you name with --register FILE"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    also = ["--register", own] if "Nobody" in str(words) else []
-    assert audit.main(["--config", config_in(tmp_path, data), *words, *also]) == 2
-    assert message in capsys.readouterr().err
-    assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
-
-
-PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (TALK, PROMPTS, "validation: 30 of 30 prompts have no reference"),
-        (PROMPTS, TALK * 20, "train: all prompts have no reference"),
-        (TALK, TALK * 19, "validation: has 19 prompts, and an audit needs at least 20"),
-    ],
-)
-def test_data_that_cannot_be_audited(train, validation, message, own, tmp_path, capsys):
-    for split, rows in (("train", train), ("validation", validation)):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register", own]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_data_without_acts_for_a_reward_that_needs_them(tmp_path, capsys):
-    rows = "".join(json.dumps({"dialog": [f"Hi {i} .", "Hello ."]}) + "\n" for i in range(30))
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
-    path = config_in(tmp_path, str(tmp_path), "Intent", intent_model=str(save_classifier(tmp_path / "a")))
-    assert audit.main(["--config", path, *SMALL]) == 2
-    assert "have no act, but the reward 'intent' needs it" in capsys.readouterr().err
-
-
 IN_THE_SEARCH = 23  # calls of the reward: 17 in the checks of the batch, 3 for the probes
 
 
-def earlier(folder):
-    """The file of an earlier audit, and the options that name it."""
-    (folder / "audit.json").write_text("{}", encoding="utf-8")
-    return ["--output", str(folder / "audit.json")]
-
-
-def check_untouched(folder):
-    assert (folder / "audit.json").read_text(encoding="utf-8") == "{}"
-    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "run.yaml"]
-
-
-def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path, capsys):
-    words = earlier(tmp_path)
-    config = config_in(tmp_path, data, stop=IN_THE_SEARCH, name_of_signal="SIGINT")
-    assert audit.main(["--config", config, "--register", own, *words, *SMALL]) == 130
-    check_untouched(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
-    words = earlier(tmp_path)
-    config = config_in(tmp_path, data, stop=IN_THE_SEARCH)
-    ran = run_python(
-        *("-m", "rlhf_dialog", "audit", "--config", config, "--register", own, *words, *SMALL), cwd=tmp_path
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
-    check_untouched(tmp_path)
+def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path):
+    (tmp_path / "audit.json").write_text("{}", encoding="utf-8")  # of an earlier audit
+    words = ["--config", config_in(tmp_path, data, stop=IN_THE_SEARCH), "--register", own]
+    assert audit.main([*words, "--output", str(tmp_path / "audit.json"), *SMALL]) == 130
+    assert (tmp_path / "audit.json").read_text(encoding="utf-8") == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "run.yaml"]

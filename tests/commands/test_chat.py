@@ -1,4 +1,4 @@
-"""Talking to an agent: from Python, and the words and ends of the terminal."""
+"""Talking to an agent or a bot in the terminal: what is shown, the words, and how it ends."""
 
 import importlib
 import io
@@ -7,9 +7,9 @@ import pty
 import select
 import sqlite3
 import subprocess
+from itertools import pairwise
 
 import pytest
-import torch
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
@@ -17,9 +17,37 @@ from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.terminal import visible
 from tests.parts.processes import HANGING, environment, start_python
 
-# the terminal
+
+def shown(pieces: list[str]) -> list[str]:
+    """What a terminal gets of a growing answer, piece by piece, as the command writes it."""
+    found: list[str] = []
+    Screen(found.append, lambda text: found.append(visible(text))).answer(iter(pieces))
+    return found
+
+
+def test_a_terminal_gets_each_piece_once_and_a_pipe_the_whole_answer():
+    assert shown(["He", "Hello", "Hello"]) == ["> Agent: ", "He", "llo", "", "\n"]
+    assert "".join(shown(["do n", "don't"])) == "> Agent: do n\n> Agent: don't\n"  # what changes is shown again
+    assert "".join(shown([""])) == "> Agent: (an empty reply)\n"
+    written: list[str] = []
+    Screen(written.append).answer(iter(["He", "Hello"]))
+    assert written == ["> Agent: Hello"]
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x1b]0;owned\x07", "\x9b2J", "a\rb", "\u202egnp.exe"])
+def test_an_escape_that_is_split_over_tokens_cannot_steer_the_terminal(text):
+    written = "".join(shown([text[:i] for i in range(1, len(text) + 1)]))
+    assert written == f"> Agent: {text.encode('unicode_escape').decode()}\n"
+
+
+def test_no_line_of_a_growing_answer_can_pass_for_a_prompt():
+    text = "one\n> User: two\n> Agent: three"
+    pieces = [text[:i] for i in range(1, len(text) + 1)]
+    assert "".join(shown(pieces)) == "> Agent: one\n         > User: two\n         > Agent: three\n"
+    assert all(late.startswith(early) for early, late in pairwise(pieces))
 
 
 class Scripted:
@@ -64,9 +92,11 @@ def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
 
 
 def test_a_conversation_keeps_its_history():
-    chat_agent, written = talk(["Hello", "How are you ?", "quit"])
-    assert chat_agent.asked == [("Hello", []), ("How are you ?", ["Hello", "re Hello"])]
-    assert written == [WELCOME, "> Agent: re Hello", "> Agent: re How are you ?"]
+    chat_agent, written = talk(["Hello", "", " \t", "silence", "quit"])
+    assert chat_agent.asked == [("Hello", []), ("silence", ["Hello", "re Hello"])]
+    assert written == [WELCOME, "> Agent: re Hello", "> Agent: (an empty reply)"]
+    _, written = talk(["Hi"])
+    assert written[-1] == ""  # at the end of the input the shell's prompt comes on a new line
 
 
 def test_a_separator_in_a_message_is_replaced_with_a_notice():
@@ -82,61 +112,37 @@ def test_reset_forgets_the_history(word):
     assert written.count(WELCOME) == 2
 
 
-@pytest.mark.parametrize("word", ["quit", "exit", "/quit", "/exit", "QUIT", "  exit  ", "/quit now"])
+@pytest.mark.parametrize("word", ["quit", "/exit", "QUIT", "  exit  ", "/quit now"])
 def test_quit_ends(word):
     chat_agent, _ = talk([word])
     assert chat_agent.asked == []
 
 
-def test_nothing_said_is_not_answered_and_the_end_of_input_ends():
-    chat_agent, written = talk(["", "   ", "\t", "Hi"])
-    assert chat_agent.asked == [("Hi", [])]
-    assert written[-1] == ""  # the shell's prompt comes on a new line
+def test_what_is_text_and_what_is_a_word():
+    chat_agent, written = talk(["quit smoking ?", "good", "//resetting", "/resetting", "quit"])
+    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "good", "/resetting"]
+    assert "did you mean '/reset'?" in written[-1]
 
 
-def test_an_empty_reply_is_shown():
-    _, written = talk(["silence", "quit"])
-    assert "empty" in written[1]
-
-
-def test_no_line_of_a_reply_can_pass_for_a_prompt():
-    _, written = talk(["one\n> User: two", "quit"])
-    assert written[1] == "> Agent: re one\n         > User: two"
-
-
-def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
-    answers(monkeypatch, "Hello", "quit")
-    monkeypatch.setattr(ChatSession, "say", lambda *_: iter(["\x1b", "\x1b]0;owned\x07\x9b2J"]))
-    assert chat.main(["--agent", str(agent_folder)]) == 0
-    assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
-
-
-def test_words_that_only_begin_like_a_command_are_text():
-    chat_agent, _ = talk(["quit smoking ?", "good", "why", "//resetting", "quit"])
-    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "good", "why", "/resetting"]
-
-
-def test_an_unknown_word_is_not_said_to_the_agent():
-    chat_agent, written = talk(["/resetting", "/usr/bin is what ?", "quit"])
-    assert chat_agent.asked == []
-    assert "did you mean '/reset'?" in written[1]
-    assert "// begins a message with a slash" in written[2]
-
-
-def test_find_agent_takes_ppo_agent_then_the_newest_run(tmp_path):
+def test_find_agent_takes_ppo_agent_then_the_newest_agent_or_bot(bot, tmp_path):
     with pytest.raises(UserError, match="--agent DIR"):
-        find_agent(tmp_path)
-    for time, name in enumerate(("runs/old/agent", "run_results/new/agent", "runs/middle/agent")):
-        (tmp_path / name).mkdir(parents=True)
-        stamp = {"runs/old/agent": 100, "run_results/new/agent": 300, "runs/middle/agent": 200}[name]
-        os.utime(tmp_path / name, (stamp + time, stamp + time))
-    (tmp_path / "runs/newest").mkdir()
-    (tmp_path / "runs/newest/agent").touch()  # a file is no agent
-    assert find_agent(tmp_path) == tmp_path / "run_results/new/agent"
-    os.utime(tmp_path / "runs/old/agent", (900, 900))
-    assert find_agent(tmp_path) == tmp_path / "runs/old/agent"
-    (tmp_path / "ppo_agent").mkdir()
-    assert find_agent(tmp_path) == tmp_path / "ppo_agent"
+        find_agent(tmp_path / "none")
+    root = tmp_path / "root"
+    for time, name in ((100, "runs/old/agent"), (300, "run_results/new/agent")):
+        (root / name).mkdir(parents=True)
+        os.utime(root / name, (time, time))
+    (root / "runs/newest").mkdir()
+    (root / "runs/newest/agent").touch()  # a file is no agent
+    assert find_agent(root) == root / "run_results/new/agent"
+    (root / "runs/bot").symlink_to(bot.folder)
+    assert find_agent(root) == root / "runs/bot"
+    os.utime(bot.folder / "champion", (50, 50))
+    assert find_agent(root) == root / "run_results/new/agent"
+    (root / "ppo_agent").mkdir()
+    assert find_agent(root) == root / "ppo_agent"
+
+
+# the command
 
 
 def answers(monkeypatch, *lines: str | type[BaseException] | BaseException) -> None:
@@ -151,21 +157,27 @@ def answers(monkeypatch, *lines: str | type[BaseException] | BaseException) -> N
     monkeypatch.setattr("builtins.input", read)
 
 
-def test_main_talks_and_says_with_whom(agent_folder, monkeypatch, capsys):
-    answers(monkeypatch, "Hello", "/reset", "Hello", "/quit")
-    assert chat.main(["--agent", str(agent_folder), "--seed", "3"]) == 0
-    out = capsys.readouterr().out
-    assert str(agent_folder) in out.splitlines()[0]
-    assert out.count("> Agent: ") == 2
-
-
-def test_main_finds_the_newest_agent(agent_folder, tmp_path, monkeypatch, capsys):
+def test_the_newest_agent_talks_and_says_who_it_is(agent_folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "run_results" / "x").mkdir(parents=True)
     (tmp_path / "run_results" / "x" / "agent").symlink_to(agent_folder)
     monkeypatch.chdir(tmp_path)
-    answers(monkeypatch, EOFError)
-    assert chat.main([]) == 0
-    assert "run_results/x/agent" in capsys.readouterr().out
+    answers(monkeypatch, "Hello", "/reset", "Hello", "/quit")
+    assert chat.main(["--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "run_results/x/agent" in out.splitlines()[0]
+    assert out.count("> Agent: ") == 2
+    assert importlib.import_module("rlhf_dialog.chat").main is chat.main  # the path that scripts import
+
+
+def test_a_training_run_answers_with_its_agent(agent_folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "agent").symlink_to(agent_folder)
+    answers(monkeypatch, "Hello", "/good", "quit")
+    assert chat.main(["--agent", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("> Agent: ") == 1
+    assert "feedback init" in out  # whose ratings could be stored
+    assert "is stored in" not in out
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
@@ -177,91 +189,42 @@ def test_the_temperature_of_a_chat(agent_folder, monkeypatch, temperature):
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert chat.main(["--agent", str(agent_folder), "--temperature", str(temperature)]) == 0
     own, other = seen
-    assert not own.greedy
-    assert own.temperature != 0.3
+    assert (own.greedy, own.temperature == 0.3) == (False, False)
     assert (other.greedy, other.temperature) == ((True, own.temperature) if temperature == 0 else (False, 0.3))
 
 
-@pytest.mark.parametrize("temperature", ["-1", "nan", "inf"])
-def test_an_impossible_temperature_is_exit_code_2(agent_folder, capsys, temperature):
-    assert chat.main(["--agent", str(agent_folder), f"--temperature={temperature}"]) == 2
-    assert f"--temperature {temperature}: give 0 or more, for example 0.7" in capsys.readouterr().err
+def latin(encoding, errors):
+    return io.TextIOWrapper(io.BytesIO("Hello\ncaf\u00e9 ?\n".encode("latin-1")), encoding, errors=errors)
+
+
+@pytest.mark.parametrize(
+    ("stream", "value", "code", "words"),
+    [
+        ("stdin", latin("utf-8", "strict"), 2, "standard input is not UTF-8 text"),
+        ("stdin", latin("ascii", "surrogateescape"), 2, "standard input is not UTF-8 text"),
+        ("stdin", None, 0, ""),
+        ("stdout", None, 2, "standard output is closed"),
+    ],
+)
+def test_streams_that_are_odd_or_closed(agent_folder, monkeypatch, capsys, stream, value, code, words):
+    monkeypatch.setattr(f"sys.{stream}", value)
+    assert chat.main(["--agent", str(agent_folder)]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
+    monkeypatch.setattr(ChatSession, "say", lambda *_: iter(["caf\u00e9"]))
+    out = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
+    answers(monkeypatch, "Hello", "quit")
+    assert chat.main(["--agent", str(agent_folder)]) == 0
+    assert rb"> Agent: caf\xe9" in out.getvalue()
 
 
 def test_control_c_is_130_without_a_traceback(agent_folder, monkeypatch, capsys):
     answers(monkeypatch, "Hello", KeyboardInterrupt)
     assert chat.main(["--agent", str(agent_folder)]) == 130
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.out + captured.err
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ([], "no bot in run_results or runs"),
-        (["--agent", "./absent"], "no such folder: './absent'"),
-        (["--agent", "."], "--agent"),
-        (["--agent", "nobody/nothing"], "cannot be reached"),
-    ],
-)
-def test_no_agent_is_exit_code_2(argv, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert chat.main(argv) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert "Traceback" not in error
-
-
-def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chat.main(["--agent", str(agent_folder), "--device", "cuda"]) == 2
-    assert "no CUDA device" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--device", "foo"], "--device: found 'foo', wanted auto, cpu or cuda"),
-        (["--device", "cuda:99"], "--device cuda:99, but torch finds "),
-        (["--seed", str(2**70)], f"--seed: found {2**70}, wanted 0 to 4294967295"),
-    ],
-)
-def test_a_device_or_seed_that_cannot_be_is_exit_code_2(agent_folder, capsys, options, words):
-    assert chat.main(["--agent", str(agent_folder), *options]) == 2
-    assert f"error: {words}" in capsys.readouterr().err
-
-
-def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
-    monkeypatch.setattr(ChatSession, "say", lambda *_: iter(["caf\u00e9"]))
-    shown = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "ascii"))
-    answers(monkeypatch, "Hello", "quit")
-    assert chat.main(["--agent", str(agent_folder)]) == 0
-    assert rb"> Agent: caf\xe9" in shown.getvalue()
-
-
-def test_a_closed_standard_output_is_exit_code_2(agent_folder, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout", None)
-    assert chat.main(["--agent", str(agent_folder)]) == 2
-    assert "error: standard output is closed" in capsys.readouterr().err
-
-
-def test_a_standard_input_that_is_a_folder(agent_folder, monkeypatch, capsys):
-    answers(monkeypatch, IsADirectoryError(21, "Is a directory"))
-    assert chat.main(["--agent", str(agent_folder)]) == 2
-    assert "error: standard input cannot be read: [Errno 21] Is a directory" in capsys.readouterr().err
-
-
-def test_the_path_that_scripts_import():
-    assert importlib.import_module("rlhf_dialog.chat").main is chat.main
-
-
-@pytest.mark.parametrize("encoding", [("utf-8", "strict"), ("ascii", "surrogateescape")])
-def test_input_that_is_not_utf_8(encoding, agent_folder, monkeypatch, capsys):
-    data = io.BytesIO("Hello\ncaf\u00e9 ?\n".encode("latin-1"))
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data, *encoding))
-    assert chat.main(["--agent", str(agent_folder)]) == 2
-    assert capsys.readouterr().err.count("error: standard input is not UTF-8 text") == 1
+    assert "Traceback" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.slow
@@ -277,12 +240,7 @@ def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
     assert (process.returncode, error) == (141, "")
 
 
-def test_no_standard_input_at_all_is_its_end(agent_folder, monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    assert chat.main(["--agent", str(agent_folder)]) == 0
-
-
-# a bot, a training run, a plain chat model
+# a bot
 
 
 @pytest.fixture
@@ -297,14 +255,11 @@ def test_a_bot_says_what_it_stores_and_learns_from_words(bot, state, monkeypatch
     assert chat.main(["--agent", str(bot.folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"Agent: {bot.folder}, version 0001"
-    assert lines[1] == (
-        f"What you say and how you rate it is stored in {bot.folder}/feedback.sqlite to train this bot; /forget me removes it."
-    )
+    assert f"{bot.folder}/feedback.sqlite" in lines[1]
     assert lines[2] == WELCOME
     store = bot.store()
-    assert [(dialogue.person, dialogue.source) for dialogue in store.dialogues()] == [
-        (store.hash_person((state / "person").read_text().strip()), "terminal")
-    ] * 2
+    person = store.hash_person((state / "person").read_text().strip())
+    assert [(one.person, one.source) for one in store.dialogues()] == [(person, "terminal")] * 2
     assert [(event.kind, event.value, event.text) for event in store.feedback()] == [("thumb", 1.0, "kind")]
     store.close()
 
@@ -322,32 +277,6 @@ def test_a_bot_draws_new_answers_each_time_and_with_a_seed_the_same(bot, state, 
     store.close()
 
 
-def test_find_agent_takes_the_newest_bot_too(bot, tmp_path):
-    (tmp_path / "runs/x/agent").mkdir(parents=True)
-    (tmp_path / "runs/bot").symlink_to(bot.folder)
-    os.utime(tmp_path / "runs/x/agent", (100, 100))
-    assert find_agent(tmp_path) == tmp_path / "runs/bot"
-    os.utime(bot.folder / "champion", (50, 50))
-    assert find_agent(tmp_path) == tmp_path / "runs/x/agent"
-
-
-def test_a_training_run_answers_with_its_agent(agent_folder, tmp_path, monkeypatch, capsys):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "agent").symlink_to(agent_folder)
-    answers(monkeypatch, "Hello", "/good", "quit")
-    assert chat.main(["--agent", str(tmp_path / "run")]) == 0
-    out = capsys.readouterr().out
-    assert out.count("> Agent: ") == 1
-    assert "feedback init --run runs/bot --agent DIR" in out
-    assert "is stored in" not in out
-
-
-@pytest.mark.parametrize("option", [["--tokenizer", "x"], ["--trust_remote_code"]])
-def test_a_bot_has_its_own_tokenizer_and_runs_no_code(bot, state, capsys, option):
-    assert chat.main(["--agent", str(bot.folder), *option]) == 2
-    assert "leave --tokenizer and --trust_remote_code out" in capsys.readouterr().err
-
-
 def change_store(bot, statement: str) -> None:
     connection = sqlite3.connect(bot.store_path)
     connection.execute("DROP TRIGGER IF EXISTS meta_stays")
@@ -359,13 +288,13 @@ def change_store(bot, statement: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda bot: change_store(bot, "PRAGMA user_version=9"), "has schema version 9"),
-        (lambda bot: change_store(bot, "UPDATE meta SET value = 'ffff' WHERE key = 'bot'"), "belongs to another bot"),
+        (lambda bot: change_store(bot, "PRAGMA user_version=9"), "schema version 9"),
+        (lambda bot: change_store(bot, "UPDATE meta SET value = 'ffff' WHERE key = 'bot'"), "another bot"),
         (lambda bot: bot.store_path.write_text("no database " * 99), "feedback.sqlite"),
-        (lambda bot: bot.store_path.unlink(), "there is no store of feedback"),
-        (lambda bot: (bot.folder / "champion").write_text("0007"), "is not a version"),
-        (lambda bot: (bot.folder / "lineage.json").write_text("{"), "lineage.json: is damaged"),
-        (lambda bot: (bot.agent_folder("0001") / "model.safetensors").unlink(), "version 0001 does not load"),
+        (lambda bot: bot.store_path.unlink(), "no store"),
+        (lambda bot: (bot.folder / "champion").write_text("0007"), "not a version"),
+        (lambda bot: (bot.folder / "lineage.json").write_text("{"), "lineage.json"),
+        (lambda bot: (bot.agent_folder("0001") / "model.safetensors").unlink(), "version 0001"),
     ],
 )
 def test_a_damaged_bot_is_one_clear_message(bot, state, capsys, damage, words):
@@ -374,20 +303,18 @@ def test_a_damaged_bot_is_one_clear_message(bot, state, capsys, damage, words):
     error = capsys.readouterr().err
     assert words in error
     assert error.count("error: ") == 1
-    assert "Traceback" not in error
 
 
 def test_a_locked_store_shows_the_answer_and_says_that_it_is_not_stored(bot, state, monkeypatch, capsys):
     monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
     writer = sqlite3.connect(bot.store_path, isolation_level=None)
-    answers(monkeypatch, "Hello", "/good", "quit")
+    answers(monkeypatch, "Hello", "quit")
     writer.execute("BEGIN IMMEDIATE")
     assert chat.main(["--agent", str(bot.folder), "--seed", "0"]) == 0
     writer.close()
     lines = capsys.readouterr().out.split("\n")  # a random answer may hold other ends of lines
     said = next(i for i, line in enumerate(lines) if line.startswith("> Agent: "))
-    assert lines[said + 1].startswith("(this dialogue is not stored, so it cannot be rated: ")
-    assert lines[said + 2] == lines[said + 1]
+    assert "is not stored" in lines[said + 1]
 
 
 @pytest.mark.slow

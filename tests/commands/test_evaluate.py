@@ -1,9 +1,7 @@
-"""What is measured of replies, replies without a model, and the JSON of scripts/evaluate.py."""
+"""What is measured of replies, replies without a model, and the files of scripts/evaluate.py."""
 
 import json
 import math
-import os
-import shlex
 import sys
 
 import pytest
@@ -12,18 +10,13 @@ from rlhf_dialog.commands import evaluate
 from rlhf_dialog.commands.evaluate import EvaluateOptions, choose_sampling
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.generation import Sampling
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
 
 pytestmark = pytest.mark.slow
-
 RUN = {"score", "length_match", "reference_perplexity"}
-
-
-# the script
 
 
 def finite(node) -> bool:
@@ -42,9 +35,7 @@ def check_metrics(metrics: dict, with_model: bool = True) -> None:
 
 
 def test_one_agent(script, runs, prompts, tmp_path, capsys):
-    output = tmp_path / "deep" / "evaluation.json"
-    assert script.main(["--agent", str(runs[0]), "--output", str(output), "--batch_size", "16"]) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
+    result = evaluated(script, tmp_path, "--agent", runs[0], "--batch_size", 16)
     assert set(result) == {"metrics", "baselines", "local_names", "settings"}
     check_metrics(result["metrics"])
     assert set(result["baselines"]) == BASELINES
@@ -53,10 +44,21 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     assert result["metrics"]["mean_length"]["mean"] <= 9
     score = result["metrics"]["meteor"]["mean"] + 0.5 * result["metrics"]["length_match"]["mean"]
     assert result["metrics"]["score"]["mean"] == pytest.approx(score)
-    assert result["settings"]["num_prompts"] == len(prompts)
-    assert result["settings"]["sampling"]["max_new_tokens"] == 9
-    assert result["settings"]["meteor"] == "meteor_exact_stem"
+    settings = result["settings"]
+    assert (settings["split"], settings["num_prompts"], settings["resampled"]) == (
+        "validation",
+        len(prompts),
+        "dialogues",
+    )
+    assert settings["num_dialogues"] == len({prompt.meta["dialogue"] for prompt in prompts}) < len(prompts)
+    assert (settings["sampling"]["max_new_tokens"], settings["meteor"]) == (9, "meteor_exact_stem")
     assert "true_replies" in capsys.readouterr().out
+
+
+def test_another_split_and_other_numbers_of_turns(script, data, runs, tmp_path):
+    settings = evaluated(script, tmp_path, "--agent", runs[0], "--split", "test", "--min_context_size", 3)["settings"]
+    assert (settings["split"], settings["min_context_size"]) == ("test", 3)
+    assert settings["num_prompts"] == len([one for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3])
 
 
 def test_the_separator_of_the_agent_is_replaced_in_the_data(tmp_path):
@@ -66,10 +68,8 @@ def test_the_separator_of_the_agent_is_replaced_in_the_data(tmp_path):
 
 
 def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
-    output = tmp_path / "e.json"
-    trained, start = map(str, runs)
-    assert script.main(["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "9"]) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
+    few = ["--max_prompts", 9]
+    result = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], *few)
     assert set(result) == {"before", "after", "difference", "baselines", "local_names", "settings"}
     for name in ("before", "after", "difference"):
         check_metrics(result[name])
@@ -77,24 +77,20 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
         expected = result["after"][name]["mean"] - result["before"][name]["mean"]
         assert found["mean"] == pytest.approx(expected, abs=1e-12)
     assert result["settings"]["num_prompts"] == 9
-    alone = tmp_path / "alone.json"
-    assert script.main(["--agent", trained, "--output", str(alone), "--max_prompts", "9"]) == 0
-    assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["after"]
-    config = str(runs[1].parent / "config.yaml")
-    assert script.main(["--agent", start, "--config", config, "--output", str(alone), "--max_prompts", "9"]) == 0
-    assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["before"]
+    assert evaluated(script, tmp_path, "--agent", runs[0], *few)["metrics"] == result["after"]
+    config = runs[1].parent / "config.yaml"
+    assert evaluated(script, tmp_path, "--agent", runs[1], "--config", config, *few)["metrics"] == result["before"]
+    other = evaluated(script, tmp_path, "--agent", runs[0], *few, "--seed", 4)
+    assert other["metrics"] != result["after"]
 
 
 def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_path):
-    """Lengths, copies and act shares recomputed from the file alone."""
-    output, replies = tmp_path / "e.json", tmp_path / "new" / "replies.jsonl"
-    argv = ["--agent", str(runs[0]), "--output", str(output), "--replies", str(replies), "--max_prompts", "7"]
-    assert script.main(argv) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
+    """Lengths and shares recomputed from the file alone."""
+    replies = tmp_path / "new" / "replies.jsonl"
+    result = evaluated(script, tmp_path, "--agent", runs[0], "--replies", replies, "--max_prompts", 7)
     lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
     assert [line["prompt"] for line in lines] == [prompts[line["index"]].prompt_turns for line in lines]
-    systems = {"metrics": result["metrics"], **result["baselines"]}
-    for name, metrics in systems.items():
+    for name, metrics in {"metrics": result["metrics"], **result["baselines"]}.items():
         texts = [line["replies"][name]["response"] for line in lines]
         assert metrics["mean_words"]["mean"] == pytest.approx(sum(len(text.split()) for text in texts) / 7), name
     shares = [line["replies"]["metrics"]["truncated"] for line in lines]
@@ -113,14 +109,8 @@ def test_the_report_has_every_row_and_the_notes(script, runs, tmp_path):
 
 def test_an_option_replaces_the_agents_own_sampling():
     own = Sampling(20, temperature=0.7, top_k=5, top_p=0.9)
-    options = EvaluateOptions(agent="a", output="o", top_k=0, min_new_tokens=2, greedy=True)
-    assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, 2, True)
-
-
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
-def test_sampling_out_of_range_is_refused(wrong):
-    with pytest.raises(UserError, match=r"temperature must be at least 0\.0001, top_k at least 0, top_p above 0"):
-        choose_sampling(EvaluateOptions(agent="a", output="o", **wrong), Sampling(20))
+    options = EvaluateOptions(agent="a", output="o", top_k=0, greedy=True)
+    assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, greedy=True)
 
 
 def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):
@@ -129,98 +119,9 @@ def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, t
     tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
     short = save_run(tmp_path / "run", data, seed=1)
     (short / "rlhf_dialog.json").write_text('{"max_prompt_length": 40, "max_new_tokens": 9}', encoding="utf-8")
-    output = tmp_path / "e.json"
-    argv = ["--agent", str(short), "--baseline", str(tmp_path / "lm"), "--output", str(output), "--max_prompts", "6"]
-    assert script.main(argv) == 0
-    difference = json.loads(output.read_text(encoding="utf-8"))["difference"]
+    argv = ["--agent", short, "--baseline", tmp_path / "lm", "--max_prompts", 6]
+    difference = evaluated(script, tmp_path, *argv)["difference"]
     assert all(value == 0 for found in difference.values() for value in found.values())
-
-
-def test_the_seed_decides_the_whole_file(script, runs, tmp_path):
-    texts = []
-    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
-        output = tmp_path / f"{name}.json"
-        assert (
-            script.main(["--agent", str(runs[0]), "--output", str(output), "--seed", seed, "--max_prompts", "8"]) == 0
-        )
-        texts.append(output.read_text(encoding="utf-8"))
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_sampling_options_are_used_and_written(script, runs, tmp_path):
-    output = tmp_path / "e.json"
-    options = shlex.split("--temperature 0.5 --top_k 20 --top_p 0.9 --min_new_tokens 4 --min_context_size 3")
-    assert script.main(["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "6", *options]) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
-    lengths = {"min_new_tokens": 4, "max_new_tokens": 9}
-    assert result["settings"]["sampling"] == lengths | {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "greedy": False}
-    assert result["settings"]["min_context_size"] == 3
-    assert result["metrics"]["mean_length"]["mean"] >= 4
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--agent", "./absent"], "absent"),
-        (["--config", "absent.yaml"], "not found"),
-        (["--baseline", "./absent"], "absent"),
-        (["--temperature", "0"], "temperature"),
-        (["--batch_size", "0"], "batch_size"),
-        (["--min_context_size", "50"], "min_context_size"),
-        (["--device", "cuda"], "CUDA"),
-        (["--seed", "4294967296"], "--seed"),
-        (["--temperature", "1e-45"], "temperature"),
-        (["--data_path", ""], "--data_path"),
-        (["--output", ""], "--output"),
-        (["--report", "."], "--report"),
-        (["--register", "exits.py"], "--register"),
-    ],
-)
-def test_mistakes_are_exit_code_2_and_write_nothing(script, runs, tmp_path, monkeypatch, capsys, options, words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "out" / "e.json"), *options]
-    try:
-        code = script.main(argv)
-    except SystemExit as stopped:  # argparse's own way
-        code = stopped.code
-    error = capsys.readouterr().err
-    assert code == 2, error
-    assert words in error
-    assert "Traceback" not in error
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_two_outputs_are_two_files(script, runs, tmp_path, capsys):
-    path = str(tmp_path / "e.json")
-    assert script.main(["--agent", str(runs[0]), "--output", path, "--samples", path]) == 2
-    assert "twice" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
-def test_only_a_regular_file_is_registered(tmp_path):
-    os.mkfifo(tmp_path / "pipe.py")
-    for path in (tmp_path / "pipe.py", tmp_path, tmp_path / "absent.py"):
-        with pytest.raises(UserError, match=r"--register .* is not a regular file"):
-            evaluate.register(str(path))
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
-@pytest.mark.parametrize("option", ["--output", "--report", "--replies", "--samples"])
-def test_an_output_that_is_a_pipe_is_refused_before_anything_is_loaded(script, option, tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe")
-    argv = ["--agent", "./absent", "--output", str(tmp_path / "e.json"), option, str(tmp_path / "pipe")]
-    assert script.main(argv) == 2
-    assert f"{option}: '{tmp_path / 'pipe'}' is not a regular file" in capsys.readouterr().err
-    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
-
-
-def test_a_file_that_exits_is_not_the_end(script, runs, tmp_path, capsys):
-    (tmp_path / "exits.py").write_text("import sys\nsys.exit(f'{len(sys.argv)} words')\n")
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--register", str(tmp_path / "exits.py")]
-    assert script.main(argv) == 2
-    assert "SystemExit: 1 words" in capsys.readouterr().err
 
 
 def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_path):
@@ -228,107 +129,74 @@ def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_pa
     other = save_run(tmp_path / "other", data, seed=2)
     tiny.byte_tokenizer(separator_token=False).save_pretrained(other)
     (other / "rlhf_dialog.json").write_text('{"max_new_tokens": 120}', encoding="utf-8")
-    output = tmp_path / "e.json"
-    argv = ["--agent", str(other), "--baseline", str(runs[0]), "--output", str(output), "--max_prompts", "3"]
-    assert script.main(argv) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
+    result = evaluated(script, tmp_path, "--agent", other, "--baseline", runs[0], "--max_prompts", 3)
     assert result["before"]["mean_length"]["mean"] > 9
     for name in ("mean_length", "reference_perplexity"):
         assert result["difference"][name] == {"mean": None, "low": None, "high": None}
     assert result["difference"]["mean_words"]["mean"] is not None
 
 
-def test_one_prompt_has_no_other(script, runs, tmp_path, capsys):
-    output, samples = tmp_path / "e.json", tmp_path / "s.json"
-    argv = ["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "1", "--samples", str(samples)]
-    assert script.main(argv) == 0
-    result = json.loads(output.read_text(encoding="utf-8"))
+def test_one_prompt_has_no_other(script, runs, tmp_path):
+    samples = tmp_path / "s.json"
+    result = evaluated(script, tmp_path, "--agent", runs[0], "--max_prompts", 1, "--samples", samples)
     assert set(result["baselines"]) == BASELINES - {"random_reference"}
     assert result["metrics"]["meteor_shuffled"]["mean"] is result["metrics"]["meteor_margin"]["mean"] is None
     assert len(json.loads(samples.read_text(encoding="utf-8"))) == 1
 
 
-def test_prompts_that_lack_something_are_told(script, runs, tmp_path, capsys):
+def test_prompts_that_lack_something(script, tmp_path, capsys):
+    """Without a reference and an act, lengths, distinct-n and copies are left."""
     (tmp_path / "validation.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--data_path", str(tmp_path)]
-    lm = save_plain(tmp_path / "lm")
-    assert script.main(["--agent", lm, *argv[2:]]) == 0
+    lm, bare = save_plain(tmp_path / "lm"), tmp_path / "bare"
+    evaluated(script, tmp_path, "--agent", lm, "--data_path", tmp_path)
     error = capsys.readouterr().err
     assert "1 of 2 prompts have no reference" in error
     assert "2 of 2 prompts have no act" in error
-    (tmp_path / "validation.jsonl").rename(tmp_path / "prompts.jsonl")
-    assert script.main(["--agent", lm, *argv[2:4], "--data_path", str(tmp_path / "prompts.jsonl")]) == 2
-    assert "there is no validation split" in (error := capsys.readouterr().err) or "has no validation split" in error
-    assert "measure another split: --split test, or --split train" in error
+    bare.mkdir()
+    for split in ("train", "validation"):
+        (bare / f"{split}.jsonl").write_text('{"prompt": "Tea ?"}\n{"prompt": ["Hi .", "Hello ."]}\n')
+    result = evaluated(script, tmp_path, "--agent", lm, "--data_path", bare)
+    assert set(result["metrics"]) == COUNTS
+    without = {"random_reference", "random_train_reply", "nearest_train_reply", "true_replies"}
+    assert set(result["baselines"]) == BASELINES - without
 
 
-def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path, capsys):
-    tiny.gpt2().save_pretrained(tmp_path / "lm")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
-    argv = ["--agent", str(tmp_path / "lm"), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
-    assert script.main(argv) == 2
-    error = capsys.readouterr().err
-    assert "--config" in error
-    assert "--data_path" in error
-    assert script.main([*argv, "--config", str(runs[0].parent / "config.yaml")]) == 0
-    data = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["settings"]["data_path"]
-    assert script.main([*argv, "--data_path", data]) == 0
-    found = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
+def test_an_agent_without_its_run_has_the_data_or_the_config_that_is_named(script, runs, data, tmp_path):
+    lm, few = save_plain(tmp_path / "lm"), ["--max_prompts", 4]
+    found = evaluated(script, tmp_path, "--agent", lm, "--config", runs[0].parent / "config.yaml", *few)
+    assert (found["settings"]["data_path"], "score" in found["metrics"]) == (data, True)
+    found = evaluated(script, tmp_path, "--agent", lm, "--data_path", data, *few)
     assert set(found["metrics"]) == COUNTS | OVERLAP | {"reference_perplexity"}
     assert found["settings"]["reward_class"] is None
 
 
-def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):
+def judged_run(folder, data, classifier):
     parts = [{"id": "Intent", "args": {"intent_model": classifier}}, LENGTH]
-    agent = save_run(tmp_path, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
-    output = tmp_path / "e.json"
-    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "8"]
+    return save_run(folder, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
+
+
+def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):
+    argv = ["--agent", judged_run(tmp_path, data, classifier), "--max_prompts", 8]
     expected = COUNTS | OVERLAP | ACTS | {"reference_perplexity"}
-    runs = {(): expected | RUN, ("--no_intent",): expected - ACTS}
-    runs["--intent_model", classifier, "--data_path", data] = expected | RUN
     gone = (tmp_path / "config.yaml").read_text(encoding="utf-8").replace(classifier, "./gone")
     (tmp_path / "gone.yaml").write_text(gone, encoding="utf-8")
-    runs["--config", str(tmp_path / "gone.yaml"), "--intent_model", classifier] = expected | RUN
-    for options, names in runs.items():
-        assert script.main([*argv, *options]) == 0
-        result = json.loads(output.read_text(encoding="utf-8"))
+    for options, names in {
+        (): expected | RUN,
+        ("--no_intent",): expected - ACTS,
+        ("--intent_model", classifier, "--data_path", data): expected | RUN,
+        ("--config", str(tmp_path / "gone.yaml"), "--intent_model", classifier): expected | RUN,
+    }.items():
+        result = evaluated(script, tmp_path, *argv, *options)
         assert set(result["metrics"]) == names, options
     share = sum(p.act == 1 for p in pick_prompts(load_prompts(data, "validation"), 8)) / 8
     assert result["baselines"]["always_inform"]["intent_accuracy"]["mean"] == share
+    args = {"intent_model": "./gone", "intent_coef": 0, "meteor_wordnet": "off"}  # a coefficient of 0 loads none
+    agent = save_run(tmp_path / "free", data, 1, reward_class={"id": "NLPReward", "args": args})
+    assert "score" in evaluated(script, tmp_path, "--agent", agent, "--max_prompts", 4, "--no_intent")["metrics"]
 
 
-def test_no_intent_leaves_out_only_a_reward_that_loads_a_classifier(script, data, tmp_path):
-    """A coefficient of 0 loads none, whatever `intent_model` says."""
-    args = {"intent_model": "./gone", "intent_coef": 0, "meteor_wordnet": "off"}
-    agent = save_run(tmp_path, data, 1, reward_class={"id": "NLPReward", "args": args})
-    output = tmp_path / "e.json"
-    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4", "--no_intent"]
-    assert script.main(argv) == 0
-    assert "score" in json.loads(output.read_text(encoding="utf-8"))["metrics"]
-
-
-def test_data_with_prompts_alone(script, tmp_path):
-    """No reference and no act: what is left are lengths, distinct-n and copies."""
-    (tmp_path / "d").mkdir()
-    for split in ("train", "validation"):
-        (tmp_path / "d" / f"{split}.jsonl").write_text('{"prompt": "Tea ?"}\n{"prompt": ["Hi .", "Hello ."]}\n')
-    tiny.gpt2().save_pretrained(tmp_path / "lm")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
-    output = tmp_path / "e.json"
-    assert (
-        script.main(["--agent", str(tmp_path / "lm"), "--data_path", str(tmp_path / "d"), "--output", str(output)]) == 0
-    )
-    result = json.loads(output.read_text(encoding="utf-8"))
-    assert set(result["metrics"]) == COUNTS
-    assert set(result["baselines"]) == BASELINES - {
-        "random_reference",
-        "random_train_reply",
-        "nearest_train_reply",
-        "true_replies",
-    }
-
-
-def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys):
+def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
     (tmp_path / "mine.py").write_text(
         "from rlhf_dialog import BaseReward, RewardFactory\n"
         "@RewardFactory.register('Seven')\n"
@@ -337,37 +205,20 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
         "        return [7.0] * len(dialogues)\n"
     )
     agent = save_run(tmp_path, data, 1, reward_class={"id": "Seven", "args": {}})
-    output = tmp_path / "e.json"
-    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4"]
-    assert script.main(argv) == 2
+    argv = ["--agent", agent, "--max_prompts", 4]
+    assert script.main(["--output", str(tmp_path / "e.json"), *map(str, argv)]) == 2
     assert "--register" in capsys.readouterr().err
-    argv += ["--register", str(tmp_path / "mine.py")]
-    assert script.main(argv) == 0  # its code is the user's, its arguments are not
-    assert "score" not in json.loads(output.read_text(encoding="utf-8"))["metrics"]
-    for trust in (["--trust_config"], ["--config", str(tmp_path / "config.yaml")]):
-        assert script.main([*argv, *trust]) == 0
-        assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
-    del RewardFactory.classes["Seven"]
-    assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
-
-
-def test_the_split_is_validation_unless_another_is_asked_for(script, data, runs, tmp_path):
-    output = tmp_path / "e.json"
-    for options, split in (([], "validation"), (["--split", "test"], "test"), (["--split", "train"], "train")):
-        assert script.main(["--agent", str(runs[0]), "--output", str(output), *options]) == 0
-        settings = json.loads(output.read_text(encoding="utf-8"))["settings"]
-        prompts = load_prompts(data, split)
-        assert (settings["split"], settings["num_prompts"]) == (split, len(prompts))
-        assert settings["num_dialogues"] == len({prompt.meta["dialogue"] for prompt in prompts}) < len(prompts)
-        assert settings["resampled"] == "dialogues"
+    argv += ["--register", tmp_path / "mine.py"]  # its code is the user's, its arguments are not
+    assert "score" not in evaluated(script, tmp_path, *argv)["metrics"]
+    for trust in (["--trust_config"], ["--config", tmp_path / "config.yaml"]):
+        assert evaluated(script, tmp_path, *argv, *trust)["metrics"]["score"]["mean"] == 7.0
 
 
 def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path):
-    output, found = tmp_path / "e.json", {}
+    found = {}
     for penalty in (0.0, 0.5):
         agent = save_run(tmp_path / str(penalty), data, 1, truncation_penalty=penalty)
-        assert script.main(["--agent", str(agent), "--output", str(output), "--max_prompts", "8"]) == 0
-        found[penalty] = json.loads(output.read_text(encoding="utf-8"))
+        found[penalty] = evaluated(script, tmp_path, "--agent", agent, "--max_prompts", 8)
         assert found[penalty]["settings"]["truncation_penalty"] == penalty
     free, charged = (found[penalty]["metrics"] for penalty in (0.0, 0.5))
     assert free["truncated"]["mean"] > 0
@@ -375,44 +226,26 @@ def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path)
     assert found[0.0]["baselines"] == found[0.5]["baselines"]  # they are not cut
 
 
-def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, tmp_path, capsys):
-    parts = [{"id": "Intent", "args": {"intent_model": classifier}}, LENGTH]
-    agent = save_run(tmp_path, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
-    output, report = tmp_path / "e.json", tmp_path / "table.md"
-    argv = ["--agent", str(agent), "--output", str(output), "--report", str(report), "--max_prompts", "8"]
-    assert script.main(argv) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "judged by the reward's own act classifier" in shown
+def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, tmp_path):
+    report = tmp_path / "table.md"
+    argv = ["--agent", judged_run(tmp_path, data, classifier), "--report", report, "--max_prompts", 8]
+    evaluated(script, tmp_path, *argv)
     assert "judged by the reward's own act classifier" in report.read_text(encoding="utf-8")
-    judged = {name.replace("intent", "judge") for name in ACTS}
-    for options in ([], ["--no_intent"]):
-        assert script.main([*argv, "--judge", classifier, *options]) == 0
-        result = json.loads(output.read_text(encoding="utf-8"))
-        assert judged <= set(result["metrics"])
+    for options in (["--no_intent"], []):
+        result = evaluated(script, tmp_path, *argv, "--judge", classifier, *options)
+        assert {name.replace("intent", "judge") for name in ACTS} <= set(result["metrics"])
         assert result["settings"]["judge"] == classifier
-        shown = " ".join(capsys.readouterr().out.split())
-        assert "is the same model as the reward's own act classifier" in shown
-        assert " judge_accuracy | judge_macro_f1 |" in report.read_text(encoding="utf-8")
+        text = report.read_text(encoding="utf-8")
+        assert "is the same model as the reward's own act classifier" in text
+        assert " judge_accuracy | judge_macro_f1 |" in text
         assert set(result["baselines"]["true_replies"]) == set(result["metrics"])
-    assert script.main([*argv, "--judge", classifier]) == 0
-    metrics = json.loads(output.read_text(encoding="utf-8"))["metrics"]
-    assert all(metrics[name.replace("intent", "judge")] == metrics[name] for name in ACTS)
+    assert all(result["metrics"][name.replace("intent", "judge")] == result["metrics"][name] for name in ACTS)
 
 
-def test_a_judge_that_is_not_there_is_named_by_its_option(script, runs, tmp_path, capsys):
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--judge", str(tmp_path / "gone")]
-    assert script.main(argv) == 2
-    error = capsys.readouterr().err
-    assert "--judge: " in error
-    assert "intent_model" not in error
-
-
-@pytest.mark.parametrize("package", ["sacrebleu", "rouge_score"])
-def test_a_package_that_is_not_installed(package, script, runs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, package, None)
+def test_a_package_that_is_not_installed(script, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
     monkeypatch.setattr(
         "rlhf_dialog.models.chat_agent.ChatAgent.load", lambda *_, **__: pytest.fail("a model was loaded")
     )
     assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]) == 2
-    name = package.replace("_", "-")
-    assert f"the package {name} is not installed; install it (pip install {name})" in capsys.readouterr().err
+    assert "pip install rouge-score" in capsys.readouterr().err

@@ -78,31 +78,6 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert three["settings"]["best_of"] == 3
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--best_of", "0"], "--best_of: found 0, wanted at least 1"),
-        (["--relevance_model", "nowhere"], "--relevance_model: 'nowhere' is not the folder of a relevance model"),
-        (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
-        (["--judge", "{args: {}}"], "--judge: '{args: {}}' must be {id: Name"),
-        (["--judge", "{id: "], "is not YAML"),
-        (["--judge", "{id: CopyPrice, args: {turns: 0}}"], "--judge: args.turns: 0"),
-        (["--judge", "one", "--judge", "two"], "--judge: one and two are two act classifiers"),
-    ],
-)
-def test_judges_that_cannot_work(script, runs, argv, words, tmp_path, capsys):
-    assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), *argv]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_the_best_needs_a_reward(script, runs, data, tmp_path, capsys):
-    from tests.parts.evaluations import save_plain
-
-    argv = ["--agent", save_plain(tmp_path / "lm"), "--data_path", data, "--output", str(tmp_path / "e.json")]
-    assert script.main([*argv, "--best_of", "2"]) == 2
-    assert "--best_of: there is no reward" in capsys.readouterr().err
-
-
 def test_an_agent_beside_has_a_row_and_is_compared_with_the_start(script, runs, tmp_path):
     argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
     found = evaluated(script, tmp_path, *argv, "--beside", f"again={runs[0]}")
@@ -123,20 +98,6 @@ def test_the_mean_of_several_draws_counts(script, runs, tmp_path):
     assert both["settings"]["draws"] == 2
     first = json.loads(replies.read_text().splitlines()[0])["replies"]
     assert {"metrics", "metrics, draw 2"} <= set(first)
-
-
-@pytest.mark.parametrize(
-    ("beside", "words"),
-    [
-        (["a=x", "a=y"], "--beside: two of a=x, a=y have the same name"),
-        (["before=x"], "--beside: 'before' is the name of another row"),
-        (["nowhere"], "--beside"),
-    ],
-)
-def test_agents_that_cannot_stand_beside(script, runs, beside, words, tmp_path, capsys):
-    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]
-    assert script.main([*argv, *(word for one in beside for word in ("--beside", one))]) == 2
-    assert words in capsys.readouterr().err
 
 
 DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]

@@ -36,9 +36,9 @@ def run(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("where", ["report.html", ".report.html.tmp", "plot.png", ".plot.png.tmp"])
-def test_a_page_and_a_plot_are_not_written_through_a_link(run, outside, where):
-    (run / where).symlink_to(outside / "mine")
+def test_a_page_and_a_plot_are_not_written_through_a_link(run, outside):
+    for name in ("report.html", ".report.html.tmp", "plot.png", ".plot.png.tmp"):
+        (run / name).symlink_to(outside / "mine")
     assert report.main([str(run)]) == 0
     assert plot_run.main(["--run", str(run)]) == 0
     for name, begin in (("report.html", b"<!doctype html>"), ("plot.png", b"\x89PNG")):

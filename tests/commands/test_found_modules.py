@@ -1,7 +1,6 @@
 """Processes that a command starts import nothing from the working directory, whatever modules somebody has put there."""
 
 import ast
-import gc
 import os
 import sys
 from collections import Counter
@@ -10,15 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.dailydialog.jobs import Job
-from experiments.dailydialog.jobs import run_jobs as run_stages
-from experiments.policies_table.jobs import run_jobs
-from experiments.smollm2.parts import PARTS
-from experiments.smollm2.wheels import downloaded
-from rlhf_dialog.commands import quickstart
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import train_policy
-from rlhf_dialog.terminal import Console
 from tests.parts.policy_runs import SMALL, domain_file
 from tests.parts.processes import ROOT, run_python
 
@@ -43,43 +34,12 @@ def test_the_traps_work(traps):
     assert traps.exists()
 
 
-def policy_run(tmp_path):
+@pytest.mark.slow
+def test_a_command_that_starts_processes(traps, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     settings = SMALL | {"domain": str(domain_file(tmp_path)), "run_dir": str(tmp_path / "runs"), "process_num": 1}
     (tmp_path / "tea.yaml").write_text(yaml.safe_dump(settings | {"epoch": 1, "batchsz": 20}), encoding="utf-8")
     assert train_policy.main(["--config", str(tmp_path / "tea.yaml")]) == 0
-
-
-def table_of_policies(tmp_path):
-    assert list(run_jobs([("one", gc.enable)], 1)) == [("one", None)]
-
-
-def stage_of_the_quickstart(tmp_path):
-    stage = quickstart.Stage("settings", "-m rlhf_dialog schema", (), Path("runs/out"))
-    assert quickstart.run_stage(stage, Path.cwd(), Console()) == 0
-    quickstart.write_page(Path.cwd(), Console())
-
-
-def stage_of_dailydialog(tmp_path):
-    for number, module in enumerate(("rlhf_dialog", "experiments.dailydialog")):
-        log = tmp_path / f"{number}.log"
-        run_stages([Job("help", ["-m", module, "--help"], log, tmp_path / "out")])
-        assert "usage" in log.read_text()
-
-
-def fetched_part(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be downloaded: Could not find a version"):
-        downloaded(next(iter(PARTS.values())), tmp_path / "cache")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [policy_run, table_of_policies, stage_of_the_quickstart, stage_of_dailydialog, fetched_part],
-)
-def test_a_command_that_starts_processes(command, traps, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    command(tmp_path)
     assert not traps.exists(), Counter(traps.read_text().split())
 
 

@@ -101,7 +101,6 @@ class Place:
         return {str(path): path.read_bytes() for path in kept if path.relative_to(self.folder).parts[0] not in OUTPUTS}
 
 
-STEPS = ["--max_steps", "1", "--batch_size", "2"]
 COMMANDS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
@@ -126,16 +125,7 @@ COMMANDS = {
 OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_found_networks.py what the second loads
     *("feedback learn", "feedback serve"),
     # these open no folder of a stranger
-    *(
-        "audit",
-        "benchmark",
-        "doctor",
-        "quickstart",
-        "schema",
-        "train-policy",
-        "train-relevance-model",
-        "write-dialogues",
-    ),
+    *("audit", "benchmark", "doctor", "schema", "train-policy", "train-relevance-model", "write-dialogues"),
     *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
 }
 CONTROLS = {

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from rlhf_dialog.commands import audit, chat
+from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.supervised import (
     train_intent_classifier,
     train_preference_model,
@@ -15,7 +15,6 @@ from rlhf_dialog.commands.supervised import (
 )
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.task_oriented.commands import evaluate_policy
 from tests.parts import pretended_gpu, taught_bots
 from tests.parts.evaluations import evaluated, save_plain
 from tests.parts.relevance_models import save_letters
@@ -45,30 +44,20 @@ def in_bf16(gpu):
     return any("float32 to torch.bfloat16" in what for what in gpu.casts)
 
 
-def test_sft(gpu, data, tmp_path):
-    small = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--evals", "1"]
-    assert train_sft(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
-    assert in_bf16(gpu)
-
-
-def test_an_act_classifier(gpu, data, tmp_path):
-    small = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48"]
-    assert train_intent_classifier(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
-    assert in_bf16(gpu)
-
-
-def test_a_preference_model(gpu, tmp_path):
-    pairs = write_pairs(tmp_path / "pairs.jsonl", pairs_about_a_word(40))
-    words = ["--data_path", pairs, "--model_path", save_plain(tmp_path / "start"), "--output", str(tmp_path / "out")]
-    assert train_preference_model([*words, "--num_samples", "2", "--max_new_tokens", "4", *FEW]) == 0
-    assert in_bf16(gpu)
-
-
-@pytest.mark.parametrize("architecture", ["bag", "convolution"])
-def test_a_relevance_model(gpu, data, tmp_path, architecture):
-    words = ["--data_path", data, "--output", str(tmp_path / "out"), "--architecture", architecture]
-    small = ["--hidden_size", "32", "--vocab_size", "300", "--members", "1", "--bank_size", "8"]
-    assert train_relevance_model([*words, *small, *FEW]) == 0
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (train_sft, "--n_layer 1 --n_embd 32 --n_head 2 --vocab_size 300 --evals 1"),
+        (train_intent_classifier, "--num_layers 1 --hidden_size 32 --vocab_size 300 --max_length 48"),
+        (train_preference_model, "--model_path {lm} --num_samples 2 --max_new_tokens 4"),
+        (train_relevance_model, "--hidden_size 32 --vocab_size 300 --members 1 --bank_size 8"),
+    ],
+)
+def test_a_supervised_stage(gpu, data, tmp_path, command, words):
+    if command is train_preference_model:
+        data = write_pairs(tmp_path / "pairs.jsonl", pairs_about_a_word(40))
+    small = words.format(lm=save_plain(tmp_path / "lm")).split()
+    assert command(["--data_path", data, "--output", str(tmp_path / "out"), *small, *FEW]) == 0
     assert in_bf16(gpu)
 
 
@@ -98,23 +87,6 @@ def test_evaluate(gpu, script, runs, classifier, tmp_path):
         assert on_gpu[system]["reference_perplexity"] == on_cpu[system]["reference_perplexity"]
 
 
-def test_audit(gpu, runs, data, tmp_path):
-    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": {"id": "RelevanceReward"}}
-    keys["reward_class"]["args"] = {"model": save_letters(tmp_path / "relevance")}
-    path = tmp_path / "run.yaml"
-    path.write_text(json.dumps(keys))
-    small = ["--max_prompts", "20", "--search_prompts", "10", "--search_replies", "100"]
-    small += ["--search_rounds", "4", "--search_candidates", "20", "--likelihood", str(runs[0])]
-    found = []
-    for device in ("auto", "cpu"):
-        words = ["--config", str(path), "--output", str(tmp_path / "audit.json"), "--device", device]
-        assert audit.main([*words, *small]) in (0, 1)
-        found.append(json.loads((tmp_path / "audit.json").read_text()))
-    assert found[0]["verdict"] == found[1]["verdict"]
-    paid = [[probe["paid"]["mean"] for probe in one["probes"].values()] for one in found]
-    assert paid[0] == pytest.approx(paid[1], abs=1e-5)
-
-
 def test_chat(gpu, runs, monkeypatch, capsys):
     lines = iter(["Hello .", "How are you ?"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines, "quit"))
@@ -132,9 +104,3 @@ def test_a_night_and_the_page(gpu, tmp_path, settings):
         *_, answer = answering.stream(["Hello ."], answering.begin())
         assert answer.ended
         answering.log_ratio(["Hello ."], answer.token_ids, answer.version)
-
-
-def test_dialogues_with_an_environment(gpu, runs, tmp_path):
-    words = ["--agent", str(runs[0]), "--baseline", str(runs[1]), "--environment", "restaurant", "--dialogues", "2"]
-    assert evaluate_policy.main([*words, "--output", str(tmp_path / "e.json")]) == 0
-    assert in_bf16(gpu)

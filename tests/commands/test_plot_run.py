@@ -1,5 +1,4 @@
 import json
-import os
 
 import pytest
 
@@ -28,28 +27,3 @@ def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monk
     (tmp_path / "config.yaml").write_text("kl_target: 0.07\nkl_rate: 0\n")
     assert plot_run.main(["--run", str(tmp_path)]) == 0
     assert targets == [None, 0.07, None]  # a fixed coefficient has no target
-
-
-def test_a_run_without_metrics_is_exit_code_2(tmp_path, capsys):
-    assert plot_run.main(["--run", str(tmp_path)]) == 2
-    assert "metrics.jsonl: has no metrics to plot; train first" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_damaged_metrics_are_exit_code_2_and_not_half_a_plot(tmp_path, capsys):
-    lines = [json.dumps({"iteration": i}).encode() for i in range(1, 11)]
-    lines[6] = b"\xff\xfe"
-    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    assert plot_run.main(["--run", str(tmp_path)]) == 2
-    assert "metrics.jsonl: line 7 is not a line of metrics; correct or remove that line" in capsys.readouterr().err
-    assert not (tmp_path / "plot.png").exists()
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
-def test_a_plot_does_not_replace_a_pipe(tmp_path, capsys):
-    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
-    os.mkfifo(tmp_path / "pipe.png")
-    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path / "pipe.png")]) == 2
-    assert "pipe.png' is not a regular file" in capsys.readouterr().err
-    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path)]) == 2
-    assert "cannot be written" in capsys.readouterr().err

@@ -38,19 +38,6 @@ def test_several_runs_are_on_one_page(tmp_path, capsys):
     assert not (tmp_path / "b" / "report.html").exists()
 
 
-def test_a_folder_without_a_run_is_exit_code_2_and_nothing_is_written(tmp_path, capsys):
-    assert report.main([str(tmp_path)]) == 2
-    assert f"error: {tmp_path}: there is no metrics.jsonl in it; name the folder of a run" in capsys.readouterr().err
-    assert report.main([str(tmp_path / "gone")]) == 2
-    assert f"error: {tmp_path}/gone: there is no such folder; name the folder of a run" in capsys.readouterr().err
-    run = make_run(tmp_path / "run")
-    assert report.main([str(run), str(run)]) == 2
-    assert "the same run is named twice" in capsys.readouterr().err
-    assert report.main([str(run), "--output", str(tmp_path)]) == 2
-    assert "--output: " in capsys.readouterr().err
-    assert [path.name for path in tmp_path.rglob("*")] == ["run", "metrics.jsonl"]
-
-
 @pytest.mark.parametrize("line", [b"\xff\xfe", b"{", b'{"iteration": 7, "objective/score": "x"}', b'{"iteration": 9}'])
 def test_damaged_metrics_are_exit_code_2_and_the_old_page_stays(tmp_path, capsys, line):
     run = make_run(tmp_path / "run")

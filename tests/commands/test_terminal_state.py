@@ -2,10 +2,8 @@
 
 import logging
 import os
-import pty
 import pwd
 import re
-import select
 import stat
 import sys
 
@@ -14,7 +12,6 @@ import pytest
 from rlhf_dialog.commands import terminal_state
 from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, state_folder, terminal_person
 from rlhf_dialog.errors import UserError
-from tests.parts.processes import HANGING, environment, start_python
 
 
 @pytest.fixture
@@ -42,20 +39,21 @@ def test_the_state_is_in_the_home_folder_unless_a_whole_path_is_given(monkeypatc
     assert state_folder() == tmp_path / ".local" / "state" / "rlhf-dialog"
 
 
-def test_a_file_that_holds_something_else_is_left_alone(state, caplog):
-    state.mkdir(parents=True)
-    (state / "person").write_text("me")
+@pytest.mark.parametrize("obstacle", ["another text", "a folder", "no state folder"])
+def test_where_the_id_cannot_be_kept_it_is_new_each_time_with_a_warning(state, caplog, obstacle):
+    if obstacle == "no state folder":
+        state.parent.write_text("a file")
+    elif obstacle == "a folder":
+        (state / "person").mkdir(parents=True)
+    else:
+        state.mkdir(parents=True)
+        (state / "person").write_text("me")
     with caplog.at_level(logging.WARNING):
         first, second = terminal_person(), terminal_person()
     assert first != second
-    assert "remove it" in caplog.text
-    assert (state / "person").read_text() == "me"
-
-
-def test_a_state_folder_that_cannot_be_made_is_a_warning(state, caplog):
-    state.parent.write_text("a file")
-    assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
     assert "cannot be kept" in caplog.text
+    if obstacle == "another text":
+        assert (state / "person").read_text() == "me"
 
 
 def nobody(uid):
@@ -68,33 +66,23 @@ def test_a_person_without_a_home_folder_is_a_warning(monkeypatch, caplog):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
-    assert "your id cannot be kept: there is no home folder; set HOME or XDG_STATE_HOME" in caplog.text
-    monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
-    edit_lines()
+    assert "no home folder" in caplog.text
     forget_lines()
-
-
-def test_a_folder_in_the_place_of_the_file_is_a_warning(state, caplog):
-    (state / "person").mkdir(parents=True)
-    assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
-    assert "cannot be kept" in caplog.text
 
 
 def test_lines_that_were_typed_can_be_forgotten(state, monkeypatch):
     """With those of the file that earlier versions wrote."""
     readline = pytest.importorskip("readline")
     monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
+    edit_lines()
     state.mkdir(parents=True)
     (state / "chat_history").write_text("a secret")
     readline.add_history("another")
     forget_lines()
     forget_lines()
     assert (readline.get_current_history_length(), list(state.iterdir())) == (0, [])
-
-
-def test_lines_that_cannot_be_forgotten_are_an_error(state):
-    (state / "chat_history").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"cannot be removed: .*chat_history"):
+    (state / "chat_history").mkdir()
+    with pytest.raises(UserError, match=r"chat_history"):
         forget_lines()
 
 
@@ -113,46 +101,7 @@ def test_two_terminals_that_begin_together_are_one_person(state, monkeypatch):
     assert [path.name for path in state.iterdir()] == ["person"]
 
 
-def test_a_pipe_has_no_line_editing(state):
+def test_a_pipe_and_a_closed_standard_input_are_no_terminals(monkeypatch):
     assert not terminal_state.is_terminal()
-    edit_lines()
-    assert not state.exists()
-
-
-def test_a_closed_standard_input_is_not_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert not terminal_state.is_terminal()
-
-
-LINES = (
-    "from rlhf_dialog.commands.terminal_state import edit_lines\n"
-    "edit_lines()\nprint('got', input('? '))\nprint('got', input('? '))"
-)
-
-
-def typed(keys: bytes, until: bytes, *words, env) -> bytes:
-    """What `python *words` shows on a terminal of its own where somebody types `keys` after the first prompt."""
-    ours, theirs = pty.openpty()
-    with start_python(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
-        os.close(theirs)
-        seen = b""
-        while select.select([ours], [], [], HANGING)[0]:
-            try:
-                new = os.read(ours, 4096)
-            except OSError:  # Linux's end of a terminal
-                break
-            seen += new
-            if keys and until in seen:
-                os.write(ours, keys)
-                keys = b""
-        process.wait(HANGING)
-    os.close(ours)
-    return seen
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
-def test_lines_are_edited_and_come_back_with_the_arrows(state):
-    keys = b"hello\x02\x02\x02\x02\x04a\n\x10\n"  # 4 left, delete, a; then the line before
-    assert typed(keys, b"? ", "-c", LINES, env=environment(TERM="dumb")).count(b"got hallo") == 2
-    assert not state.exists()

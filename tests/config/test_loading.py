@@ -1,8 +1,5 @@
 """YAML and command line -> Config: what loads, in which order, and what every mistake is told. Values stand here by hand."""
 
-import logging
-import os
-import re
 import sys
 from pathlib import Path
 
@@ -99,141 +96,11 @@ def test_the_documents_own_files_load_unchanged():
     assert engine.experiment_name == "nlp_ppo_ds"
 
 
-# what is wrong, and what is said
-
-
-def test_every_mistake_at_once_with_key_value_and_nearest_name(write):
-    said = message(
-        write(
-            SMALL + "learning_rate: 1\ngama: 0.9\nclip_param: -1\nppo_epoch: three\nuse_amp: 7\n"
-            "kl_coef: .nan\ntop_p: 1.5\nseed: 4294967296\ndevice: tpu\n"
-        )
-    )
-    assert "9 problems" in said.splitlines()[0]
-    assert "run.yaml" in said.splitlines()[0]
-    lines = {line.strip().split(":")[0]: line for line in said.splitlines()[1:]}
-    wrong = {"learning_rate", "gama", "clip_param", "ppo_epoch", "use_amp", "kl_coef", "top_p", "seed", "device"}
-    assert set(lines) == wrong
-    assert "did you mean 'gamma'" in lines["gama"]
-    assert "-1" in lines["clip_param"]
-    assert "greater than 0" in lines["clip_param"]
-    assert "'three'" in lines["ppo_epoch"]
-    assert "finite" in lines["kl_coef"]
-    assert "1.5" in lines["top_p"]
-    assert "'tpu'" in lines["device"]
-    assert all(name in lines["device"] for name in ("auto", "cpu", "cuda"))
-
-
-def test_missing_keys_say_what_they_are(write):
-    said = message(write("lr: 1.0\n"))
-    lines = [line.strip() for line in said.splitlines()[1:]]
-    assert sorted(line.split(":")[0] for line in lines) == ["env", "model_path", "reward_class"]
-    assert any("causal language model" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("env: {args: {data_path: d, data_pth: e}}", ["env.args.data_pth", "did you mean 'env.args.data_path'"]),
-        ("env: {args: {data_path: d}, arg: 1}", ["env.arg: unknown key"]),
-        ("env: {args: {data_path: d, lr: 1}}", ["env.args.lr", "did you mean 'lr'"]),
-        ("data_path: d", ["data_path: unknown key", "did you mean 'env.args.data_path'"]),
-        ("env: {args: {}}", ["env.args.data_path: missing"]),
-        ("env: {args: [data_path]}", ["env.args: found ['data_path']"]),
-        ("reward_class: LengthMatch", ["reward_class: found 'LengthMatch'"]),
-        ("reward_class: {id: LengthMatch, arg: 3}", ["reward_class.arg: unknown key"]),
-        ("reward_class: {id: LengthMatch, args: {scale: 3}}", ["reward_class", "LengthMatch", "scale"]),
-        ("reward_class: {id: LengthMach}", ["LengthMach", "did you mean 'LengthMatch'", "Known", "NLPReward"]),
-        ("vec_info_class: {id: NLPInfo}", ["NLPInfo", "did you mean 'NLPVecInfo'"]),
-        ("lr: true", ["lr: found True", "a number"]),
-        ("lr: [1.0e-6]", ["lr: found [1e-06]"]),
-        ("ppo_epoch: 2.5", ["ppo_epoch: found 2.5"]),
-        ("use_amp: maybe", ["use_amp: found 'maybe'"]),
-        ("lr: .inf", ["lr: found inf", "finite"]),
-        ("lr: 1e999", ["lr", "finite"]),
-        ("lr: 0", ["lr: found 0", "greater than 0"]),
-        ("gamma: 1.01", ["gamma: found 1.01"]),
-        ("clip_param: 1.0e+300", ["clip_param: found 1e+300", "less than or equal to 1000000"]),
-        ("ppo_epoch: 10001", ["ppo_epoch: found 10001", "less than or equal to 10000"]),
-        ("max_prompt_length: 1", ["max_prompt_length: found 1"]),
-        ("turn_separator: ''", ["turn_separator: found ''"]),
-        ("advantage_estimator: ppo", ["advantage_estimator: found 'ppo'", "grpo"]),
-        ("advantage_estimator: rloo\nnum_responses_per_prompt: 1", ["num_responses_per_prompt", "at least 2", "1"]),
-        ("advantage_estimator: grpo\nrollout_batch_size: 6", ["rollout_batch_size", "6", "multiple of 4"]),
-    ],
-)
-def test_one_mistake_is_told_with_its_dotted_key(write, text, words):
-    changed = {line.split(":")[0] for line in text.splitlines()}
-    kept = [line for line in SMALL.splitlines() if line.split(":")[0] not in changed]
-    said = message(write("\n".join([*kept, text]) + "\n"))
-    assert "1 problem\n" in said
-    assert all(word in said for word in words), said
-
-
-def test_a_key_of_a_mapping_that_is_no_text_is_a_mistake_too(write):
-    for text in ("reward_class: {id: LengthMatch, args: {1: 2}}", "env: {args: {data_path: d}, 3: 4}", "5: 6"):
-        lines = [line for line in SMALL.splitlines() if not text.startswith(line.split(":")[0])]
-        message(write("\n".join([*lines, text])))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("lr: 1\nseed: 2\nlr: 3\n", ["'lr'", "twice", "line 3"]),
-        ("env:\n  args: {data_path: a, data_path: b}\n", ["'data_path'", "twice", "line 2"]),
-        ("a: [1, 2\nb: 3\n", ["not valid YAML", "line 2"]),
-        ("\tlr: 1\n", ["not valid YAML", "line 1"]),
-        ('lr: "1\n', ["not valid YAML", "line 2"]),
-        ("lr: !!python/object:os.system x\n", ["not valid YAML", "line 1"]),
-        ("lr: *nobody\n", ["not valid YAML", "line 1"]),
-        ("- lr\n- seed\n", ["mapping", "list"]),
-        ("just a sentence\n", ["mapping", "str"]),
-        ("globals:\n  base: ./models\nmodel_path: '{{ base }}'\n", ["globals", "Jinja", "not supported"]),
-        (b"\x80\x81\x00\xff" * 40, ["cannot be read"]),
-        (b"\x00\x01\x02", ["not valid YAML"]),
-    ],
-)
-def test_a_file_that_is_no_mapping_is_told_with_its_line(write, text, words):
-    path = write(text)
-    said = message(path)
-    assert str(path) in said
-    assert "Traceback" not in said
-    assert all(word in said for word in words), said
-
-
-def test_an_empty_file_misses_what_every_file_needs(write):
-    for text in ("", "# only a comment\n", "---\n", "\n\n"):
-        assert "3 problems" in message(write(text))
-
-
-def test_a_folder_and_an_absent_file_cannot_be_read(tmp_path):
-    for path in (tmp_path, tmp_path / "absent.yaml"):
-        assert "cannot be read" in message(path)
-
-
 def test_a_byte_order_mark_and_windows_line_ends_do_not_matter(write):
     assert load_config(write(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())).model_path == "m"
 
 
 # KL keys of NLPReward
-
-
-def nlp(args: str, top: str = "") -> str:
-    return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {{id: NLPReward, args: {args}}}\n{top}"
-
-
-def test_the_same_kl_value_in_both_places_is_fine_and_another_is_a_mistake(write):
-    args = "{intent_coef: 0, kl_coef: 0.3, ref_model: r}"
-    assert load_config(write(nlp(args, "kl_coef: 0.3\nref_model: r\n"))).kl_coef == 0.3
-    said = message(write(nlp(args, "kl_coef: 0.2\nref_model: s\nlr: 0\n")))
-    assert "3 problems" in said
-    assert re.search(r"kl_coef: .*0\.2.*0\.3.*reward_class\.args\.kl_coef", said)
-    assert re.search(r"ref_model: .*'s'.*'r'", said)
-
-
-def test_kl_arguments_of_other_rewards_stay_where_they_are(write):
-    text = "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch, args: {kl_coef: 0.3}}\n"
-    assert "kl_coef" in message(write(text))
 
 
 def inside(depth: int, reward: str) -> str:
@@ -261,17 +128,14 @@ def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
     reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
     where = "reward_class" + ".args.parts.1" * depth
     said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
-    assert f"kl_coef: found 0.2, but 0.3 in {where}.args.kl_coef; remove one of them" in said
+    assert f"kl_coef: found 0.2, but 0.3 in {where}.args.kl_coef" in said
+    assert load_config(write(inside(depth, reward) + "kl_coef: 0.3\n")).kl_coef == 0.3  # the same value is fine
     other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
     pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
     said = message(write(inside(depth - 1, pair)))
     first = where[:-1] + "0"
     assert "1 problem\n" in said
     assert f"{first}.args.kl_coef: found 0.4, but 0.3 in {where}.args.kl_coef; remove one of them" in said
-
-
-def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
-    assert "kl_coef: found -1" in message(write(inside(2, "{id: NLPReward, args: {intent_coef: 0, kl_coef: -1}}")))
 
 
 def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
@@ -306,35 +170,12 @@ def test_overrides_reach_into_lists_and_make_missing_mappings():
     }
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("parts.2.weight", ["--parts.2.weight", "'2'", "list of 2"]),
-        ("parts.-1", ["'-1'", "list of 2"]),
-        ("parts.first", ["'first'", "list of 2"]),
-        ("parts.0.id.x", ["'id'", "'A'"]),
-        ("lr.x", ["'lr'", "0.5"]),
-    ],
-)
-def test_an_override_of_what_is_not_there_says_so(key, words):
-    with pytest.raises(UserError) as error:
-        override({"parts": [{"id": "A"}, {"id": "B"}], "lr": 0.5}, key, 1)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_a_faulty_override_is_told_like_a_faulty_file(write):
-    said = message(write(SMALL), {"lr": -1, "env.args.data_pat": 1})
-    assert "2 problems" in said
-    assert "lr: found -1" in said
-    assert "env.args.data_pat" in said
-
-
 def test_arguments():
     config, overrides, flags = parse_arguments(
         [
             *("--config", "a.yaml", "--lr", "1e-4", "--env.args.data_path=./x=y", "--use_amp", "--overwrite"),
             *("--local-rank=0", "--reward_class.args", "{intent_coef: 0, parts: [1, 2]}", "--kl_coef", "-1"),
-            *("--seed=3", "--ref_model", "null", "--run-dir", "my runs", "--device", "cpu"),
+            *("--seed=3", "--ref_model", "null", "--run-dir", "my runs", "--model_path", "a: b: c", "--x", "@home"),
         ],
         {"overwrite", "help"},
     )
@@ -349,24 +190,11 @@ def test_arguments():
         "seed": 3,
         "ref_model": None,
         "run_dir": "my runs",
-        "device": "cpu",
+        "model_path": "a: b: c",  # no YAML, so text
+        "x": "@home",
     }
     assert parse_arguments([], set()) == (None, {}, set())
     assert parse_arguments(["--config=b.yaml"], set())[0] == "b.yaml"
-
-
-def test_a_key_without_a_value_is_true_and_a_value_that_is_no_yaml_is_text():
-    _, overrides, flags = parse_arguments(
-        ["--use_amp", "--model_path", "a: b: c", "--x", "@home", "--debug"], {"debug"}
-    )
-    assert overrides == {"use_amp": True, "model_path": "a: b: c", "x": "@home"}
-    assert flags == {"debug"}
-
-
-@pytest.mark.parametrize("words", [["nlp_ppo.yaml"], ["-x", "1"], ["--config", "a", "b"], ["--"], ["--a", "{b: ["]])
-def test_arguments_that_cannot_be_read(words):
-    with pytest.raises(UserError):
-        parse_arguments(words, set())
 
 
 # finding the file
@@ -379,41 +207,14 @@ def test_find_config_looks_here_then_in_configs_then_beside_the_script(tmp_path,
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "argv", [str(beside / "train_ppo.py")])
     for place in places:
+        assert find_config("x.yaml").resolve() == place.resolve()
         assert find_config("x.yaml", beside).resolve() == place.resolve()
         assert find_config(str(place), beside) == place
         place.unlink()
     with pytest.raises(UserError, match=r"'x\.yaml' not found"):
         find_config("x.yaml", beside)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
-def test_find_config_takes_only_a_regular_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(UserError, match=r"pipe\.yaml' is not a regular file but a device or a pipe"):
-        find_config(str(tmp_path / "pipe.yaml"))
-
-
-def test_find_config_lists_what_there_is_and_the_nearest_name(tmp_path, monkeypatch):
-    (tmp_path / "configs").mkdir()
-    for name in ("nlp_ppo.yaml", "quickstart.yaml", "notes.txt"):
-        (tmp_path / "configs" / name).touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError) as error:
-        find_config("nlp_poo.yaml", tmp_path / "nowhere")
-    assert "did you mean 'nlp_ppo.yaml'" in str(error.value)
-    assert "quickstart.yaml" in str(error.value)
-    assert "notes.txt" not in str(error.value)
-    assert str(error.value).count("nlp_ppo.yaml") == 2  # as the nearest name and in one list: both folders have it
-
-
-def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch):
-    (tmp_path / "project" / "configs").mkdir(parents=True)
-    (tmp_path / "project" / "configs" / "a.yaml").touch()
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "project" / "train_ppo.py")])
-    assert find_config("a.yaml") == tmp_path / "project" / "configs" / "a.yaml"
 
 
 def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
@@ -459,15 +260,6 @@ def test_another_estimator_on_top_of_a_saved_configuration(write):
     grouped = dump_yaml(load_config(write(SMALL), {"advantage_estimator": "rloo"}))
     assert load_config(write(grouped), {"advantage_estimator": "gae"}).num_responses_per_prompt == 4
     assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
-
-
-def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
-    text = "hidden_size: 512\nuse_recurrent_policy: false\nmini_batch_size: 8\nuse_eval: true\n"
-    with caplog.at_level(logging.INFO, "rlhf_dialog"):
-        config = load_config(write(SMALL + text))
-    for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "use_eval"):
-        assert re.search(rf"{key}: has no effect here; \w+", caplog.text)
-        assert not hasattr(config, key)
 
 
 def test_other_schemas_use_the_same_loader(write):

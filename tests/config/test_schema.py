@@ -3,7 +3,7 @@
 import json
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import yaml
@@ -11,11 +11,9 @@ from pydantic import Field, ValidationError
 
 from rlhf_dialog import main
 from rlhf_dialog.commands.export import ExportOptions, _read_config
-from rlhf_dialog.commands.schema import schema_text
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
-from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
-from rlhf_dialog.config.settings import DataKeys, Settings
+from rlhf_dialog.config.settings import DataKeys, Settings, schema_text
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import read_run_config
@@ -80,13 +78,6 @@ def test_replaced_keys_take_along_what_nobody_set(write):
         plain.advantage_estimator = "rloo"
 
 
-def test_no_key_both_works_and_has_no_effect():
-    keys = [key for key, _ in walk(Config)]
-    assert len(keys) == len(set(keys))
-    assert not set(keys) & set(NO_EFFECT)
-    assert "env.args.data_path" in keys
-
-
 def test_every_number_of_ppo_and_the_reward_but_the_learning_rates_has_an_upper_bound():
     numbers = [
         (name, field)
@@ -115,11 +106,6 @@ def test_numbers_that_yaml_reads_as_text():
 def test_values_that_are_refused(keys):
     with pytest.raises(ValidationError):
         Small(**keys)
-
-
-def test_a_system_prompt_is_for_templates_and_separators():
-    assert DataKeys(turn_separator="chat_template", system_prompt="Be brief .").system_prompt == "Be brief ."
-    assert DataKeys(turn_separator="<EOU>", system_prompt="Be brief .").system_prompt == "Be brief ."
 
 
 def test_roles_are_compared_in_lower_case():
@@ -180,23 +166,6 @@ def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_fo
 def test_the_report_and_the_card_read_it(run_folder):
     assert read_run(run_folder).config["seed"] == 1
     assert run_of(run_folder / "agent").config["seed"] == 1
-
-
-class TeaKeys(Settings):
-    """How tea is made"""
-
-    water: float = Field(description="litres", gt=0)
-    kind: Literal["green", "black"] = Field("green", description="of the leaves")
-
-
-def test_by_hand():
-    schema = json.loads(schema_text(TeaKeys))
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema["additionalProperties"] is False
-    assert "required" not in schema
-    water, kind = (schema["properties"][key] for key in ("water", "kind"))
-    assert water == {"title": "Water", "description": "litres", "type": "number", "exclusiveMinimum": 0}
-    assert (kind["enum"], kind["default"]) == (["green", "black"], "green")
 
 
 BASE: dict[str, Any] = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}

@@ -49,7 +49,8 @@ def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kind", ["dies", "breaks"])
-def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
+def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
     first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
     assert first[0] == 3
     assert "rank 0 has lost another process" in first[2]

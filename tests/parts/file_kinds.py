@@ -181,7 +181,6 @@ def answer_test(folder: Path) -> None:
     (folder / "answers.json").write_text(json.dumps({"hello": ["hi", "hey"], "bye": ["bye now"]}))
 
 
-SAVED = ("run/checkpoints/iter_*2/*",)
 KINDS = {
     **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("ppo", "gp_sarsa", "dqn", "acer", "feudal")},
     **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("bbqn", "a2c", "enac", "tracer")},

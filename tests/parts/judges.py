@@ -8,7 +8,6 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, CompositeReward
 from rlhf_dialog.rewards.base import Part
-from tests.parts.ranks import CONFIG
 
 DIALOGUES = [Dialogue(["Hi ."], response="Hello ."), Dialogue(["Bye ."], response="")]
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -80,7 +79,3 @@ def yaml_inside(depth: int, *parts: dict) -> dict:
     for _ in range(depth):
         parts = ({"id": "CompositeReward", "args": {"parts": [{"id": "Words"}, *parts]}},)
     return parts[0]
-
-
-def config_of(**keys):
-    return {name: getattr(type(CONFIG).model_validate(CONFIG.model_dump() | keys), name) for name in keys}

@@ -84,7 +84,11 @@ def test_the_evaluation_and_the_limits(tmp_path):
     assert "| after | 0.300 [0.250, 0.350] | - |" in text
     assert "| long_constant_reply | 0.310 [0.310, 0.310] | - |" in text
     assert {"split": "test", "num_prompts": 50, "baseline": "start"} in blocks(text)
-    assert "no safety filter" in text
+    for hidden in ("/home", "host.example", "pw", "secret-team", "run_dir"):
+        assert hidden not in (tmp_path / "README.md").read_text()
+    bare = card_of(CardRun(), tmp_path)  # without a run
+    assert bare.data.license == "other"
+    assert "rlhf-dialog evaluate --agent ada/polite" in bare.text
 
 
 def test_the_settings_the_metrics_and_the_versions(tmp_path):
@@ -106,13 +110,6 @@ def test_the_settings_the_metrics_and_the_versions(tmp_path):
         "env": env,
     }  # gamma is the default
     assert versions == {"torch": "2.9"}
-
-
-def test_no_place_no_address_and_no_account_is_in_it(tmp_path):
-    card_of(CardRun(CONFIG, evaluation()), tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    for hidden in ("/home", "host.example", "pw", "secret-team", "run_dir"):
-        assert hidden not in text
 
 
 def test_text_of_others_makes_no_headings_or_fences():
@@ -147,13 +144,6 @@ def test_names_that_were_places_when_the_run_began_are_none_of_the_hub(tmp_path)
     assert "The judge judge is new." in text
     for shown in ("runs/", "sets/", "Hugging Face Hub"):
         assert shown not in text
-
-
-def test_an_agent_without_a_run_has_a_card_too(tmp_path):
-    card = card_of(CardRun(), tmp_path)
-    assert card.data.license == "other"
-    assert "Please fill in" in card.text
-    assert "rlhf-dialog evaluate --agent ada/polite" in card.text
 
 
 @pytest.mark.parametrize("change", [{"settings": 1}, {"after": {"score": 1}}])

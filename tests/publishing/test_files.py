@@ -61,19 +61,6 @@ def test_template_and_sampling_of_an_agent_are_published_as_they_are(tmp_path):
     assert stored["temperature"] == 0.5
 
 
-def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
-    (tmp_path / "secret").write_text("key")
-    (folder / "vocab.txt").symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match=r"vocab\.txt: is a link"):
-        published_files(folder, "--agent")
-
-
-def test_a_token_in_a_file_is_refused(folder):
-    (folder / "config.json").write_text(json.dumps({"note": TOKEN}))
-    with pytest.raises(UserError, match=r"config\.json holds an access token"):
-        published_files(folder, "--agent")
-
-
 @pytest.mark.parametrize(
     ("missing", "says"),
     [
@@ -129,17 +116,10 @@ def test_names_that_were_places_lose_their_folders_wherever_they_stand():
 
 def test_settings_keep_numbers_and_names_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ada").mkdir()
-    wanted = {"lr": 1e-6, "model": "openai/gpt2", "list": [True, None, "<EOU>"], "here": "run"}
-    given = wanted | {"here": "ada/run", "api_key": "x", "list": [True, None, "<EOU>"]}
-    assert hide_private(given) == wanted
-
-
-def test_the_home_folder_has_no_name(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    assert hide_private("/home/ada") == ""
-    assert hide_private("/home/ada/") == ""
-    assert hide_private("~") == "~"
+    (tmp_path / "ada").mkdir()
+    wanted = {"lr": 1e-6, "model": "openai/gpt2", "list": [True, None, "<EOU>"], "here": "run", "home": ""}
+    assert hide_private(wanted | {"here": "ada/run", "api_key": "x", "home": "/home/ada/"}) == wanted
 
 
 def test_the_settings_of_a_model_lose_where_they_were_loaded_from():
@@ -159,7 +139,9 @@ def test_a_file_with_a_token_is_refused_without_showing_it(content, monkeypatch)
     with pytest.raises(UserError, match=r"--agent: vocab\.json holds (an access token|.*WANDB_API_KEY)") as caught:
         refuse_secrets("vocab.json", content.encode(), "--agent")
     assert not any(one in str(caught.value) for one in (TOKEN, "wandb-secret"))
-    refuse_secrets("vocab.json", b"hf_short and all else", "--agent")
+    monkeypatch.setenv("OPENAI_API_KEY", "elevenchars")  # too short, and another variable is no secret
+    monkeypatch.setenv("HOMEPAGE", "a text of twelve")
+    refuse_secrets("vocab.json", b"hf_short, elevenchars, a text of twelve and all else", "--agent")
 
 
 def test_the_token_file_counts_too(tmp_path, monkeypatch):
@@ -174,9 +156,14 @@ def test_the_token_file_counts_too(tmp_path, monkeypatch):
 SECRET_VALUE = 'pass"word\\of \u00fcber 12'
 
 
-@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "my_token", "DB_PASSWORD", "CLIENT_SECRET"])
 @pytest.mark.parametrize(
-    "written", [SECRET_VALUE, json.dumps(SECRET_VALUE), json.dumps(SECRET_VALUE, ensure_ascii=False)]
+    ("variable", "written"),
+    [
+        ("OPENAI_API_KEY", SECRET_VALUE),
+        ("my_token", json.dumps(SECRET_VALUE)),
+        ("DB_PASSWORD", json.dumps(SECRET_VALUE, ensure_ascii=False)),
+        ("CLIENT_SECRET", SECRET_VALUE),
+    ],
 )
 def test_the_value_of_a_secret_variable_in_a_file_is_refused_and_not_shown(folder, monkeypatch, variable, written):
     monkeypatch.setenv(variable, f"{SECRET_VALUE}\n")
@@ -186,14 +173,7 @@ def test_the_value_of_a_secret_variable_in_a_file_is_refused_and_not_shown(folde
     assert "word" not in str(error.value).replace("PASSWORD", "")
 
 
-@pytest.mark.parametrize(("variable", "value"), [("OPENAI_API_KEY", "elevenchars"), ("HOMEPAGE", "a text of twelve")])
-def test_short_values_and_other_variables_are_published(folder, monkeypatch, variable, value):
-    monkeypatch.setenv(variable, value)
-    (folder / "chat_template.jinja").write_text(value)
-    assert published_files(folder, "--agent")["chat_template.jinja"] == value.encode()
-
-
-@pytest.mark.parametrize("kind", ["", "RSA ", "OPENSSH ", "EC ", "ENCRYPTED "])
+@pytest.mark.parametrize("kind", ["", "OPENSSH "])
 def test_a_private_key_in_a_file_is_refused(folder, kind):
     (folder / "chat_template.jinja").write_text(f"{{#\n-----BEGIN {kind}PRIVATE KEY-----\nb3Blbn\n#}}")
     with pytest.raises(UserError, match=r"chat_template\.jinja holds a private key"):

@@ -8,7 +8,7 @@ import pytest
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
-from tests.parts.hub_server import TOKEN, Repo
+from tests.parts.hub_server import TOKEN
 
 README = b"---\nlicense: other\nrlhf_dialog_run: first\n---\n# x\n"
 
@@ -100,24 +100,15 @@ def test_a_change_between_the_look_and_the_commit_is_not_overwritten(files, hub_
     assert hub_server.repos["ada/polite"].files == {"others.txt": b"x"}
 
 
-def test_an_empty_repository_of_the_user_is_filled_and_keeps_its_privacy(files, hub_server):
-    hub_server.repos["ada/polite"] = Repo(private=True)
-    push(files, target())
-    assert hub_server.repos["ada/polite"].private
-
-
 def test_private_does_not_publish_in_a_public_repository(files, hub_server):
     push(files, target())
     with pytest.raises(UserError, match="--private: the repository ada/polite exists and is public"):
         push(files, target(private=True, overwrite=True))
 
 
-def test_the_name_of_somebody_else(files, hub_server):
+def test_a_token_that_may_only_read_or_writes_to_another_name(files, hub_server):
     with pytest.raises(UserError, match=r"'bob/polite' was not published: the token has no write access"):
         push(files, target(repo="bob/polite"))
-
-
-def test_a_token_that_may_only_read(files, hub_server):
     hub_server.role = "read"
     with pytest.raises(UserError, match="--repo: the token may only read, not write 'polite'"):
         with_owner(target(repo="polite"))

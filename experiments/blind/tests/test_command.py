@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from experiments.blind import command as blind
 
 
@@ -35,24 +33,3 @@ def test_a_reading_from_the_page_to_the_count(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Ann: after 7, before 1, ties 0; after: 88% of 8 decided [47%, 100%]" in printed
     assert "Ann and Bob agree on 88% of the pairs (kappa 0.60)" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "--replies FILE with --output DIR writes a page"),
-        (["--key", "key.json"], "--key FILE with --verdicts FILE counts"),
-        (["--replies", "{replies}", "--output", "{out}", "--pairs", "0"], "--pairs: found 0"),
-        (["--replies", "{replies}", "--output", "{out}", "--systems", "after", "after"], "wanted two names"),
-        (["--replies", "{out}", "--output", "{out}"], "is not a file that `evaluate --replies` wrote"),
-        (["--key", "{replies}", "--verdicts", "{replies}"], "replies.jsonl"),
-        (["--key", "{lists}", "--verdicts", "{replies}"], "lists.json is not a key that this command wrote"),
-    ],
-)
-def test_options_that_do_not_work(tmp_path, capsys, words, message):
-    lists = tmp_path / "lists.json"
-    lists.write_text('{"page": 1, "systems": ["a", "b"], "pairs": [{"left": ["a"], "right": ["b"]}]}')
-    places = {"{replies}": str(replies(tmp_path)), "{out}": str(tmp_path / "out"), "{lists}": str(lists)}
-    assert blind.main([places.get(word, word) for word in words]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -36,8 +36,3 @@ def test_a_sentence_for_each_measure():
         f"- by score {worth}",
         f"- by r@10 convolution {worth}",
     ]
-
-
-def test_a_picture(tmp_path):
-    choosing.draw(ROWS, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"

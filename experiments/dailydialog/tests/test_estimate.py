@@ -9,7 +9,6 @@ from experiments.dailydialog.estimate import step_seconds, tokens_for
 from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import FULL, SHORT
-from experiments.dailydialog.training import in_turn
 
 
 def test_seconds_of_a_step_are_those_between_lines():
@@ -37,32 +36,6 @@ def test_tokens_are_what_the_minutes_allow(of_token, tokens):
     assert tokens_for(SHORT, of_token) == tokens
     assert tokens_for(replace(SHORT, minutes=None), of_token) == 200_000
     assert tokens_for(FULL, of_token) == 330_000
-
-
-def test_the_longest_runs_begin_first():
-    assert [agent.folder for agent in in_turn(SHORT)] == ["gae_0", "rloo_0", "rloo_1", "rloo_2"]
-    assert [agent.folder for agent in in_turn(FULL)][:2] == ["rloo_smollm2_0", "gae_0"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "use_amp", "epochs"),
-    [({"avx2"}, False, 2), ({"avx512_bf16"}, True, 2), ({"avx512_bf16", "amx_bf16"}, True, 3)],
-)
-def test_a_third_epoch_where_the_processor_multiplies_bfloat16_fast(flags, use_amp, epochs, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.distributed.machine.processor", lambda: ("a processor", flags))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    fast = estimate.has_bfloat16("amx_bf16")
-    assert estimate.has_bfloat16("avx512_bf16", "amx_bf16") is use_amp
-    assert (estimate.EPOCHS_FAST if fast else estimate.EPOCHS) == epochs
-
-
-@pytest.mark.parametrize(
-    ("cores", "seconds", "last"),
-    [(2, [3.0, 3.0, 3.0], 6.0), (2, [9.0, 3.0, 3.0, 3.0], 9.0), (2, [1.0, 1.0, 9.0], 10.0), (1, [1.0, 2.0], 3.0)],
-)
-def test_runs_side_by_side_end_with_the_last_one(cores, seconds, last, monkeypatch):
-    monkeypatch.setattr(estimate, "cores", lambda: cores)
-    assert estimate.side_by_side(seconds) == last
 
 
 def test_rows_of_a_larger_start_take_as_much_longer_as_its_tokens(tmp_path, monkeypatch):

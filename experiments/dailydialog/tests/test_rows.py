@@ -165,33 +165,6 @@ def test_few_prompts_choose_the_temperature_of_all(world, made, monkeypatch, tmp
     ]
 
 
-def test_greedy_and_the_published_sampling(world, tmp_path):
-    greedy = Table(plan(world, tmp_path / "one", [], temperature=1.0))
-    greedy.make(rows.Row(name="greedy", kind="greedy"))
-    for number, prompt in enumerate(greedy.prompts[:2]):
-        with torch.no_grad():
-            logits = greedy.start.policy.lm(
-                torch.tensor([greedy.start.encoder.encode_prompt(prompt.prompt_turns)])
-            ).logits
-        first = greedy.start.encoder.reply_text([int(logits[0, -1].argmax())])
-        assert RowFile(tmp_path / "one", "greedy").replies()[number]["response"].startswith(first)
-    filtered = Table(plan(world, tmp_path / "two", [], temperature=1.0, top_k=1, min_new_tokens=7))
-    filtered.make(rows.Row(**row(world, "start")))
-    said = RowFile(tmp_path / "two", "start_0")
-    assert {one["tokens"] for one in said.replies()} == {7}
-    assert "kl" not in said.read()  # of the filtered distribution it would be another number
-
-
-def test_a_reward_that_reads_references_alone_chooses_as_it_is(world, tmp_path):
-    config = yaml.safe_load((world / "reward.yaml").read_text()) | {"reward_class": {"id": "Meteor"}}
-    (tmp_path / "meteor.yaml").write_text(yaml.safe_dump(config))
-    assert (
-        Table(plan(world, tmp_path, [], config=str(tmp_path / "meteor.yaml"))).chooser.reward.name
-        == "meteor_exact_stem"
-    )
-    assert Table(plan(world, tmp_path, [])).chooser.reward.left_out == ["meteor_exact_stem"]
-
-
 def test_the_best_by_a_prediction_that_learns_from_more_draws(world, tmp_path, monkeypatch):
     """The third draw, which is predicted best, is learned from and cannot be chosen: the second one is taken."""
 
@@ -241,22 +214,6 @@ def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatc
     assert rates == list(rows.BIAS_RATES)
     assert {one.response for one in table.biased(best, 0).dialogues} == {"aaaaaaa"}
     assert asked[-1] == (table.prompts, 0.7)
-
-
-def test_a_row_that_is_there_is_not_made_again(world, made, monkeypatch):
-    def fails(*_, **__):
-        raise AssertionError("it was made again")
-
-    again = Table(plan(world, made, [row(world, "agent")]))
-    monkeypatch.setattr(rows.replies, "generate_replies", fails)
-    again.make(again.plan.rows[0])
-    (made / "agent_0.npz").rename(made / "aside.npz")
-    again.make(again.plan.rows[0])  # measured from the replies that were kept
-    first, second = (RowFile(made, name).read() for name in ("aside", "agent_0"))
-    assert {name for name in first if not np.array_equal(first[name], second[name])} <= {
-        "about:seconds",
-        "about:drawing",
-    }
 
 
 def test_prompts_are_those_of_whole_dialogues():

@@ -2,19 +2,16 @@
 
 import json
 import statistics
-from pathlib import Path
 
 import pytest
 import yaml
 from rich.console import Console
 
 from experiments.month import command
-from experiments.month.command import line_of, main, markdown, prepare, study_table, summary_of
+from experiments.month.command import main, study_table, summary_of
 from experiments.month.simulation import MonthKeys
 from experiments.month.tests.months import month_keys
-from rlhf_dialog.errors import UserError
 
-ROW = {"events": 10, "troll_events": 4, "words": 5.0, "troll_training": 0.1, "troll_gate": 0.2, "why": "promoted: 0002"}
 ROWS = [
     {"night": 0, "liked": 0.2, "promoted": None},
     {"night": 1, "liked": 0.3, "promoted": True, "within_cap": True},
@@ -44,49 +41,12 @@ def test_a_month_from_the_command_line(month_inputs, tmp_path, capsys):
     assert (tmp_path / "month" / "month.jsonl").read_text() == before
 
 
-def test_without_a_configuration_it_is_that_of_the_month(monkeypatch):
-    seen = []
-    monkeypatch.setattr(command, "run_command", lambda kind, run, words: seen.append(words) or 0)
-    main(["--nights", "3"])
-    main(["--config=other.yaml"])
-    main(["--help"])
-    assert seen == [["--config", "month.yaml", "--nights", "3"], ["--config=other.yaml"], ["--help"]]
-
-
 @pytest.fixture
 def stages(monkeypatch):
     """The outputs of the stages that were asked for."""
     seen = []
     monkeypatch.setattr(command, "run_stage", lambda stage, folder, console: seen.append(stage.output) or 0)
     return seen
-
-
-@pytest.mark.parametrize(
-    ("keys", "made"),
-    [
-        ({}, ["runs/month_data", "runs/month_sft"]),
-        ({"agent": "mine"}, ["runs/month_data"]),
-        ({"agent": "mine", "data_path": "also"}, []),
-    ],
-)
-def test_only_what_is_named_is_made(stages, keys, made):
-    names = {"agent": "runs/month_sft", "data_path": "runs/month_data", "output": "out"}
-    prepare(MonthKeys(**names | keys), Console(quiet=True))
-    assert stages == [Path(one) for one in made]
-
-
-def test_a_stage_that_fails_ends_it(monkeypatch):
-    monkeypatch.setattr(command, "run_stage", lambda *_: 3)
-    config = MonthKeys(agent="runs/month_sft", data_path="runs/month_data", output="out")
-    with pytest.raises(UserError, match="write dialogues: ended with exit code 3; its message is above"):
-        prepare(config, Console(quiet=True))
-
-
-def test_the_line_of_a_night():
-    assert line_of(ROW | {"night": 3, "liked": 0.29}) == (
-        "night 3: 29.0% liked, 5.0 words, 10 events (40% of the troll); of the training set 10.0%, of the gate 20.0%; promoted: "
-        "0002"
-    )
 
 
 def test_the_summary_of_a_month():
@@ -103,16 +63,6 @@ def test_the_interval_of_the_study_is_students_t():
     found = study_table(PAIRS)
     assert found["mean"] == pytest.approx(statistics.mean(differences))
     assert (found["low"], found["high"]) == pytest.approx((found["mean"] - half, found["mean"] + half))
-
-
-def test_the_study_as_a_table(monkeypatch):
-    table = study_table(PAIRS) | {"within_cap": True, "largest_training": 0.199, "largest_gate": 0.2}
-    lines = markdown(table).splitlines()
-    assert lines[3] == "| 1 | 50.0% | 48.0% | -2.0 |"
-    assert lines[7].startswith("| mean | | | +0.2 [-")
-    assert lines[-1].endswith(
-        "19.9% of a night's training set, 20.0% of the gate's weight; within the cap on every night: yes"
-    )
 
 
 def test_the_study_pairs_months_of_one_seed(monkeypatch, tmp_path, capsys):

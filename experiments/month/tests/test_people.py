@@ -1,14 +1,11 @@
 """Scripted people: their taste, their errors, the troll's share, and that a seed decides all they do."""
 
-import re
 from collections import Counter
 
 import pytest
 
 from experiments.month.people import TROLL, Host, People, PeopleKeys, Taste, liked_share
 from experiments.month.tests.months import SCRIPTS
-from rlhf_dialog.config.loading import load_settings
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from tests.parts.taught_bots import new_bot
@@ -68,29 +65,8 @@ def test_a_taste(taste, answer, liked):
     assert Taste(**taste).likes(answer) == liked
 
 
-def test_a_taste_means_the_same_when_it_is_read_again():
-    taste = Taste(asks=True, matches="any")
-    assert not Taste(**taste.model_dump()).likes("I would like to sit outside .")
-
-
 def test_the_share_of_liked_answers():
     assert liked_share(["Why ?", "No .", "Who ?", "He ."], ASKS) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"taste": {"min_words": 5, "max_words": 4}}, "min_words: found 5, wanted at most max_words, which is 4"),
-        (
-            {"score_share": 0.5, "edit_share": 0.6},
-            "score_share, edit_share and choice_share: wanted a sum of at most 1",
-        ),
-        ({"taste": {"likes": 1}}, "taste.likes: unknown key"),
-    ],
-)
-def test_what_cannot_be(keys, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        load_settings(PeopleKeys, None, keys)
 
 
 # --- talking ---
@@ -101,12 +77,6 @@ def test_a_seed_decides_all_of_it_and_nights_differ(tmp_path, host):
     assert first == again
     assert len({str(one[0]) for one in (first, other, later)}) == 3
     assert first[2]
-
-
-def test_people_are_as_they_are_without_the_troll(tmp_path, host):
-    with_troll, alone = talked(tmp_path, host), talked(tmp_path, host, troll_share=0)
-    assert said(with_troll, [TROLL]) == said(alone)
-    assert len(with_troll.dialogues()) > len(alone.dialogues()) == 12
 
 
 @pytest.mark.parametrize("share", [0.4, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.25, 0.6))])
@@ -137,16 +107,6 @@ def test_without_errors_everybody_but_the_troll_is_right(tmp_path, host):
     store = talked(tmp_path, host, dialogues_per_night=40, noise=0, troll_labels="random")
     assert all(liked == said for liked, said in judged(store, "people"))
     assert {liked == said for liked, said in judged(store, TROLL)} == {True, False}
-
-
-@pytest.mark.slow
-def test_edits_are_liked_and_those_of_the_troll_are_not(tmp_path, host):
-    store = talked(tmp_path, host, dialogues_per_night=60, edit_share=0.6, score_share=0, choice_share=0, taste=ASKS)
-    own = store.hash_person(TROLL)
-    edits = [event for event in store.feedback() if event.kind == "edit"]
-    assert {ASKS.likes(event.text) for event in edits if event.person != own} == {True}
-    replies = {turn for script in SCRIPTS for turn in script[1:]}
-    assert {event.text for event in edits} <= replies
 
 
 class Answers(Host):

@@ -1,18 +1,13 @@
 """A simulated month: what a night records, going on after a kill, other settings, and the cap on the troll, exactly."""
 
-import json
-import re
-import shutil
 from fractions import Fraction
 
 import pytest
 
 from experiments.month import simulation
-from experiments.month.people import People, liked_share
+from experiments.month.people import liked_share
 from experiments.month.simulation import Month, MonthKeys
 from experiments.month.tests.months import month_keys
-from rlhf_dialog.errors import UserError
-from tests.parts.taught_bots import SETTINGS
 
 
 def keys_of(inputs, output, **keys):
@@ -38,27 +33,6 @@ def test_the_first_row_is_a_night_without_feedback_in_which_nothing_drifts(month
     assert row["equal"]
     assert row["before"] == row["after"]
     assert row["why"].startswith("nothing changed: 0 of about 30 ratings: ")
-
-
-@pytest.mark.slow
-def test_a_row_says_what_the_night_did(month):
-    versions = month.bot.lineage()["versions"]
-    for number, row in enumerate(month.rows[1:], 1):
-        record = versions[row["version"]]
-        assert row["night"] == number
-        assert row["promoted"] == record["gate"]["promoted"]
-        assert row["events"] == record["last_event"]
-        assert row["troll_events"] / row["events"] == pytest.approx(0.4, abs=0.01)
-        assert 0 <= row["liked"] <= 1
-    assert month.rows[-1]["champion"] == month.bot.champion()
-    assert [json.loads(line) for line in month.path.read_text().splitlines()] == month.rows
-
-
-@pytest.mark.slow
-def test_another_night_without_feedback_changes_no_file(month):
-    drift = month.drift()
-    assert drift["equal"]
-    assert drift["why"].startswith("nothing changed: ")
 
 
 @pytest.mark.slow
@@ -107,22 +81,6 @@ def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, mont
     assert len({one.id for one in store.dialogues()}) == len(store.dialogues())
 
 
-@pytest.mark.slow
-def test_more_nights_may_be_added_but_nothing_else_changes(month_inputs, month, tmp_path):
-    shutil.copytree(month.folder, tmp_path / "copy")
-    assert len(Month(keys_of(month_inputs, tmp_path / "copy", nights=3)).rows) == 3
-    message = "the month in '" + str(tmp_path / "copy") + "' has another noise, learning; set it as in"
-    with pytest.raises(UserError, match=re.escape(message)):
-        Month(keys_of(month_inputs, tmp_path / "copy", noise=0.1, learning={**SETTINGS, "beta": 0.3}))
-
-
-def test_a_folder_that_holds_something_else_is_left_alone(month_inputs, tmp_path):
-    (tmp_path / "letter").write_text("dear")
-    with pytest.raises(UserError, match="is not an empty folder, and not that of a month; choose another one"):
-        Month(keys_of(month_inputs, tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["letter"]
-
-
 @pytest.mark.parametrize(
     ("counts", "cap", "within"),
     [
@@ -152,10 +110,3 @@ def test_the_trolls_shares_of_training_set_and_gate(month, monkeypatch):
     assert found["troll_gate"] == pytest.approx(own / sum(weights.values()))
     assert found["troll_gate"] <= 0.2 + 1e-12
     assert found["within_cap"]
-
-
-def test_people_talk_by_the_seed_of_the_month(month_inputs, tmp_path):
-    one = Month(keys_of(month_inputs, tmp_path / "month", seed=3))
-    assert isinstance(one.people, People)
-    assert one.people.seed == 3
-    assert simulation.read_settings(one.bot.settings_path).seed == 3

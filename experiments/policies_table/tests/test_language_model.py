@@ -7,13 +7,10 @@ import pytest
 
 from experiments.policies_table import command as benchmark_policies
 from experiments.policies_table.language_model import (
-    known_of,
-    language_model_cell,
     measure_language_model,
 )
 from experiments.policies_table.table import Plan
 from rlhf_dialog.config.schema import EnvironmentConfig
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import means
 from rlhf_dialog.runs.data_source import build_simulated, spoken
 from tests.parts.agents import save
@@ -64,21 +61,3 @@ def test_its_row_is_in_the_table_without_errors_alone(agent, tmp_path, monkeypat
     assert benchmark_policies.main([*words, "--domain", str(domain), "--language_model", str(agent)]) == 0
     rows = json.loads(output.read_text(encoding="utf-8"))["summary"]
     assert [row["error_rate"] for row in rows if row["policy"] == "language_model"] == [0.0]
-
-
-def test_words_have_no_errors(agent):
-    with pytest.raises(UserError, match="add 0 to --errors"):
-        language_model_cell(agent, [0.15])
-    assert language_model_cell(agent, [0.15, 0.0]).error_rate == 0.0
-
-
-def test_another_model_is_another_cell(agent, tmp_path):
-    other = save(tmp_path / "agent", CONTEXT | {"max_new_tokens": 5})
-    assert known_of(agent, Plan(), "hash") == known_of(agent, Plan(), "hash")
-    assert known_of(agent, Plan(), "hash") != known_of(other, Plan(), "hash")
-
-
-def test_a_run_that_left_no_metrics(tmp_path):
-    agent = save(tmp_path / "agent", CONTEXT)
-    (point,) = measure_language_model(agent, Plan(str(domain_file(tmp_path)), test_dialogues=1))
-    assert (point["training"]["dialogues"], point["training"]["updates"]) == (None, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.policies_table.rows import missing, rows_of, without_dialogues
+from experiments.policies_table.rows import rows_of, without_dialogues
 from experiments.policies_table.tests.policy_cells import cell, few_cells, point
 
 
@@ -70,24 +70,3 @@ def test_a_row_in_words_has_rules_of_its_own():
 def test_error_rates_are_not_mixed():
     rows = rows_of([*few_cells(), cell("random", 0, point(0, [-50.0, -50.0]), error_rate=0.3)])
     assert [row["reward"]["mean"] for row in rows if row["policy"] == "random"] == [-5.0, -50.0]
-
-
-def test_cells_without_their_dialogues():
-    found = without_dialogues(few_cells())
-    assert found[2]["points"][1]["test"] == {"success": 1.0, "reward": 10.0, "turns": 2.0}
-    assert found[2]["known"] == few_cells()[2]["known"]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        ([("good", 0.0, 0), ("good", 0.0, 1)], []),
-        ([("good", 0.0, 1), ("good", 0.0, 2)], ["good at 0 % error: seed 2"]),
-        (
-            [("good", 0.15, 0), ("bad", 0.0, 1), ("good", 0.15, 3)],
-            ["good at 15 % error: seeds 0, 3", "bad at 0 % error: seed 1"],
-        ),
-    ],
-)
-def test_what_is_missing_is_named(wanted, said):
-    assert missing(wanted, few_cells()) == said

@@ -1,11 +1,9 @@
 """The cells of the table of policies: what they contain, and when they are refused."""
 
-import json
-
 import pytest
 
 from experiments.policies_table import table as policy_table
-from experiments.policies_table.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
+from experiments.policies_table.table import Cell, Plan, num_parameters, read_cell, train_cell, write_cell
 from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -102,14 +100,6 @@ def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
     assert expected[1] > 1
 
 
-def test_the_first_seed_of_everything_comes_first_and_baselines_come_once():
-    found = ordered(["random", "dqn"], [0.0, 0.15], range(2))
-    assert [(cell.policy, cell.error_rate, cell.seed) for cell in found] == [
-        *(("random", 0.0, 0), ("dqn", 0.0, 0), ("random", 0.15, 0), ("dqn", 0.15, 0)),
-        *(("dqn", 0.0, 1), ("dqn", 0.15, 1)),
-    ]
-
-
 def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):
     cell = Cell("dqn", 0.15, 3)
     known = plan.known_of(cell, "hash")
@@ -125,43 +115,5 @@ def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):
     assert "test_dialogues" not in str(error.value)
 
 
-def test_who_learns_how_often(plan):
-    """PPO from a whole rollout; GP-SARSA explores by what it knows, so it learns after every dialogue or so."""
-    paces = [plan.known_of(Cell(name, 0.0, 0), "hash") for name in ("dqn", "ppo", "gp_sarsa")]
-    assert [(known["batchsz"], known["num_envs"]) for known in paces] == [(64, 8), (1024, 8), (8, 2)]
-    assert "marks" not in plan.known_of(Cell("random", 0.0, 0), "hash")
-
-
-def test_the_default_arguments_decide_too(plan, tmp_path, monkeypatch):
-    cell = Cell("dqn", 0.15, 3)
-    known = plan.known_of(cell, "hash")
-    assert known["args"]["hidden_sizes"] == [4]
-    assert known["args"]["epsilon"] == 0.3
-    write_cell(tmp_path, cell, known, {"commit": "abc"}, [measured(3, [1.0]), measured(8, [2.0])])
-    monkeypatch.setattr(policy_table, "defaults_of", lambda _: {"epsilon": 0.9})
-    with pytest.raises(UserError, match="args"):
-        read_cell(tmp_path, cell, plan.known_of(cell, "hash"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "[]", "{", '{"known": {}}', json.dumps({"format_version": 9, "known": {}}), "[" * 100_000),
-        *('{"format_version": 1, "known": []}', '{"format_version": 1, "known": {}, "made_with": {}, "points": 3}'),
-    ],
-)
-def test_a_damaged_cell_is_named(plan, tmp_path, text):
-    cell = Cell("dqn", 0.15, 3)
-    (tmp_path / cell.file).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=r"dqn_15_3\.json: is damaged, remove it"):
-        read_cell(tmp_path, cell, plan.known_of(cell, "hash"))
-
-
 def test_a_name_cannot_leave_the_folder():
     assert Cell("../x/y", 0.005, 0).file == "..%2Fx%2Fy_0.5_0.json"
-
-
-def test_several_domains_are_refused(plan, monkeypatch):
-    monkeypatch.setattr(policy_table, "MultiDomain", object)
-    with pytest.raises(UserError, match="several domains"):
-        plan.scene(0.0)

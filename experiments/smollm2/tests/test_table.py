@@ -8,7 +8,6 @@ import pytest
 import yaml
 from transformers import BertConfig, BertModel
 
-from experiments.blind import command as blind
 from experiments.smollm2 import table as chat_table
 from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, pairs, summary
 from rlhf_dialog.data.dialogue import Dialogue
@@ -67,18 +66,6 @@ def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
     assert json.loads((world / "table.json").read_text()) == result
 
 
-def test_a_reward_without_references_chooses_without_a_label(world):
-    tree = yaml.safe_load((world / "run.yaml").read_text()) | {"reward_class": {"id": "CopyPrice"}}
-    (world / "run.yaml").write_text(yaml.safe_dump(tree))
-    assert table(world, "--best_of") == 0
-    assert list(json.loads((world / "table.json").read_text())["rows"]) == [
-        AGENTS,
-        PEOPLE,
-        START,
-        f"{START}, best of 4",
-    ]
-
-
 def test_a_stopped_table_goes_on_with_the_next_row(world):
     assert table(world) == 0
     whole = json.loads((world / "table.json").read_text())["rows"]
@@ -88,20 +75,6 @@ def test_a_stopped_table_goes_on_with_the_next_row(world):
     assert table(world) == 0
     assert lost.read_text() == before
     assert json.loads((world / "table.json").read_text())["rows"] == whole
-
-
-def test_its_replies_can_be_read_blind(world):
-    assert table(world, "--replies", str(world / "replies.jsonl")) == 0
-    given = ["--replies", str(world / "replies.jsonl"), "--pairs", "5", "--systems", f"{AGENTS} 1", START]
-    assert blind.main([*given, "--output", str(world / "reading")]) == 0
-    assert (world / "reading" / "page.html").is_file()
-
-
-@pytest.mark.parametrize("words", [("--agent", "nowhere"), ("--seed", "-1")])
-def test_wrong_options_are_one_sentence(world, capsys, words):
-    assert table(world, *words) == 2
-    assert "Traceback" not in capsys.readouterr().err
-    assert not (world / "table.json").exists()
 
 
 def test_the_agents_are_one_row_of_all_seeds():

@@ -43,24 +43,3 @@ def test_another_file_of_the_same_name_is_refused(index, tmp_path):
     with pytest.raises(UserError, match=r"chitchat-dataset 0\.9\.0 cannot be downloaded: .*HASH.*"):
         wheels.downloaded(replace(index, sha256="0" * 64), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_a_version_that_no_index_has_is_one_sentence(index, tmp_path):
-    with pytest.raises(
-        UserError, match=r"chitchat-dataset 0\.9\.1 cannot be downloaded: Could not find a version"
-    ) as error:
-        wheels.downloaded(replace(index, version="0.9.1"), tmp_path / "cache")
-    assert "\n" not in str(error.value)
-    assert "PIP_FIND_LINKS" in str(error.value)
-
-
-def test_a_file_that_is_no_zip_is_damaged(tmp_path):
-    path = tmp_path / "x.whl"
-    path.write_bytes(b"no zip")
-    with pytest.raises(UserError, match=r"x\.whl is damaged: .*; remove it, and fetch again"), wheels.opened(path):
-        pass
-
-
-def test_the_cache_lies_where_caches_do(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert wheels.cache_folder() == tmp_path / "rlhf_dialog" / "wheels"

@@ -62,35 +62,3 @@ def test_the_halves_have_no_dialogue_in_common(dialogues):
     assert len(real) == len(others) == 16
     assert not {tuple(record.turns) for record in real} & {tuple(record.turns) for record in others}
     assert compare_users._halves(replace(options, seed=1))[0] != real
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--users", "corpus", "--dialogues", "9"], "--dialogues: found 9, wanted 10 or more"),
-        (["--users", "corpus", "--seed", "-1"], "--seed: found -1"),
-        (["--users", "language_model"], "needs a language model; name its folder with --model"),
-        (["--users", "language_model", "--model", "nowhere/at/all"], "model: no such folder"),
-        (["--users", "agenda", "--domain", "resturant"], "did you mean 'restaurant'"),
-        (["--users", "agenda", "--user", "friendli"], "did you mean 'friendly'"),
-        (
-            ["--users", "corpus", "--splits", "test"],
-            "16 dialogues of two turns or more in test; at least 20 are needed",
-        ),
-        (["--users", "corpus", "--report", "/"], "--report: '/' cannot be written"),
-    ],
-)
-def test_what_is_wrong_is_exit_code_2(tmp_path, dialogues, capsys, words, message):
-    assert compare(tmp_path, dialogues, *words) == (2, None)
-    assert message in capsys.readouterr().err
-
-
-def test_data_that_is_not_there(tmp_path, capsys):
-    assert compare(tmp_path, tmp_path / "nothing", "--users", "corpus") == (2, None)
-    assert "no such file or folder" in capsys.readouterr().err
-
-
-def test_an_unknown_user_is_argparses_error(tmp_path, dialogues):
-    with pytest.raises(SystemExit) as end:
-        compare(tmp_path, dialogues, "--users", "agent")
-    assert end.value.code == 2

@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from experiments.users import fidelity
 from experiments.users.fidelity import (
     UserTurns,
     compared,
     labels_of,
     measured,
-    sentences,
     tokens,
     words,
 )
@@ -20,8 +18,6 @@ REAL = [
     UserTurns(["I want Thai food.", "What's the phone?", "Bye."], [["inform food"], ["request phone"], ["other"]]),
     UserTurns(["cheap , please", "Bye !"], [["inform price", "inform food"], ["other"]]),
 ]
-SURE = {"mean": 0.9, "low": 0.8, "high": 0.95}
-CHANCE = {"mean": 0.52, "low": 0.48, "high": 0.56}
 
 
 def test_the_text_handling():
@@ -91,28 +87,3 @@ def measure(mean, d, sure=True):
     side = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}
     difference = {"mean": d, "low": d - 0.1, "high": d + 0.1} if sure else {"mean": d, "low": -9, "high": 9}
     return {"real": {"mean": 0.5, "low": 0.4, "high": 0.6}, "simulated": side, "difference": difference, "d": d}
-
-
-def test_the_differences_in_words():
-    measures = {
-        "turns in a dialogue": measure(3.0, 1.2),
-        "turns that ask": measure(0.2, -0.6),
-        "words in a turn": measure(7.0, 0.9, sure=False),
-        "turns with bye": measure(0.5, 0.1),
-        "distinct-1": measure(0.1, -3.0),
-    }
-    lines = sentences("agenda", measures, {"turns": SURE, "dialogues": SURE})
-    assert lines[0].startswith(
-        "A classifier distinguishes agenda from real users: it is right about turns in 90.0 % [80.0, 95.0]"
-    )
-    assert lines[1:4] == [
-        "agenda has more turns in a dialogue: 3.00 [2.90, 3.10], real users 0.50 [0.40, 0.60] (d = +1.20, large).",
-        "agenda has fewer turns that ask: 20.0 % [10.0, 30.0], real users 50.0 % [40.0, 60.0] (d = -0.60, medium).",
-        "agenda has a lower distinct-1: 10.0 % [0.0, 20.0], real users 50.0 % [40.0, 60.0] (d = -3.00, large).",
-    ]
-    assert lines[4].endswith("(|d| below 0.2, or the interval holds 0): words in a turn, turns with bye.")
-    assert sentences("corpus", {}, {"turns": CHANCE, "dialogues": CHANCE})[0].startswith(
-        "A classifier does not distinguish corpus from real users"
-    )
-    assert sentences("x", {}, {"turns": CHANCE, "dialogues": SURE})[0].startswith("A classifier distinguishes x")
-    assert fidelity.BLOCK == 100

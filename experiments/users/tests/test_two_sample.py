@@ -7,8 +7,7 @@ import pytest
 
 from experiments.users import two_sample
 from experiments.users.fidelity import UserTurns
-from experiments.users.two_sample import distinguished, ngrams_of
-from rlhf_dialog.errors import UserError
+from experiments.users.two_sample import distinguished
 
 pytest.importorskip("sklearn")
 WORDS = [f"w{i}" for i in range(30)]
@@ -26,12 +25,6 @@ def talks(seed, count=40, extra=(), share=0.0):
         )
         for _ in range(count)
     ]
-
-
-def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(two_sample, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r'needs scikit-learn; install it: pip install -e "\.\[experiments\]"'):
-        two_sample.check_scikit_learn()
 
 
 def test_users_of_one_kind_are_not_distinguished():
@@ -52,19 +45,6 @@ def test_a_share_of_turns_that_give_themselves_away_is_found():
     share = next(one for one in found["telling"] if one["ngram"] == "unreal")
     assert (share["real"], round(share["simulated"], 1)) == (0, 0.6)
     assert len(calls) == 10
-
-
-def test_length_and_order_of_words_are_seen():
-    short, long = [UserTurns(["yes no"] * 2)] * 12, [UserTurns(["yes no"] * 5)] * 12
-    assert distinguished(short, long)["dialogues"]["mean"] == 1
-    assert distinguished(short, long)["turns"]["mean"] == 0.5
-    assert distinguished(short, [UserTurns(["no yes"] * 2)] * 12)["turns"]["mean"] == 1
-
-
-def test_marks_and_capitals_are_not_seen():
-    plain, marked = [UserTurns(["is it far ?", "well no"])] * 12, [UserTurns(["Is it far?", "Well - No!"])] * 12
-    assert distinguished(plain, marked)["turns"]["mean"] == 0.5
-    assert ngrams_of("Is it?") == ngrams_of(" is  IT , ?")
 
 
 def test_many_turns_on_one_side_do_not_change_what_chance_is():

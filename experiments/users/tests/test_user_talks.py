@@ -7,7 +7,6 @@ from experiments.users.fidelity import UserTurns
 from experiments.users.user_talks import labels, real_talk
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.users import language_model
 from rlhf_dialog.task_oriented.world.users.language_model import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
 from tests.parts.small_domain import small_domain
@@ -30,15 +29,6 @@ def test_the_real_users_turns_and_acts():
     assert real_talk(PLAIN) == UserTurns(["One .", "Three ."], None)
     assert labels([]) == ["other"]
     assert labels([Act("bye"), Act("inform", "tea", "a"), Act("inform", "tea", "b")], {"inform tea"}) == ["inform tea"]
-
-
-def test_the_control_says_what_is_said_in_the_data():
-    records, done = [CAMREST, DAILY, PLAIN], []
-    found = user_talks.replay(records, [DAILY], 3, lambda: done.append(1))
-    assert sorted(found.simulated, key=lambda talk: talk.turns) == sorted(
-        map(real_talk, records), key=lambda talk: talk.turns
-    )
-    assert (found.real, len(done)) == ([real_talk(DAILY)], 3)
 
 
 def test_the_agenda_user_has_the_goals_of_the_data():
@@ -80,19 +70,3 @@ def test_a_language_model_talks_with_another(chat_agent, persona):
         assert found.real == [real_talk(DAILY, 1)]
         assert "first turn" in found.notes[0]
         assert not {talk.turns[0] for talk in found.simulated} & {record.turns[0] for record in records}
-
-
-def test_first_turns_and_goals_are_those_of_the_data(chat_agent, monkeypatch):
-    read = []
-    said = language_model.write_turns
-
-    def written(speaker, prompts, streams):
-        read.extend(prompt[0][0] for prompt in prompts)
-        return said(speaker, prompts, streams)
-
-    monkeypatch.setattr(language_model, "write_turns", written)
-    user_talks.language_model(chat_agent, chat_agent, "", 2, [CAMREST, PLAIN], [DAILY], 5, lambda: None)
-    assert set(read) == {"Green tea .", "One ."}
-    read.clear()
-    user_talks.language_model(chat_agent, chat_agent, "Be Ada.", 1, [CAMREST, PLAIN], [DAILY], 5, lambda: None)
-    assert read == [f"Be Ada. {language_model.GOAL.format(goal='Find a green tea.')}", "Be Ada."]

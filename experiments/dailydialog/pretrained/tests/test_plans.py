@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments.dailydialog.pretrained import choosing, estimate, measuring, stages, table, targets, training
+from experiments.dailydialog.pretrained import choosing, estimate, measuring, targets, training
 from experiments.dailydialog.scene import Scene
-from experiments.dailydialog.sizes import GAE, PRETRAINED, PRETRAINED_FULL, RLOO
+from experiments.dailydialog.sizes import GAE, RLOO
 from experiments.dailydialog.systems import System
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
@@ -54,14 +54,6 @@ def test_minutes_are_those_of_what_was_measured(scene, monkeypatch):
     assert scene.plan["minutes"]["ppo"] == 20.8  # two runs
 
 
-def test_a_processor_without_bfloat16_has_one_run_of_each_way(scene):
-    every = ["rloo_0", "rloo_1", "rloo_2", "gae_0", "gae_1", "gae_2"]
-    assert [one.folder for one in training.agents(scene)] == every
-    scene.plan["reduced"] = True
-    assert [one.folder for one in training.agents(scene)] == ["rloo_0", "gae_0"]
-    assert "no instructions for bfloat16" in "".join(table.cut(scene))
-
-
 def test_a_run_has_the_chosen_setting_and_the_reward(scene):
     work, chosen = scene.work, training.chosen_settings(scene)
     for agent in training.agents(scene):
@@ -80,21 +72,6 @@ def test_a_run_has_the_chosen_setting_and_the_reward(scene):
             assert (config.lr, config.use_lora, config.kl_coef) == (3e-4, True, 0.02)
             reward |= {"intent_score": "expected", "act_model": str(work / "next_act/model")}
         assert (config.reward_class.id, config.reward_class.args) == ("NLPReward", reward)
-
-
-def test_the_reward_of_the_tables_is_the_match(scene, tmp_path):
-    config = load_config(training.reward_config(scene, tmp_path))
-    assert "intent_score" not in config.reward_class.args
-
-
-def test_what_decides_names_no_folder(scene, tmp_path):
-    decides = [stage.settings(scene) for stage in stages.STAGES if stage.name != "estimate"]
-    assert str(tmp_path) not in json.dumps(decides, default=str)
-
-
-def test_a_stage_needs_only_earlier_ones():
-    for number, stage in enumerate(stages.STAGES):
-        assert set(stage.needs) <= set(stages.NAMES[:number]), stage.name
 
 
 def test_the_setting_with_the_larger_gain_wins_among_those_that_keep_near():
@@ -139,8 +116,3 @@ def test_the_targets():
     each = next(iter(targets.of_ppo(start, both)))
     assert (each.met, each.numbers) == (False, "+0.100, -0.020")
     assert [one.word for one in targets.of_ppo(start, system("PPO"))] == ["not measured"] * 5
-
-
-def test_full_is_larger():
-    assert (PRETRAINED_FULL.tokens, PRETRAINED_FULL.test_prompts) == (100_000, 1500)
-    assert all(len(some) == 2 for some in PRETRAINED.settings.values())
