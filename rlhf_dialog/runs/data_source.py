@@ -19,8 +19,15 @@ from rlhf_dialog.distributed.memory import human, warn_of_memory
 from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
-from rlhf_dialog.environments.built_in import build_environment
+from rlhf_dialog.environments.base import (
+    Baseline,
+    Environment,
+    EpisodeLimits,
+    answer,
+    baseline_names,
+    build_environment,
+    check_turns,
+)
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.metrics.nlp import VecInfo
