@@ -145,7 +145,7 @@ def test_dialogues_in_the_original_layout_are_not_pairs(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "dialogues_train.txt").write_text("a __eou__ b __eou__\n", encoding="utf-8")
     (tmp_path / "train" / "dialogues_act_train.txt").write_text("1 1\n", encoding="utf-8")
-    with pytest.raises(UserError, match="original DailyDialog layout"):
+    with pytest.raises(UserError, match=r"dialogues_train\.txt, line 1: there is no column 'chosen'"):
         load_pairs(str(tmp_path), "train")
     path = tmp_path / "empty.json"
     path.write_text("[]", encoding="utf-8")

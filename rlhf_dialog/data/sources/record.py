@@ -49,30 +49,20 @@ class DialogueRecord:
         return any(isinstance(text, ToolText) for text in (*self.turns, *replies))
 
 
-def checked_record(
-    turns: list[Any],
-    acts: list[Any] | None,
-    where: str,
-    acts_where: str | None = None,
-    meta: dict[str, Any] | None = None,
-) -> DialogueRecord:
+def checked_record(turns: list[Any], acts: list[Any] | None, where: str, meta: dict[str, Any]) -> DialogueRecord:
     """A record with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
     if not texts:
         raise BadRow(f"{where}: the dialogue has no turns; remove it")
-    return DialogueRecord(texts, _checked_acts(acts, len(texts), where, acts_where), meta=meta or {})
-
-
-def _checked_acts(acts: list[Any] | None, num_turns: int, where: str, acts_where: str | None) -> list[int] | None:
     if acts is None or all(map(is_null, acts)):
-        return None
-    numbers = [act_number(act, f"act {number}", acts_where or where) for number, act in enumerate(acts, 1)]
-    if len(numbers) != num_turns:
+        return DialogueRecord(texts, meta=meta)
+    numbers = [act_number(act, f"act {number}", where) for number, act in enumerate(acts, 1)]
+    if len(numbers) != len(texts):
         raise UserError(
-            f"{where}: {num_turns} turns but {len(numbers)} acts{f' in {acts_where}' if acts_where else ''}; "
-            "every turn needs one act: fix the line, or leave the acts out of the whole data set"
+            f"{where}: {len(texts)} turns but {len(numbers)} acts; every turn needs one act: fix the line, or leave the acts "
+            "out of the whole data set"
         )
-    return numbers
+    return DialogueRecord(texts, numbers, meta=meta)
 
 
 def checked_text(text: Any, what: str, where: str) -> str:

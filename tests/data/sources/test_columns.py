@@ -131,8 +131,8 @@ def test_a_column_may_be_missing_in_some_lines(tmp_path):
     ]
 
 
-def test_the_original_layout_has_no_columns(tmp_path):
-    with pytest.raises(UserError, match=r"columns: .* has none.*leave columns out"):
+def test_the_original_layout_has_its_own_columns(tmp_path):
+    with pytest.raises(UserError, match=r"columns\.prompt: .*dialogues_train\.txt has no column 'q', it has 'dialog'"):
         load_records(write_split(tmp_path, "a __eou__ b __eou__\n"), "train", {"prompt": "q"})
 
 

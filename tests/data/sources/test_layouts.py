@@ -193,7 +193,7 @@ def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_p
 def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog):
     (tmp_path / "dialogues_train.txt").write_text("a __eou__ b __eou__\n" * 20 + "a __eou__ __eou__ b __eou__\n")
     assert len(load_records(str(tmp_path), "train")) == 20
-    assert "1 of 21 dialogues" in caplog.text
+    assert "1 of 21 rows" in caplog.text
 
 
 # -- columns

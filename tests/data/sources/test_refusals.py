@@ -46,7 +46,7 @@ FILES = [  # name, content, words
     ("a.jsonl", '{"prompt": 7}', ["'prompt' holds a number"]),
     ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "act": [1]}', ["line 2: 'act' is [1]"]),
     ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' is empty"]),
-    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "one act per row", "a list with one act per turn"]),
+    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "'act' holds a number", "a list with one act per turn"]),
     ("a.parquet", parquet_bytes([{"text": "a"}]), ["a.parquet, row 1: no turns", "'text'"]),
     ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),
     ("a.csv", "dialog\n\"['a'\n 'b']\"\n", ["a.csv, line 2", "numpy"]),
