@@ -245,7 +245,9 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
         for cells in reader:
             where_row, start = f"{where}, line {start + 1}", reader.line_num
             if header is None:
-                header = _header(cells, where, delimiter)
+                header = [cell.strip() for cell in cells]
+                if twice := next((name for name in header if name and header.count(name) > 1), None):
+                    raise UserError(f"{where}, line 1: the column '{twice}' is named twice; rename or remove one")
             elif len(cells) not in (0, len(header)):
                 raise UserError(
                     f"{where_row}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
@@ -254,17 +256,6 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
                 yield where_row, Cells({name: cell or None for name, cell in zip(header, cells, strict=True) if name})
     except csv.Error as error:
         raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
-
-
-def _header(cells: list[str], where: str, delimiter: str) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if len(names) < 2 and any(mark in cell for mark in ",;\t" for cell in names):
-        wanted = "tabs" if delimiter == "\t" else "commas"
-        raise UserError(f"{where}, line 1: there is only one column, '{names[0]:.60}'; separate the cells by {wanted}")
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice:
-        raise UserError(f"{where}, line 1: the column '{twice}' is named twice; rename or remove one")
-    return names
 
 
 KINDS: dict[str, Callable[[bytes, str], Numbered]] = {

@@ -175,8 +175,8 @@ class RowCounts:
             str(name) for name, value in row.items() if name not in used and holds_text(value)
         )
 
-    def log(self) -> None:
-        """One line for each kind of rows that were left out, and for the columns."""
+    def log(self, without_reference: int = 0) -> None:
+        """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
         if self.bad:
             text = (
                 "%s: %d of %d %s have an empty, null or blank text or two equal sides, and are left out; the first: %s"
@@ -185,12 +185,12 @@ class RowCounts:
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"
             logger.warning(text, len(places), self.num_rows, self.unit, reason, places[0][0])
-        for names, what, level in (
-            (self.kept, "kept for rewards, in no prompt", logging.INFO),
-            (self.unread, "not read", logging.WARNING),
-        ):
-            if names:
-                logger.log(level, "%s: %s: %s", self.where, what, list_columns(names))
+        if self.kept:
+            hint = f"; {without_reference} prompts have no reference: if it is here, name it with columns: {{reference: ...}}"
+            text = "%s: kept for rewards, in no prompt: %s%s"
+            logger.info(text, self.where, list_columns(self.kept), hint if without_reference else "")
+        if self.unread:
+            logger.warning("%s: not read: %s", self.where, list_columns(self.unread))
 
 
 def list_columns(names: Counter[str]) -> str:

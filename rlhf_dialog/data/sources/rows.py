@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import logging
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +35,6 @@ from rlhf_dialog.data.sources.record import (
 )
 from rlhf_dialog.errors import UserError, nearest
 
-logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
 Group = list[tuple[str, Row]]  # the rows of one record
@@ -102,8 +99,7 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
 
     records = counts.read(layout.gather(itertools.chain([first], rows)), read)
     if not quiet:
-        counts.log()
-        _name_unused_text(records, where)
+        counts.log(sum(record.is_prompt and not record.references for record in records))
     return records
 
 
@@ -247,20 +243,6 @@ def _replies(value: Any, key: str, where: str) -> list[str]:
         if len(items) != 1:
             raise UserError(f"{where}: '{key}' holds {len(items)} messages, wanted one, which is the reply")
     return _texts(items, f"'{key}'", where)
-
-
-def _name_unused_text(records: list[DialogueRecord], where: str) -> None:
-    """A warning where prompts have no reference, with the column that has most text of theirs: it may hold the replies."""
-    prompts = [record for record in records if record.is_prompt]
-    without = [prompt for prompt in prompts if not prompt.references]
-    sizes: Counter[str] = Counter()
-    for name, value in (cell for prompt in without for cell in prompt.meta.items()):
-        if isinstance(value, str) and " " in value and name not in ID_KEYS and "system" not in name.lower():
-            sizes[name] += len(value)
-    for name, _ in sizes.most_common(1):
-        remedy = "if it holds the replies, name it with columns: {reference: ...}"
-        text = "%s: %d of %d prompts have no reference, and the text column '%s' is not used; %s"
-        logger.warning(text, where, len(without), len(prompts), name, remedy)
 
 
 # -- one row, one utterance

@@ -141,18 +141,6 @@ def test_a_reply_of_several_messages_is_refused_in_its_row(tmp_path):
         read(tmp_path, [{"prompt": "a", "completion": MESSAGES}])
 
 
-def test_one_warning_names_the_text_that_prompts_without_a_reference_do_not_use(tmp_path, caplog):
-    row = {"prompt": "a", "reply": "one of them", "topic": "at home", "system_prompt": "be kind " * 9}
-    read(tmp_path, [row, row, {"prompt": "a", "reference": "b", "reply": "c d"}])
-    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "2 of 3 prompts have no reference, and the text column 'reply' is not used" in record.getMessage()
-    assert "a.jsonl" in record.getMessage()
-    assert "columns: {reference: ...}" in record.getMessage()
-    caplog.clear()
-    read(tmp_path, [{"prompt": "a", "topic": "home"}, {"prompt": "a", "reference": "b", "c": "d e"}])
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 def test_every_configuration_that_names_data_has_columns(tmp_path):
     rows = [*QUESTIONS, {"q": "Who is it ?", "gold": "Me .", "n": "z"}]
     for split in ("train", "validation"):

@@ -202,6 +202,10 @@ def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog)
 @pytest.mark.parametrize(
     ("row", "words"),
     [
+        (
+            {"prompt": "a", "reply": "b c"},
+            ["'reply' (2 rows); 2 prompts have no reference", "columns: {reference: ...}"],
+        ),
         ({"prompt": "a", "response": "b", "topic": "home"}, ["kept for rewards", "'topic' (2 rows)"]),
         ({"dialog": ["a", "b"], "tools": [{"name": "weather"}]}, ["kept for rewards", "'tools' (2 rows)"]),
         ({"prompt": "a", "response": "b", "answer": "c"}, ["kept for rewards", "'answer' (2 rows)"]),

@@ -8,8 +8,8 @@ from tests.parts.data_files import HTML, TALK, error_of, load, load_folder, parq
 FILES = [  # name, content, words
     # -- the bytes of a file
     ("a.csv", "dialog,act\n\"['a', 'b']\"\n", ["a.csv, line 2", "1 cells", "2 columns"]),
-    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 1", "separate the cells by commas"]),
-    ("a.tsv", "dialog,act\n[],[]\n", ["separate the cells by tabs"]),
+    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 2", "no turns", "found 'dialog;act'"]),
+    ("a.tsv", "dialog,act\n[],[]\n", ["no turns", "found 'dialog,act'"]),
     ("a.csv", 'dialog\n"[\n', ["a.csv, line 2", "quotation mark"]),
     ("a.csv", "id,text,text\n1,a,b\n", ["'text' is named twice"]),
     ("a.csv", "dialog\n", ["a.csv: there are no rows"]),
