@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from nltk.stem.porter import PorterStemmer
-from nltk.translate.meteor_score import meteor_score
 
-from rlhf_dialog import NLPVecInfo, VecInfo, VecInfoFactory
+from rlhf_dialog import NLPVecInfo
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.acts import act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
@@ -34,12 +33,8 @@ def test_macro_f1_agrees_with_precision_and_recall():
     for size in (1, 2, 6, 50):
         classes, acts = rng.choices(range(4), k=size), rng.choices(range(1, 5), k=size)
         assert float(macro_f1(act_counts(classes, acts).sum(axis=0))) == pytest.approx(slow_macro_f1(classes, acts))
-
-
-def test_always_one_act_has_a_low_f1():
-    """Half the acts are inform: accuracy 0.5, F1 of inform 2/3, of the three others 0."""
-    acts = [1, 1, 1, 2, 3, 4]
-    assert float(macro_f1(act_counts([0] * 6, acts).sum(axis=0))) == pytest.approx(2 / 3 / 4)
+    inform = act_counts([0] * 6, [1, 1, 1, 2, 3, 4]).sum(axis=0)  # accuracy 1/2; F1 of inform 2/3, of the others 0
+    assert float(macro_f1(inform)) == pytest.approx(2 / 3 / 4)
 
 
 def test_nlp_vec_info_by_hand():
@@ -54,22 +49,6 @@ def test_nlp_vec_info_by_hand():
         "objective/episode_reward": pytest.approx((0.5 + 1.5 - 3.0) / 3),
     }
     assert all(type(value) is float for value in found.values())
-
-
-def test_a_vec_info_of_ones_own_registers_like_the_built_in(monkeypatch):
-    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
-
-    @VecInfoFactory.register("Mine")
-    class Mine(VecInfo):
-        def __init__(self, scale: float = 2.0):
-            self.scale = scale
-
-        def __call__(self, rollout):
-            return {"my/number": self.scale}
-
-    assert VecInfoFactory.create("Mine", {"scale": 3.0})(None) == {"my/number": 3.0}
-    assert type(VecInfoFactory.create("NLPVecInfo", {})) is NLPVecInfo
-    assert VecInfo()(None) == {}
 
 
 def test_rouge_agrees_with_counting_by_hand():
@@ -99,12 +78,8 @@ def test_bleu_takes_any_number_of_sums():
     sums = np.stack([counts.sum(axis=0), counts[:7].sum(axis=0)]).reshape(2, 1, 10)
     expected = [slow_bleu(replies, references), slow_bleu(replies[:7], references[:7])]
     assert corpus_bleu(sums).ravel().tolist() == pytest.approx(expected)
-
-
-def test_bleu_splits_punctuation_from_letters():
-    """International tokenizer: I ' m here < EOU > are 7 tokens."""
-    counts = bleu_counts(["I'm here <EOU>"], "I'm here <EOU>")
-    assert counts == [7, 6, 5, 4, 7, 6, 5, 4, 7, 7]
+    punctuation = bleu_counts(["I'm here <EOU>"], "I'm here <EOU>")  # I ' m here < EOU >
+    assert punctuation == [7, 6, 5, 4, 7, 6, 5, 4, 7, 7]
 
 
 def test_ngrams_by_hand():
@@ -138,12 +113,6 @@ def test_blocks_are_equal_and_the_rest_is_left_out():
     assert blocked_distinct_n(["a"] * 250, 1) == [1 / 100, 1 / 100]
 
 
-def test_copied_counts_bigrams_of_the_reply():
-    assert copied_share("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
-    assert copied_share("Do you like tea ?", "DO YOU like tea ?") == 1
-    assert copied_share("a b", "b a") == copied_share("a b", "a") == copied_share("a b", "") == 0
-
-
 @pytest.mark.parametrize("count", [2, 3, 10, 101])
 def test_others_is_a_permutation_without_a_fixed_point(count):
     for seed in range(5):
@@ -158,7 +127,8 @@ def test_copied_from_counts_bigrams_of_any_of_the_turns():
     turns = ["Do you like tea ?", "Only with milk ."]
     assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"
     assert copied_from(turns, "? Only") == 0  # no turn has both words
-    assert copied_from([], "you like") == 0
+    assert copied_from([], "you like") == copied_share("a b", "b a") == copied_share("a b", "a") == 0
+    assert copied_share("Do you like tea ?", "YOU like coffee ?") == pytest.approx(1 / 3)
 
 
 SYNONYMS = {"car": ["car", "auto", "motor_car"], "glad": ["glad", "happy"]}
@@ -169,11 +139,6 @@ class FakeWordNet:
     def synsets(self, word):
         lemmas = [SimpleNamespace(name=lambda lemma=lemma: lemma) for lemma in SYNONYMS.get(word, [])]
         return [SimpleNamespace(lemmas=lambda: lemmas)] if lemmas else []
-
-
-class NoWordNet:
-    def synsets(self, word):
-        return []
 
 
 def slow_meteor(reference, response, synonyms):
@@ -221,6 +186,8 @@ def random_pairs(count):
         # all three match, the verb by its stem: 1 - 0.5 / 27
         ("he walks home", "he walked home", 0.9814814815),
         ("yes", "no", 0.0),
+        ("hello .", "", 0.0),
+        ("", "hello .", 0.0),
     ],
 )
 def test_by_hand(reference, response, expected):
@@ -239,18 +206,6 @@ def test_equals_slow_implementation(wordnet, synonyms):
     for reference, response in random_pairs(400):
         expected = slow_meteor(reference, response, synonyms)
         assert meteor(reference, response, wordnet) == pytest.approx(expected, abs=1e-12), (reference, response)
-
-
-def test_cached_stemmer_gives_identical_scores():
-    for reference, response in random_pairs(200):
-        uncached = meteor_score([reference.split()], response.split(), stemmer=PorterStemmer(), wordnet=NoWordNet())
-        assert meteor(reference, response, None) == uncached
-        assert meteor(reference, response, None) == uncached
-
-
-@pytest.mark.parametrize(("reference", "response"), [("hello .", ""), ("hello .", "  "), ("", "hello ."), ("", "")])
-def test_empty_text_scores_zero(reference, response):
-    assert meteor(reference, response, None) == 0.0
 
 
 def test_meteor_takes_the_best_reference():

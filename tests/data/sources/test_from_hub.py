@@ -57,40 +57,6 @@ def test_another_name_is_loaded_as_it_is(hub):
     assert hub.calls == [("somebody/talk", "validation", None)]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [
-            {"dialog_id": 4, "utterance": "Hi", "act_label": 2},
-            {"dialog_id": 4, "utterance": "Hey", "act_label": 1},
-            {"dialog_id": 5, "utterance": "a", "act_label": 3},
-        ],
-        [
-            {"dialogue_id": "x", "dialog": "Hi", "act": "question"},
-            {"dialogue_id": "x", "dialog": "Hey", "act": "Inform"},
-            {"dialogue_id": "y", "dialog": "a", "act": "directive"},
-        ],
-        [
-            {"turns": [{"utterance": "Hi"}, {"utterance": "Hey"}], "acts": [2, 1]},
-            {"turns": [{"utterance": "a"}], "acts": [3]},
-        ],
-    ],
-    ids=["row per utterance", "named acts", "turns as objects"],
-)
-def test_hub_layouts(hub, rows):
-    hub.rows = {"x/y": rows}
-    assert load_records("x/y", "train") == RECORDS
-
-
-def test_hub_rows_without_acts(hub):
-    hub.rows = {
-        "x/y": [{"dialog": ["Hi", "Hey"]}],
-        "x/z": [{"dialog_id": 1, "text": "Hi"}, {"dialog_id": 1, "text": "Hey"}],
-    }
-    for name in hub.rows:
-        assert load_records(name, "train") == [DialogueRecord(["Hi", "Hey"], None)]
-
-
 def test_what_was_tried_is_said_when_nothing_loads(hub):
     hub.rows = {"x/y": RuntimeError("Dataset scripts\nare no longer"), "x/z": [{"dialog": ["a", "b"], "act": [1, 9]}]}
     words = ("no such file or folder", "x/y: RuntimeError: Dataset scripts are no longer", "dialogues_train.txt")
