@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 REWARD, JUDGE, DROPPED = "reward", "judge", "dropped"
 MAX_HOLDERS = 10  # an utterance of more dialogues ties nobody, such as "Can I help you ?"
 MIN_SHARED = 2
-MAX_CLUSTER, MAX_DIFFERENCE = 0.01, 0.02  # shares of the dialogues; beyond them a warning says so
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,14 @@ def divide(records: Sequence[DialogueRecord]) -> Halves:
     part_of = {numbers[place]: name for name, places in halves.items() for place in places}
     part_of |= {numbers[place]: DROPPED for place in dropped}
     parts = [part_of[first[row]] for row in range(len(records))]
-    found = Halves(parts, _assignment(records, parts), len(numbers), max(map(len, clusters)))
-    _log(found, abs(len(halves[REWARD]) - len(halves[JUDGE])), len(dropped))
+    largest = max(map(len, clusters))
+    found = Halves(parts, _assignment(records, parts), len(numbers), largest)
+    text = (
+        "halves of %d training dialogues: the largest cluster of dialogues that repeat each other has %d (%.2f %%), the halves "
+        "differ by %d, and %d that still repeat one of the reward's half were left out of the judge's"
+    )
+    difference = abs(len(halves[REWARD]) - len(halves[JUDGE]))
+    logger.info(text, len(numbers), largest, 100 * largest / len(numbers), difference, len(dropped))
     return found
 
 
@@ -78,15 +83,3 @@ def _assignment(records: Sequence[DialogueRecord], parts: list[str]) -> str:
     for record, part in zip(records, parts, strict=True):
         found.update(json.dumps([record.turns, record.references, part]).encode())
     return found.hexdigest()
-
-
-def _log(halves: Halves, difference: int, dropped: int) -> None:
-    total, largest = halves.num_dialogues, halves.largest_cluster
-    is_uneven = (largest > MAX_CLUSTER * total and largest > 1) or difference > max(1, MAX_DIFFERENCE * total)
-    level = logging.WARNING if is_uneven else logging.INFO
-    warning = "; the dialogues are much alike, so a judge learns of less than the reward" if is_uneven else ""
-    text = (
-        "halves of %d training dialogues: the largest cluster of dialogues that repeat each other has %d (%.2f %%), the halves "
-        "differ by %d, and %d that still repeat one of the reward's half were left out of the judge's%s"
-    )
-    logger.log(level, text, total, largest, 100 * largest / total, difference, dropped, warning)

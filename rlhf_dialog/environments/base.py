@@ -1,4 +1,4 @@
-"""The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
+"""The protocol of dialogue environments, how one is built and called: each of its mistakes is an error that names its class."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.user_code import TimeLimit, as_user_error, ends_the_process, find_user_line, run_with_timeout
@@ -66,7 +67,6 @@ class EpisodeLimits:
 
 
 NO_LIMITS = EpisodeLimits(None, None)
-NOTHING_MORE: Mapping[str, Any] = {}
 
 
 class Environment(Protocol):
@@ -120,35 +120,60 @@ def baseline_names(environment: Environment) -> Sequence[str]:
     return names
 
 
+class SingleTurn:
+    """One episode: the prompt and one reply. The step's reward is 0; the reward class scores the reply.
+
+    >>> environment = SingleTurn(Dialogue(["Hi .", "Who is there ?"], reference="Ada ."))
+    >>> text, info = environment.reset()
+    >>> text, info["prompt"].prompt_turns, info["prompt"].reference
+    ('Who is there ?', ['Hi .', 'Who is there ?'], 'Ada .')
+    >>> environment.step("Ben .")
+    ('', 0.0, True, False, {})
+    """
+
+    def __init__(self, prompt: Dialogue):
+        self.prompt = prompt
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """The prompt's last turn; nothing is random, so the seed has no effect."""
+        return self.prompt.prompt_turns[-1], {"prompt": self.prompt}
+
+    def step(self, reply: str) -> Step:
+        """The end of the episode."""
+        return "", 0.0, True, False, {}
+
+
+def build_environment(name: str, args: dict[str, Any]) -> Environment:
+    """The environment of `environment: {id: name, args: args}`.
+
+    Raises UserError for an unknown name or wrong arguments, when its constructor raises, and when it lacks a method.
+    """
+    if problem := EnvironmentFactory.problem(name, args):
+        raise UserError(f"environment: {problem}")
+    with as_user_error(f"environment {name}: its constructor"):
+        built: Environment = EnvironmentFactory.classes[name](**args)
+    for method in ("reset", "step"):
+        _check_method(built, method)
+    return built
+
+
 def open_episode(environment: Environment, seed: int | None = None, limits: EpisodeLimits = NO_LIMITS) -> Dialogue:
-    """Reset the environment; returns the prompt of the new episode. Raises UserError as `reset_environment` does."""
-    text, info = reset_environment(environment, seed, limits)
-    prompt = info.get("prompt", Dialogue([text]))
-    if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
-        raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
-    _check_texts(environment, "reset", [*prompt.prompt_turns, *prompt.references, prompt.reference or ""])
-    return prompt
-
-
-def reset_environment(
-    environment: Environment,
-    seed: int | None,
-    limits: EpisodeLimits = NO_LIMITS,
-    more: Mapping[str, Any] = NOTHING_MORE,
-) -> tuple[str, dict[str, Any]]:
-    """Reset the environment, with the arguments `more`; returns the user's first turn and the info.
+    """Reset the environment; returns the prompt of the new episode.
 
     Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
     """
-    answer = _call(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
-    if not (_is_tuple(answer, 2) and isinstance(answer[0], str) and isinstance(answer[1], dict)):
-        raise _wrong(environment, f"reset returned {answer!r}; return a pair (text, info)")
-    _check_texts(environment, "reset", [answer[0]])
-    return answer
+    found = _call(environment, "reset", limits, lambda: environment.reset(seed=seed))
+    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
+        raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
+    prompt = found[1].get("prompt", Dialogue([found[0]]))
+    if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
+        raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
+    _check_texts(environment, "reset", [found[0], *prompt.prompt_turns, *prompt.references, prompt.reference or ""])
+    return prompt
 
 
 def answer(environment: Environment, reply: str, limits: EpisodeLimits = NO_LIMITS) -> Step:
-    """Make one step. Raises UserError as `reset_environment` does, and for what cannot be learned from."""
+    """Make one step. Raises UserError as `open_episode` does, and for what cannot be learned from."""
     found = _call(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
@@ -176,8 +201,7 @@ def check_turns(environment: Environment, number: int, limits: EpisodeLimits) ->
 
 def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Callable[[], Any]) -> Any:
     """What the method returns; its exceptions name class, method and line."""
-    if not callable(getattr(environment, method, None)):
-        raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
+    _check_method(environment, method)
     seconds = limits.step_timeout_s
     with as_user_error(f"environment {type(environment).__name__}: {method}", type(environment)):
         if seconds is None:
@@ -191,6 +215,11 @@ def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Ca
                     environment,
                     f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
                 ) from late
+
+
+def _check_method(environment: Environment, method: str) -> None:
+    if not callable(getattr(environment, method, None)):
+        raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
 
 
 def _wrong(environment: Environment, what: str) -> UserError:

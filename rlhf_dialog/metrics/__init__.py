@@ -1,9 +1,6 @@
 """Formulas on texts, and the vec-info classes: extra metrics of a run.
 
 - **METEOR without WordNet is another metric**, `meteor_exact_stem`. Nothing is downloaded during a run.
-- **`evaluate.Metric` classes are thin** (`modules`): they call the functions that the evaluation calls for each
-  reply. They live in memory, accept columns that they do not read (for `evaluate.combine`), and nothing imports them
-  unless a user does.
 - **A corpus metric keeps its counts for each reply** (`bleu_counts`, `act_counts`), so that the evaluation can
   resample it.
 """

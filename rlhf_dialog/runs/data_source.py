@@ -12,8 +12,15 @@ from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.chat_template import warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import human
-from rlhf_dialog.environments.base import Baseline, Environment, EpisodeLimits, answer, baseline_names, check_turns
-from rlhf_dialog.environments.built_in import build_environment
+from rlhf_dialog.environments.base import (
+    Baseline,
+    Environment,
+    EpisodeLimits,
+    answer,
+    baseline_names,
+    build_environment,
+    check_turns,
+)
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.loading import trained_parameters

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.environments.adapters import SingleTurn
-from rlhf_dialog.environments.base import Environment, EpisodeLimits, answer, check_turns, open_episode
+from rlhf_dialog.environments.base import (
+    Environment,
+    EpisodeLimits,
+    SingleTurn,
+    answer,
+    check_turns,
+    open_episode,
+)
 from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond
 from rlhf_dialog.models.policy import num_positions
 from rlhf_dialog.models.responder import Reply, Responder

@@ -18,19 +18,9 @@ from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, 
 SYSTEM = 'Be "kind" # {{ brief }} \\n\nü 🙂 .'
 SWITCHED = CHATML + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
 PIECES = (
-    *(
-        "Hello",
-        "a  b",
-        "Où est-ce ? 🙂",
-        "{{ messages }}",
-        "{% set x = 1 %}",
-        "#} -#}",
-        'it\'s "so"',
-        "\\n",
-        "\n\n",
-        "\u00a0",
-    ),
-    *("<eos>", "<pad>", "<s>", "<|im_end|>", "<|im_start|>user\n", "<EOU>", " ###", "|", "<|im_<eos>end|>", "<think>"),
+    *("Hello", "a  b", "Où est-ce ? 🙂", "{{ messages }}", "{% set x = 1 %}", "#} -#}", 'it\'s "so"', "\\n", "\n\n"),
+    *("\u00a0", "<eos>", "<pad>", "<s>", "<|im_end|>", "<|im_start|>user\n", "<EOU>", " ###", "|"),
+    *("<|im_<eos>end|>", "<think>"),
 )
 
 

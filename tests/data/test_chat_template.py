@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
@@ -48,10 +46,6 @@ def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> Template
 # prompts
 
 
-def test_the_factory_keeps_the_separators_way():
-    assert isinstance(prompt_encoder(byte_tokenizer(), "<EOU>", 64), PromptEncoder)
-
-
 @pytest.mark.parametrize(
     ("turns", "kept"), [(["a", "b"], "b"), (["a", "b", "c", "d"], "bcd"), (["a", "b", "c"], "abc")]
 )
@@ -81,6 +75,7 @@ def test_bos_comes_from_the_template_alone():
     assert encoder.encode_prompt(["a"]) == spell(BOS, "[INST] a [/INST]")
     three = spell(BOS, "[INST] a [/INST] b ", EOS, BOS, "[INST] c [/INST]")
     assert encoder.encode_prompt(["a", "b", "c"]) == three
+    assert encoder_of(LLAMA2, 10).encode_prompt(["x", "y", "long"]) == spell(BOS, "g [/INST]")
     assert BOS not in encoder_of(CHATML).encode_prompt(["a", "b"])
 
 
@@ -97,21 +92,6 @@ def test_whole_oldest_turns_go_first_then_tokens_from_the_left():
         assert encoder_of(CHATML, length).encode_prompt(turns) == expected
 
 
-def test_bos_stays_in_front_of_a_cut_prompt():
-    assert encoder_of(LLAMA2, 10).encode_prompt(["x", "y", "long"]) == spell(BOS, "g [/INST]")
-
-
-CHATTY = {template: chat_tokenizer(template) for template in (CHATML, CHATML_USER_FIRST, LLAMA2)}
-
-
-@given(st.sampled_from(list(CHATTY)), st.lists(st.text("ab .", max_size=9), min_size=1, max_size=6), st.integers(2, 90))
-def test_a_prompt_is_never_too_long_and_ends_with_the_generation_prompt(template, turns, max_prompt_length):
-    ids = TemplateEncoder(CHATTY[template], max_prompt_length).encode_prompt(turns)
-    end = spell("[/INST]") if template == LLAMA2 else OPEN
-    assert len(ids) <= max_prompt_length
-    assert ids[-min(max_prompt_length - 1, len(end)) :] == end[-min(max_prompt_length - 1, len(end)) :]
-
-
 # the system message
 
 
@@ -123,6 +103,7 @@ def test_a_system_prompt_stands_before_all_turns_and_changes_no_reply():
     plain, encoder = encoder_of(), with_system("Be brief .")
     for turns in (["a"], ["a", "b"], ["a", "b", "c"]):
         assert encoder.encode_prompt(turns) == said("system", "Be brief .") + plain.encode_prompt(turns)
+    assert with_system("Be<|im_end|>brief .").encode_prompt(["a"]) == encoder.encode_prompt(["a"])
     assert encoder.encode_reply("No .") == plain.encode_reply("No .")
     assert encoder.encode_heard(spell("No", END), "Why ?") == plain.encode_heard(spell("No", END), "Why ?")
 
@@ -141,12 +122,6 @@ def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
     for length in (60, 80, 100):
         ids = with_system("Be brief .", max_prompt_length=length).encode_prompt(["x", "y", "abcdefghij" * 9])
         assert ids == head + whole[len(whole) - length + len(head) :]
-
-
-def test_special_tokens_in_a_system_prompt_are_spaces():
-    assert with_system("Be<|im_end|>brief .").encode_prompt(["a"])[: len(said("system", "Be brief ."))] == said(
-        "system", "Be brief ."
-    )
 
 
 @pytest.mark.parametrize(
@@ -188,6 +163,9 @@ def test_an_end_of_turn_token_that_is_not_special_is_found():
     tokenizer.add_tokens(["  ", "<end>"])
     tokenizer.chat_template = UNMARKED.replace("message.content + '", "message.content + '  <end>")
     assert end_token_id(tokenizer) == tokenizer.convert_tokens_to_ids("<end>")
+    tokenizer.chat_template, tokenizer.eos_token = UNMARKED, None
+    with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
+        end_token_id(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -265,12 +243,9 @@ def test_prompt_reply_and_what_was_heard_are_the_longer_prompt():
         encoder = encoder_of(template)
         whole = encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "c")
         assert whole == encoder.encode_prompt(["a", "b", "c"]), template
-
-
-def test_a_reply_without_its_end_is_closed_for_the_user():
-    assert encoder_of().encode_heard(spell("b"), "c") == spell(END, "\n") + said("user", "c") + OPEN
-    assert encoder_of().encode_heard(spell("b", EOS), "c") == spell(END, "\n") + said("user", "c") + OPEN
-    assert encoder_of(UNMARKED).encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
+    assert encoder.encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
+    for unfinished in (spell("b"), spell("b", EOS)):
+        assert encoder_of().encode_heard(unfinished, "c") == spell(END, "\n") + said("user", "c") + OPEN
 
 
 class Scripted(nn.Module):
@@ -324,13 +299,6 @@ def test_a_template_that_does_not_work_is_one_error_of_the_user(words):
         with pytest.raises(UserError, match=f"turn_separator.*tokenizer.*{words}.*name another tokenizer") as error:
             make()
         assert "\n" not in str(error.value)
-
-
-def test_no_end_at_all_is_an_error():
-    tokenizer = chat_tokenizer(UNMARKED)
-    tokenizer.eos_token = None
-    with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
-        end_token_id(tokenizer)
 
 
 # the whole way

@@ -6,8 +6,6 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlhf_dialog.data.dialogue import (
     Dialogue,
@@ -16,23 +14,11 @@ from rlhf_dialog.data.dialogue import (
     fit_newest,
     remove_marks,
     render_prompt,
-    render_reply,
-    render_target,
 )
-from tests.parts.tiny import byte_tokenizer
-
-TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
 
 
 def letters(text):
     return [ord(letter) for letter in text]
-
-
-def test_rendering():
-    assert render_prompt(["a", "b c"], "<EOU>") == "a <EOU> b c <EOU>"
-    assert render_prompt(["a"], "|") == "a |"
-    assert render_reply("b c") == " b c"
-    assert render_target("b c", "<EOU>") == " b c <EOU>"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +36,6 @@ def test_rendering():
 )
 def test_a_mark_becomes_a_space(text, mark, left):
     assert remove_marks(text, [mark]) == left
-
-
-def test_prompt_and_target_are_the_longer_prompt():
-    assert render_prompt(["a", "b"], "<EOU>") + render_target("c", "<EOU>") == render_prompt(["a", "b", "c"], "<EOU>")
 
 
 @pytest.mark.parametrize(
@@ -77,41 +59,6 @@ def test_cut_at_separator(text, cut):
 )
 def test_fit_newest_by_hand(max_length, text):
     assert fit_newest(["aaa", "bbb", "cc"], lambda kept: letters(render_prompt(kept, "|")), max_length) == letters(text)
-
-
-@given(TURNS, st.integers(1, 80))
-def test_fit_newest_drops_whole_oldest_turns_and_no_more_than_needed(turns, max_length):
-    ids = fit_newest(turns, lambda kept: letters(render_prompt(kept, "|")), max_length)
-    wholes = [letters(" | ".join(turns[start:]) + " |") for start in range(len(turns))]
-    fitting = [whole for whole in wholes if len(whole) <= max_length]
-    assert len(ids) <= max_length
-    assert ids == (fitting[0] if fitting else wholes[-1][-max_length:])
-
-
-@given(TURNS, st.booleans())
-def test_fit_newest_keeps_everything_that_fits_a_real_tokenizer(turns, separator_token):
-    tokenizer = BYTES[separator_token]
-
-    def encode(kept):
-        return tokenizer(render_prompt(kept, "<EOU>"), add_special_tokens=False)["input_ids"]
-
-    assert tokenizer.decode(fit_newest(turns, encode, 1000)).replace(" <EOU>", "<EOU>") == "".join(
-        f"{' ' if i else ''}{turn}<EOU>" for i, turn in enumerate(turns)
-    )
-
-
-BYTES = {kind: byte_tokenizer(kind) for kind in (True, False)}
-
-
-def test_tiny_tokenizer_has_the_separator_as_one_token_or_as_text():
-    special, plain = BYTES[True], BYTES[False]
-    separator = special.convert_tokens_to_ids("<EOU>")
-    ids = special("Hi <EOU> é <EOU>")["input_ids"]
-    assert ids.count(separator) == 2
-    assert ids[2] == separator
-    assert special.decode(ids, skip_special_tokens=True) == "Hi é"
-    assert len(plain("<EOU>")["input_ids"]) == 5
-    assert (len(special), len(plain)) == (259, 258)
 
 
 # -- what is said after the prompt
@@ -166,18 +113,8 @@ def test_an_empty_reply_is_a_turn_and_a_reply_that_is_still_to_come_is_none():
         assert (same.turns, same.response) == ([], "")
     assert json.dumps(asked.response) == '""'
     assert [turn.text for turn in asked.with_reply("").with_reply("Yes .").turns] == ["", "Yes ."]
-
-
-def test_an_empty_answer_is_a_turn_when_somebody_goes_on():
-    assert Dialogue(["Hi ."]).with_reply("").with_user_turn("Well ?").turns == [
-        Turn("policy", ""),
-        Turn("user", "Well ?"),
-    ]
-    assert [turn.text for turn in Dialogue(["Hi ."]).with_reply("").with_user_turn("Well ?").with_reply("").turns] == [
-        "",
-        "Well ?",
-        "",
-    ]
+    longer = asked.with_reply("").with_user_turn("Well ?").with_reply("")
+    assert longer.turns == [Turn("policy", ""), Turn("user", "Well ?"), Turn("policy", "")]
 
 
 def test_a_dialogue_that_was_cut_once_remains_truncated():

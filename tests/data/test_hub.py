@@ -57,13 +57,8 @@ def test_what_can_only_be_a_place_on_this_machine(tmp_path, monkeypatch):
 
 def published(hub_server, **files: bytes) -> None:
     hub_server.repos["ada/polite"] = Repo()
-    named = {
-        "config.json": b"{}",
-        "model.safetensors": b"w",
-        "evil.py": b"x",
-        "pytorch_model.bin": b"x",
-        "a/b.safetensors": b"x",
-    }
+    weights = {"model.safetensors": b"w", "pytorch_model.bin": b"x", "a/b.safetensors": b"x"}
+    named = {"config.json": b"{}", "evil.py": b"x", **weights}
     hub_server.repos["ada/polite"].commit({**named, **files})
 
 
@@ -73,12 +68,9 @@ def names_in(folder: str) -> set[str]:
 
 def test_a_model_is_fetched_without_pickles_and_code(hub_server):
     published(hub_server)
-    assert names_in(hub.model_folder("ada/polite", "--agent")) == {"config.json", "model.safetensors"}
-    assert names_in(hub.model_folder("ada/polite", "--agent", with_code=True)) == {
-        "config.json",
-        "model.safetensors",
-        "evil.py",
-    }
+    names = {"config.json", "model.safetensors"}
+    assert names_in(hub.model_folder("ada/polite", "--agent")) == names
+    assert names_in(hub.model_folder("ada/polite", "--agent", with_code=True)) == {*names, "evil.py"}
 
 
 def test_a_folder_of_that_name_is_preferred(hub_server, tmp_path, monkeypatch):

@@ -44,15 +44,12 @@ def test_every_form_gives_the_same_two_replies(tmp_path, row, prompt):
     assert pair.where.endswith("pairs.jsonl, line 1")
 
 
-def test_margins_are_numbers(tmp_path):
-    rows = [{"prompt": "a", "chosen": "b", "rejected": "c", "margin": margin} for margin in (0.5, 2)]
-    assert [pair.margin for pair in load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")] == [0.5, 2.0]
-
-
 def test_csv_and_the_other_split(tmp_path):
     (tmp_path / "train.csv").write_text('prompt,chosen,rejected,margin\n"[""a"", ""b""]",c,d,1.5\n', encoding="utf-8")
     (pair,) = load_pairs(str(tmp_path), "train")
     assert (pair.chosen.prompt_turns, pair.margin) == (["a", "b"], 1.5)
+    with pytest.raises(UserError, match=r"line 2: has no 'margin', but 1 other rows have one"):
+        load_pairs(write_pairs(tmp_path / "some.jsonl", [ROW | {"margin": 1}, ROW]), "train")
     with pytest.raises(MissingSplit):
         load_pairs(str(tmp_path), "validation")
 
@@ -85,11 +82,6 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):
     assert all(word in str(error.value) for word in words), error.value
 
 
-def test_some_margins_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"line 2: has no 'margin', but 1 other rows have one"):
-        load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW | {"margin": 1}, ROW]), "train")
-
-
 @pytest.mark.parametrize("names", [("score_chosen", "score_rejected"), ("chosen_score", "rejected_score")])
 def test_exchanged_columns_show_in_the_scores_beside_them(tmp_path, names):
     rows = [ROW | dict(zip(names, scores, strict=True)) for scores in [(1, 2), (1, 2), (3, 1), (2, 2)]]
@@ -106,6 +98,8 @@ def test_no_prompt_is_on_both_sides_of_the_split(tmp_path):
     assert not {pair.prompt for pair in training} & {pair.prompt for pair in held}
     assert split_by_prompt(pairs, 0.1, seed=3) == (training, held)
     assert any(split_by_prompt(pairs, 0.1, seed=seed)[1] != held for seed in (4, 5, 6))
+    with pytest.raises(UserError, match="2 pairs have 1 prompt"):
+        split_by_prompt([pairs[0]] * 2, 0.5, 0)
 
 
 def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
@@ -117,14 +111,12 @@ def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
     pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
     assert pairs[0].prompt == pairs[1].prompt == f"{begin} "
     assert len({pair.prompt for pair in pairs}) == 3
-
-
-def test_replies_that_begin_alike_do_not_make_another_prompt(tmp_path):
-    begin = "Human: Is it far from here ?\n\nAssistant: "
+    begin = "Human: Is it far from here ?\n\nAssistant: "  # "Ye" of both replies does not count
     rows = [
-        {"chosen": f"{begin}{one}", "rejected": f"{begin}{other}"} for one, other in (("Yes .", "Yet ."), ("So", "No"))
+        {"chosen": f"{begin}Yes .", "rejected": f"{begin}Yet ."},
+        {"chosen": f"{begin}So", "rejected": f"{begin}No"},
     ]
-    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    pairs = load_pairs(write_pairs(tmp_path / "b.jsonl", rows), "train")
     assert pairs[0].prompt == pairs[1].prompt == "Human: Is it far from here ?"
 
 
@@ -135,17 +127,11 @@ def test_white_space_and_messages_do_not_make_another_prompt(tmp_path):
     assert {pair.prompt for pair in pairs} == {"Is it far ?"}
 
 
-def test_one_prompt_cannot_be_split(tmp_path):
-    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW, ROW | {"rejected": "x"}]), "train")
-    with pytest.raises(UserError, match="2 pairs have 1 prompt"):
-        split_by_prompt(pairs, 0.5, 0)
-
-
 def test_dialogues_in_the_original_layout_are_not_pairs(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "dialogues_train.txt").write_text("a __eou__ b __eou__\n", encoding="utf-8")
     (tmp_path / "train" / "dialogues_act_train.txt").write_text("1 1\n", encoding="utf-8")
-    with pytest.raises(UserError, match="original DailyDialog layout"):
+    with pytest.raises(UserError, match=r"dialogues_train\.txt, line 1: there is no column 'chosen'"):
         load_pairs(str(tmp_path), "train")
     path = tmp_path / "empty.json"
     path.write_text("[]", encoding="utf-8")
@@ -159,13 +145,6 @@ def test_messages_of_one_role_are_one_turn_and_the_system_message_is_kept(tmp_pa
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.prompt_turns, pair.chosen.response, pair.chosen.system) == (["a\n\nb"], "c\n\nd", "S")
     assert (pair.rejected.prompt_turns, pair.rejected.response, pair.rejected.system) == (["a\n\nb"], "e", "S")
-
-
-def test_pairs_with_tool_messages_are_left_out(tmp_path, caplog):
-    row = {"prompt": "a", "chosen": GOOD, "rejected": BAD}
-    tool = row | {"prompt": [user("a"), {"role": "tool", "content": "x"}]}
-    assert len(load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row, tool]), "train")) == 1
-    assert "1 of 2 rows have tool messages" in caplog.text
 
 
 TWO = [user("Is it far ?"), assistant(GOOD)], [user("Is it far ?"), assistant(BAD)]
@@ -232,6 +211,9 @@ def test_a_few_bad_pairs_are_left_out_and_counted(tmp_path, caplog):
     bad = [ROW | {"rejected": f"{GOOD} "}, ROW | {"chosen": None}, ROW | {"prompt": " "}, ROW | {"chosen": []}]
     assert len(load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW] * 36 + bad), "train")) == 36
     assert "4 of 40 rows" in caplog.text
+    tool = ROW | {"prompt": [user("a"), {"role": "tool", "content": "x"}]}
+    assert len(load_pairs(write_pairs(tmp_path / "c.jsonl", [ROW, tool]), "train")) == 1
+    assert "1 of 2 rows have tool messages" in caplog.text
     with pytest.raises(UserError, match="4 of 39 rows cannot be used"):
         load_pairs(write_pairs(tmp_path / "b.jsonl", [ROW] * 35 + bad), "train")
 

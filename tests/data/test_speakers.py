@@ -8,8 +8,7 @@ import pytest
 
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptRules, load_prompts, prompts_of
-from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.prompts import PromptRules, load_prompts
 from rlhf_dialog.data.synthetic.exchanges import write_exchanges
 from rlhf_dialog.errors import UserError
 from tests.parts.chatml import OPEN, said
@@ -48,6 +47,11 @@ def test_replies_are_those_of_the_assistant_alone(tmp_path, reply, other):
     row = messages(f"{other}: a", f"{reply}: b", f"{other}: c", f"{reply}: d")
     prompts = load_prompts(written(tmp_path / "a.jsonl", row), "train")
     assert asked(prompts) == [(["a"], "b"), (["a", "b", "c"], "d")]
+    path = written(
+        tmp_path / "b.jsonl", messages("user: a", "tool: {}"), messages(f"{reply}: a", "user: b", f"{reply}: c")
+    )
+    (prompt,) = load_prompts(path, "train")
+    assert (asked([prompt]), prompt.meta["dialogue"]) == ([(["a", "b"], "c")], 0)  # of the rows that are read
 
 
 def test_messages_of_one_role_in_a_row_are_one_turn(tmp_path):
@@ -56,11 +60,6 @@ def test_messages_of_one_role_in_a_row_are_one_turn(tmp_path):
     )
     (prompt,) = load_prompts(written(tmp_path / "a.jsonl", row), "train")
     assert (prompt.prompt_turns, prompt.references, prompt.act) == (["a\n\nb"], ["c\n\nd", "y"], 4)
-
-
-def test_a_leading_assistant_is_context(tmp_path):
-    row = messages("assistant: a", "user: b", "assistant: c")
-    assert asked(load_prompts(written(tmp_path / "a.jsonl", row), "train")) == [(["a", "b"], "c")]
 
 
 OTHERS = messages("guest: a", "cook: b", "waiter: c", "guest: d", "waiter: e")
@@ -73,14 +72,6 @@ def test_rows_with_other_roles_go_as_before_with_one_line(tmp_path, caplog):
     assert line.levelname == "WARNING"
     assert "1 of 2 dialogues have roles besides user and assistant (cook, guest, waiter)" in line.getMessage()
     assert "reply_roles: [waiter]" in line.getMessage()
-
-
-def test_rows_without_roles_go_as_before_with_one_line(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    assert asked(load_prompts(written(tmp_path / "a.jsonl", {"dialog": ["a", "b"]}), "train")) == [(["a"], "b")]
-    assert [record.levelname for record in caplog.records if "1 of 1 dialogues have no roles" in record.message] == [
-        "INFO"
-    ]
 
 
 def test_reply_roles_name_who_replies(tmp_path, caplog):
@@ -117,14 +108,6 @@ def test_a_reply_is_read_behind_the_system_messages_before_it(tmp_path):
     assert [prompt.system for prompt in load_prompts(path, "train", 1)] == ["S\n\nT", "S\n\nT\n\nU", None]
 
 
-@pytest.mark.parametrize("rules", [PromptRules(), PromptRules(2, 2, unanswered=True)])
-def test_prompts_end_with_the_user_and_alternate(rules):
-    roles = ["assistant", "assistant", "user", "user", "assistant", "user"]
-    record = DialogueRecord(list("abcdef"), roles=roles)
-    prompts = prompts_of(record, rules)
-    assert asked(prompts) == [(["a\n\nb", "c\n\nd"], "e"), (["e", "f"], None)][: 1 + rules.unanswered]
-
-
 # the system message in a prompt
 
 
@@ -144,11 +127,6 @@ def test_the_rows_message_wins_over_system_prompt():
     assert encoder.encode_prompt(["a"], "Row .") == said("system", "Row .") + said("user", "a") + OPEN
 
 
-def test_a_system_prompt_that_leaves_no_room_is_refused_with_a_separator_too():
-    with pytest.raises(UserError, match="system_prompt: takes 12 of the 12 tokens of max_prompt_length"):
-        prompt_encoder(byte_tokenizer(), "<EOU>", 12, "abcdefghij")
-
-
 def prompt_with(system, number, turn="Hi"):
     return Dialogue([turn], system=system, meta={"split": "train", "dialogue": number})
 
@@ -166,22 +144,9 @@ def test_rows_whose_system_message_leaves_too_few_tokens_are_left_out_and_counte
     assert keep_with_room(prompt_encoder(byte_tokenizer(), "<EOU>", 47), prompts) == prompts
     with pytest.raises(UserError, match=r"max_prompt_length: 2 of 2 rows have a system message .* 47 would do"):
         keep_with_room(encoder, prompts[1:3])
-
-
-def test_a_line_says_whose_system_message_is_used_in_how_many_rows(caplog):
-    caplog.set_level(logging.INFO)
-    prompts = [prompt_with("S", 0), prompt_with("S", 0), prompt_with(None, 1)]
-    keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200), prompts)
-    keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200, "Key ."), prompts)
+    with pytest.raises(UserError, match="system_prompt: takes 12 of the 12 tokens of max_prompt_length"):
+        prompt_encoder(byte_tokenizer(), "<EOU>", 12, "abcdefghij")
     keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200), prompts[2:])
-    assert caplog.messages == [
-        "system message: that of the row in 1 rows, that of the chat template in 1",
-        "system message: that of the row in 1 rows, system_prompt in 1",
-    ]
-
-
-def test_records_keep_their_numbers_when_rows_are_left_out(tmp_path):
-    tool = messages("user: a", "tool: {}")
-    path = written(tmp_path / "a.jsonl", messages("user: a"), tool, messages("user: a", "assistant: b"))
-    (prompt,) = load_prompts(path, "train")
-    assert load_records(path, "train")[prompt.meta["dialogue"]].turns == ["a", "b"]
+    keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200, "Key ."), prompts[2:])
+    of_the_row = "system message: that of the row in 1 rows, "
+    assert caplog.messages[-2:] == [f"{of_the_row}that of the chat template in 1", f"{of_the_row}system_prompt in 1"]

@@ -95,12 +95,6 @@ def test_the_hash_is_of_data_and_rule(monkeypatch):
     assert divide(some).assignment != found
 
 
-def test_data_of_one_great_cluster_are_warned_of(caplog):
-    divide(records("abcd", "cdef", "efgh", "ghij"))
-    assert "has 4 (100.00 %), the halves differ by 4" in caplog.text
-    assert "the dialogues are much alike" in caplog.text
-
-
 def word_pairs(dialogues):
     """Last turn and reply, lower case, letters and digits only."""
     bare = [["".join(filter(str.isalnum, turn.lower())) for turn in record.turns] for record in dialogues]

@@ -4,9 +4,9 @@ tests/commands/test_found_server.py and test_found_folders.py."""
 import pytest
 import yaml
 
+import rlhf_dialog.environments  # noqa: F401  registers its class
 from rlhf_dialog import RewardFactory, UserError
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.environments import built_in  # noqa: F401  registers its classes
 from rlhf_dialog.evaluation.untrusted import REACHES_NOTHING, number_in, read_run_config, why_refused
 from rlhf_dialog.rewards import LengthMatch
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory

@@ -1,6 +1,6 @@
 """The configurations that ship, and the schema of each."""
 
-import rlhf_dialog.environments.built_in
+import rlhf_dialog.environments
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Config, Settings

@@ -12,7 +12,7 @@ from rlhf_dialog import main
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import chat_template
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.adapters import SingleTurn
+from rlhf_dialog.environments.base import SingleTurn
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.rewards import Meteor, NoReward

@@ -13,16 +13,14 @@ out. docs/DATA.md shows every layout to users.
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from rlhf_dialog.data.hub import check_made, is_local
-from rlhf_dialog.data.sources.columns import Columns, RowReader
+from rlhf_dialog.data.sources.columns import Columns, check_columns, naming_columns, parse_lists, rename_columns
 from rlhf_dialog.data.sources.files import KINDS
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
-from rlhf_dialog.data.sources.rows import Row, Rows, TextLine, read_records
+from rlhf_dialog.data.sources.rows import Row, Rows, read_records
 from rlhf_dialog.data.sources.splits import LAYOUTS, NO_NAMES, Split, SplitNames, find_rows
 from rlhf_dialog.errors import UserError
 
@@ -46,40 +44,33 @@ def load_records(
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
-    make = partial(read_records, with_calls=with_calls, quiet=quiet)
-    return _load(data_path, Split.of(split, names), RowReader(make, columns, quiet))
+    rows, where = _find_rows(data_path, split, columns, names)
+    with naming_columns(columns):
+        return read_records(parse_lists(rename_columns(rows, where, columns, quiet)), where, with_calls, quiet)
 
 
 def load_rows(
     data_path: str, split: str, columns: Columns = NO_COLUMNS, names: SplitNames = NO_NAMES
 ) -> list[tuple[str, Row]]:
-    """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does.
-
-    The original DailyDialog layout has no rows: UserError.
-    """
-    rows = _load(data_path, Split.of(split, names), RowReader(_in_place, columns))
-    if isinstance(rows[0][1], TextLine):
-        raise UserError(
-            f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
-        )
-    return rows
-
-
-def _in_place(rows: Rows, where: str) -> list[tuple[str, Row]]:
-    placed = list(rows)
+    """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does."""
+    rows, where = _find_rows(data_path, split, columns, names)
+    with naming_columns(columns):
+        placed = list(parse_lists(rename_columns(rows, where, columns)))
     if not placed:
         raise UserError(f"{where}: there are no rows; give at least one")
     return placed
 
 
-def _load(data_path: str, split: Split, make: RowReader) -> list[Any]:
+def _find_rows(data_path: str, split: str, columns: Columns, names: SplitNames) -> tuple[Rows, str]:
+    wanted = Split.of(split, names)
+    check_columns(columns)
     path = Path(os.path.expanduser(data_path))
     if os.path.exists(path):
-        return make(*find_rows(path, split))
+        return find_rows(path, wanted)
     check_path(data_path)
-    from rlhf_dialog.data.sources.from_hub import load_from_hub  # it loads `datasets`
+    from rlhf_dialog.data.sources.from_hub import rows_of_hub  # it loads `datasets`
 
-    return load_from_hub(data_path, split, make)
+    return rows_of_hub(data_path, wanted)
 
 
 def check_path(data_path: str) -> None:

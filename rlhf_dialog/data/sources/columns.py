@@ -7,8 +7,8 @@ import logging
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
@@ -24,7 +24,6 @@ from rlhf_dialog.data.sources.rows import (
     Cells,
     Row,
     Rows,
-    TextLine,
     prompt_in,
 )
 from rlhf_dialog.errors import UserError, nearest
@@ -80,65 +79,57 @@ def _has_adjacent_strings(text: str) -> bool:
     return any(a == b == tokenize.STRING for a, b in itertools.pairwise(kinds))
 
 
-@dataclass(frozen=True)
-class RowReader:
-    """Makes records, or anything else, of the rows of a file. Raises UserError for `columns` that the rows do not have.
+def check_columns(columns: Any) -> None:
+    """Raises UserError for `columns` that are no names of columns by the kinds of BUILT_IN."""
+    wanted_form = f"wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows them"
+    if not isinstance(columns, Mapping):
+        raise UserError(f"columns: found {columns!r:.80}, {wanted_form}")
+    for kind, column in columns.items():
+        if kind not in BUILT_IN or not isinstance(column, str):
+            hint = nearest(str(kind), BUILT_IN)
+            raise UserError(f"columns: found {kind!r:.40}: {column!r:.40}, {wanted_form}{hint}")
 
-    A warning names the columns that `columns` hides, because they could be taken for those that it names, unless `quiet`.
+
+def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False) -> Rows:
+    """The rows with the columns that `columns` names under their kinds; those that could be taken for these are hidden.
+
+    A warning names the hidden ones, unless `quiet`. Raises UserError for a column that no row has.
     """
+    if not columns:
+        return rows
+    rows = list(rows)
+    names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
+    for kind, column in columns.items():
+        if rows and column not in names:
+            there = ", ".join(f"'{name:.40}'" for name in names[:20])
+            raise UserError(
+                f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them{nearest(column, names)}"
+            )
+    hidden = {name for kind in columns for name in BUILT_IN[kind]} | set(columns.values())
+    if not FORMS.keys().isdisjoint(columns):
+        hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
+    unread = Counter(
+        name for _, row in rows for name in hidden & row.keys() - {*columns.values()} if holds_text(row[name])
+    )
+    if unread and not quiet:
+        logger.warning("%s: not read, because `columns` names others: %s", where, list_columns(unread))
+    return ((place, _rename(row, columns, hidden)) for place, row in rows)
 
-    make: Callable[[Rows, str], list[Any]]
-    columns: Columns = field(default_factory=dict)
-    quiet: bool = False
 
-    def __post_init__(self) -> None:
-        wanted_form = f"wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows them"
-        if not isinstance(self.columns, Mapping):
-            raise UserError(f"columns: found {self.columns!r:.80}, {wanted_form}")
-        for kind, column in self.columns.items():
-            if kind not in BUILT_IN or not isinstance(column, str):
-                raise UserError(
-                    f"columns: found {kind!r:.40}: {column!r:.40}, {wanted_form}{nearest(str(kind), BUILT_IN)}"
-                )
+def _rename(row: Row, columns: Columns, hidden: set[str]) -> Row:
+    renamed = {kind: row[column] for kind, column in columns.items() if column in row}
+    if "prompt" in renamed:
+        renamed["prompt"], used = prompt_in(row, columns["prompt"])
+        hidden = hidden | used
+    return type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
 
-    def __call__(self, rows: Rows, where: str) -> list[Any]:
-        if not self.columns:
-            return self.make(parse_lists(rows), where)
-        rows = list(rows)
-        if any(isinstance(row, TextLine) for _, row in rows):
-            raise UserError(f"columns: {where} has none, it is in the original DailyDialog layout; leave columns out")
-        names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
-        for kind, column in self.columns.items():
-            if rows and column not in names:
-                there = ", ".join(f"'{name:.40}'" for name in names[:20])
-                raise UserError(
-                    f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them"
-                    f"{nearest(column, names)}"
-                )
-        hidden = self._hidden()
-        unread = Counter(
-            name for _, row in rows for name in hidden & row.keys() - {*self.columns.values()} if holds_text(row[name])
-        )
-        if unread and not self.quiet:
-            logger.warning("%s: not read, because `columns` names others: %s", where, list_columns(unread))
-        try:
-            return self.make(parse_lists((place, self._rename(row, hidden)) for place, row in rows), where)
-        except UserError as error:
-            for kind, column in self.columns.items():  # the user knows the column
-                error = error.with_location(f"'{column}'", f"'{kind}'")
-            raise error from None
 
-    def _hidden(self) -> set[str]:
-        """The columns that could be taken for those that are named, and these themselves."""
-        hidden = {name for kind in self.columns for name in BUILT_IN[kind]} | set(self.columns.values())
-        if not FORMS.keys().isdisjoint(self.columns):
-            hidden.update(*(names for kind, names in FORMS.items() if kind not in self.columns))
-        return hidden
-
-    def _rename(self, row: Row, hidden: set[str]) -> Row:
-        """The row with the named columns under their kinds, and without the hidden ones."""
-        renamed = {kind: row[column] for kind, column in self.columns.items() if column in row}
-        if "prompt" in renamed:
-            renamed["prompt"], used = prompt_in(row, self.columns["prompt"])
-            hidden = hidden | used
-        return type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
+@contextmanager
+def naming_columns(columns: Columns) -> Iterator[None]:
+    """Errors name the user's columns in place of their kinds."""
+    try:
+        yield
+    except UserError as error:
+        for kind, column in columns.items():
+            error = error.with_location(f"'{column}'", f"'{kind}'")
+        raise error from None

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,19 +26,6 @@ SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val",
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
 MAX_BYTES = 2 << 30  # of all that is read from one archive, decompressed
-
-
-class Tree(Protocol):
-    """A folder or an archive: `where` it is, and the `names` of its files with / between the parts."""
-
-    where: str
-    names: list[str]
-
-    def place(self, name: str) -> str:
-        """The name of the file in messages."""
-
-    def read(self, name: str) -> bytes:
-        """The bytes of one of `names`. Raises UserError when they cannot be read."""
 
 
 class Folder:
@@ -108,6 +95,11 @@ class Archive:
         return without_html(data, where)
 
 
+Tree = (
+    Folder | Archive
+)  # `where` it is, the `names` of its files with / between the parts; `place` is a name in messages
+
+
 def _damaged_archive(where: str, error: Exception) -> UserError:
     """The error for a damaged archive; zipfile raises many kinds of exceptions that mean the same to the user."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -143,15 +135,6 @@ def read_parquet(data: bytes, where: str) -> Numbered:
 
 def read_saved(tree: Tree, state: str) -> Numbered:
     """The rows of a saved Dataset: `state` is its state.json. Raises UserError when a file is missing or damaged."""
-    for name in _arrow_files(tree, state):
-        path = str(PurePosixPath(state).parent / name)
-        if path not in tree.names:
-            raise UserError(f"{tree.place(path)}: the file is missing; save the data set again with save_to_disk")
-        data = tree.read(path)
-        yield from _rows(lambda data=data: _open_arrow(data).read_all(), tree.place(path), "an Arrow file")  # type: ignore[misc]
-
-
-def _arrow_files(tree: Tree, state: str) -> list[str]:
     where = tree.place(state)
     try:
         known = parse_json(tree.read(state))
@@ -162,15 +145,17 @@ def _arrow_files(tree: Tree, state: str) -> list[str]:
             f"{where}: this is not the state.json of a saved data set; save the data set again with save_to_disk"
         ) from None
     if not names or reordered:
-        raise UserError(
-            f"{where}: {'the rows have been reordered' if names else 'names no files'}; save the data set again with save_to_disk"
-        )
-    return names
+        fault = "the rows have been reordered" if names else "names no files"
+        raise UserError(f"{where}: {fault}; save the data set again with save_to_disk")
+    for path in (str(PurePosixPath(state).parent / name) for name in names):
+        if path not in tree.names:
+            raise UserError(f"{tree.place(path)}: the file is missing; save the data set again with save_to_disk")
+        yield from _rows(partial(_read_arrow, tree.read(path)), tree.place(path), "an Arrow file")
 
 
-def _open_arrow(data: bytes) -> Any:
+def _read_arrow(data: bytes) -> pa.Table:
     is_file = data.startswith(b"ARROW1")
-    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.BufferReader(data))
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.BufferReader(data)).read_all()
 
 
 def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
@@ -260,7 +245,9 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
         for cells in reader:
             where_row, start = f"{where}, line {start + 1}", reader.line_num
             if header is None:
-                header = _header(cells, where, delimiter)
+                header = [cell.strip() for cell in cells]
+                if twice := next((name for name in header if name and header.count(name) > 1), None):
+                    raise UserError(f"{where}, line 1: the column '{twice}' is named twice; rename or remove one")
             elif len(cells) not in (0, len(header)):
                 raise UserError(
                     f"{where_row}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
@@ -269,17 +256,6 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
                 yield where_row, Cells({name: cell or None for name, cell in zip(header, cells, strict=True) if name})
     except csv.Error as error:
         raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
-
-
-def _header(cells: list[str], where: str, delimiter: str) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if len(names) < 2 and any(mark in cell for mark in ",;\t" for cell in names):
-        wanted = "tabs" if delimiter == "\t" else "commas"
-        raise UserError(f"{where}, line 1: there is only one column, '{names[0]:.60}'; separate the cells by {wanted}")
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice:
-        raise UserError(f"{where}, line 1: the column '{twice}' is named twice; rename or remove one")
-    return names
 
 
 KINDS: dict[str, Callable[[bytes, str], Numbered]] = {

@@ -49,30 +49,20 @@ class DialogueRecord:
         return any(isinstance(text, ToolText) for text in (*self.turns, *replies))
 
 
-def checked_record(
-    turns: list[Any],
-    acts: list[Any] | None,
-    where: str,
-    acts_where: str | None = None,
-    meta: dict[str, Any] | None = None,
-) -> DialogueRecord:
+def checked_record(turns: list[Any], acts: list[Any] | None, where: str, meta: dict[str, Any]) -> DialogueRecord:
     """A record with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
     if not texts:
         raise BadRow(f"{where}: the dialogue has no turns; remove it")
-    return DialogueRecord(texts, _checked_acts(acts, len(texts), where, acts_where), meta=meta or {})
-
-
-def _checked_acts(acts: list[Any] | None, num_turns: int, where: str, acts_where: str | None) -> list[int] | None:
     if acts is None or all(map(is_null, acts)):
-        return None
-    numbers = [act_number(act, f"act {number}", acts_where or where) for number, act in enumerate(acts, 1)]
-    if len(numbers) != num_turns:
+        return DialogueRecord(texts, meta=meta)
+    numbers = [act_number(act, f"act {number}", where) for number, act in enumerate(acts, 1)]
+    if len(numbers) != len(texts):
         raise UserError(
-            f"{where}: {num_turns} turns but {len(numbers)} acts{f' in {acts_where}' if acts_where else ''}; "
-            "every turn needs one act: fix the line, or leave the acts out of the whole data set"
+            f"{where}: {len(texts)} turns but {len(numbers)} acts; every turn needs one act: fix the line, or leave the acts "
+            "out of the whole data set"
         )
-    return numbers
+    return DialogueRecord(texts, numbers, meta=meta)
 
 
 def checked_text(text: Any, what: str, where: str) -> str:
@@ -185,8 +175,8 @@ class RowCounts:
             str(name) for name, value in row.items() if name not in used and holds_text(value)
         )
 
-    def log(self) -> None:
-        """One line for each kind of rows that were left out, and for the columns."""
+    def log(self, without_reference: int = 0) -> None:
+        """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
         if self.bad:
             text = (
                 "%s: %d of %d %s have an empty, null or blank text or two equal sides, and are left out; the first: %s"
@@ -195,12 +185,12 @@ class RowCounts:
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"
             logger.warning(text, len(places), self.num_rows, self.unit, reason, places[0][0])
-        for names, what, level in (
-            (self.kept, "kept for rewards, in no prompt", logging.INFO),
-            (self.unread, "not read", logging.WARNING),
-        ):
-            if names:
-                logger.log(level, "%s: %s: %s", self.where, what, list_columns(names))
+        if self.kept:
+            hint = f"; {without_reference} prompts have no reference: if it is here, name it with columns: {{reference: ...}}"
+            text = "%s: kept for rewards, in no prompt: %s%s"
+            logger.info(text, self.where, list_columns(self.kept), hint if without_reference else "")
+        if self.unread:
+            logger.warning("%s: not read: %s", self.where, list_columns(self.unread))
 
 
 def list_columns(names: Counter[str]) -> str:

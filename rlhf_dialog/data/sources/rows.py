@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import logging
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +13,6 @@ from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
     first_filled,
-    is_system,
     items_in,
     read_role,
     said_by_turns,
@@ -38,7 +35,6 @@ from rlhf_dialog.data.sources.record import (
 )
 from rlhf_dialog.errors import UserError, nearest
 
-logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
 Group = list[tuple[str, Row]]  # the rows of one record
@@ -46,10 +42,6 @@ Group = list[tuple[str, Row]]  # the rows of one record
 
 class Cells(Row):
     """A row of cells that are text, and may hold a list as text."""
-
-
-class TextLine(Row):
-    """A line of the original DailyDialog layout: `turns`, `acts` or None, and `acts_where`, the line of the acts."""
 
 
 CAMREST = "dial"
@@ -107,8 +99,7 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
 
     records = counts.read(layout.gather(itertools.chain([first], rows)), read)
     if not quiet:
-        counts.log()
-        _name_unused_text(records, where)
+        counts.log(sum(record.is_prompt and not record.references for record in records))
     return records
 
 
@@ -140,11 +131,6 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     return record
 
 
-def _read_text_line(group: Group, counts: RowCounts) -> DialogueRecord:
-    ((where, row),) = group
-    return checked_record(row["turns"], row["acts"], where, row["acts_where"])
-
-
 def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
     """A dialogue of CamRest676, which the user begins and the system ends.
 
@@ -163,7 +149,7 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
             "`sys` in each item, and 'goal'"
         ) from None
     counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
-    return checked_record(turns, None, where, meta={"goal": goal, "dialogue_acts": acts})
+    return checked_record(turns, None, where, {"goal": goal, "dialogue_acts": acts})
 
 
 def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
@@ -259,20 +245,6 @@ def _replies(value: Any, key: str, where: str) -> list[str]:
     return _texts(items, f"'{key}'", where)
 
 
-def _name_unused_text(records: list[DialogueRecord], where: str) -> None:
-    """A warning where prompts have no reference, with the column that has most text of theirs: it may hold the replies."""
-    prompts = [record for record in records if record.is_prompt]
-    without = [prompt for prompt in prompts if not prompt.references]
-    sizes: Counter[str] = Counter()
-    for name, value in (cell for prompt in without for cell in prompt.meta.items()):
-        if isinstance(value, str) and " " in value and name not in ID_KEYS and "system" not in name.lower():
-            sizes[name] += len(value)
-    for name, _ in sizes.most_common(1):
-        remedy = "if it holds the replies, name it with columns: {reference: ...}"
-        text = "%s: %d of %d prompts have no reference, and the text column '%s' is not used; %s"
-        logger.warning(text, where, len(without), len(prompts), name, remedy)
-
-
 # -- one row, one utterance
 
 
@@ -365,54 +337,8 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     return record
 
 
-# -- row k has the first k turns
-
-
-def _gather_growing(rows: Rows) -> Iterator[Group]:
-    """The rows of one dialogue, which begins with a row of one turn."""
-    group: Group = []
-    for where, row in rows:
-        key = first_filled(TURN_KEYS, row)
-        if key is None:
-            raise _no_turns(where, row)
-        items = [item for item in _list_in(row, key, where, "with the turns so far") if not is_system(item)]
-        if len(items) == 1 and group:
-            yield group
-            group = []
-        if len(items) != len(group) + 1:
-            raise _does_not_grow(where)
-        group.append((where, row))
-    yield group
-
-
-def _read_growing(group: Group, counts: RowCounts) -> DialogueRecord:
-    acts: list[Any] = []
-    messages = Messages()
-    for where, row in group:
-        key, act = str(first_filled(TURN_KEYS, row)), first_filled(ACT_KEYS, row)
-        so_far = split_messages(row[key], where)
-        so_far.turns = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(so_far.turns, 1)]
-        if so_far.turns[:-1] != messages.turns:
-            raise _does_not_grow(where)
-        messages, acts = so_far, [*acts, row[act] if act else None]
-        counts.note(row, [key, *ACT_KEYS, *ID_KEYS], in_meta=False)
-    return _record(messages, acts, group[0][0], {})
-
-
-def _does_not_grow(where: str) -> UserError:
-    return UserError(
-        f"{where}: does not continue the dialogue of the previous row; the data has one act per row, so row k of a dialogue "
-        "must hold its first k turns; for whole dialogues give a list with one act per turn"
-    )
-
-
 def _is_list_of_turns(row: Row) -> bool:
     return isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list)
-
-
-def _has_one_act(row: Row) -> bool:
-    act = row.get(first_filled(ACT_KEYS, row) or "")
-    return _is_list_of_turns(row) and not is_null(act) and not isinstance(act, list)
 
 
 def _is_in_a_tree(row: Row) -> bool:
@@ -420,9 +346,7 @@ def _is_in_a_tree(row: Row) -> bool:
 
 
 LAYOUTS = (  # docs/DATA.md shows them to users
-    Layout("dialogues", lambda row: isinstance(row, TextLine), _each, _read_text_line),
     Layout("rows", lambda row: isinstance(row.get(CAMREST), list), _each, _read_camrest),
-    Layout("dialogues", _has_one_act, _gather_growing, _read_growing),
     Layout("rows", _is_list_of_turns, _each, _read_dialogue),
     Layout("rows", lambda row: "prompt" in row, _each, _read_prompt),
     Layout("replies", _is_in_a_tree, _gather_trees, _read_path),
@@ -444,7 +368,7 @@ def _record(
     messages: Messages, acts: list[Any] | None, where: str, meta: Row, tools: list[Any] | None = None
 ) -> DialogueRecord:
     """The record of these messages. Raises UserError as `checked_record` does."""
-    record = checked_record(messages.turns, acts, where, meta=meta)
+    record = checked_record(messages.turns, acts, where, meta)
     record.roles = messages.roles if any(messages.roles) else None
     record.system, record.tools = messages.system, tools or []
     if messages.system:

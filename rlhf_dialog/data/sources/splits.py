@@ -22,8 +22,8 @@ from rlhf_dialog.data.sources.files import (
     read_saved,
     text_lines,
 )
-from rlhf_dialog.data.sources.record import SPLITS
-from rlhf_dialog.data.sources.rows import TextLine
+from rlhf_dialog.data.sources.record import SPLITS, act_number
+from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
 SplitNames = Mapping[Any, str]  # such as {"train": "train_sft"}: the split, and its name in the data
@@ -90,18 +90,21 @@ def read_original(tree: Tree, name: str) -> Numbered:
     """The lines of `name`, a dialogues_<split>.txt, with their acts. Raises UserError when both do not fit together."""
     where, lines = tree.place(name), text_lines(tree.read(name), tree.place(name))
     acts_name = "dialogues_act_".join(name.rsplit("dialogues_", 1))
-    acts_where = tree.place(acts_name)
-    act_lines = text_lines(tree.read(acts_name), acts_where) if acts_name in tree.names else None
-    if act_lines is not None and len(act_lines) != len(lines):
-        raise UserError(
-            f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
-            "(or remove the file of acts to use the data without them)"
-        )
-    for i, line in enumerate(lines):
+    acts_where, act_lines = tree.place(acts_name), None
+    if acts_name in tree.names:
+        act_lines = text_lines(tree.read(acts_name), acts_where)
+        if len(act_lines) != len(lines):
+            raise UserError(
+                f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
+                "(or remove the file of acts to use the data without them)"
+            )
+    for number, line in enumerate(lines, 1):
         turns = line.split("__eou__")
-        turns = turns if turns[-1].strip() else turns[:-1]
-        acts = act_lines[i].split() if act_lines else None
-        yield f"{where}, line {i + 1}", TextLine(turns=turns, acts=acts, acts_where=f"{acts_where}, line {i + 1}")
+        row: Row = {"dialog": turns if turns[-1].strip() else turns[:-1]}
+        if act_lines:
+            place, acts = f"{acts_where}, line {number}", act_lines[number - 1].split()
+            row["act"] = [act_number(act, f"act {i}", place) for i, act in enumerate(acts, 1)]
+        yield f"{where}, line {number}", row
 
 
 def find_rows(path: Path, split: Split) -> tuple[Numbered, str]:

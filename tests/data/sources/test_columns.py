@@ -4,7 +4,6 @@ import datasets
 import pytest
 
 from rlhf_dialog.commands.evaluate import Task, read_columns
-from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import ColumnKind
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import PromptRules
@@ -40,6 +39,13 @@ def test_columns_are_read_under_their_kinds(tmp_path, encode):
         DialogueRecord([row["q"]], references=[[row["gold"]]], meta={"n": row["n"]}, is_prompt=True)
         for row in QUESTIONS
     ]
+
+
+def test_columns_of_the_original_layout_and_of_some_lines(tmp_path):
+    path = write_split(tmp_path, "a __eou__ b __eou__\n")
+    assert load_records(path, "train", {"messages": "dialog"})[0].turns == ["a", "b"]
+    some = read(tmp_path, [{"q": "a"}, {"q": "b", "gold": "c"}], NAMED)
+    assert [record.references for record in some] == [None, [["c"]]]
 
 
 def test_columns_of_a_data_set_on_the_hub(monkeypatch):
@@ -111,46 +117,18 @@ def test_drop_overlap_reads_every_split_with_the_columns(tmp_path):
     ("columns", "words"),
     [
         ({"promt": "q"}, ["columns", "'promt'", "did you mean 'prompt'", "messages, utterance"]),
-        ({"prompt": "questoin"}, ["columns.prompt", "'questoin'", "it has 'question', 'n'", "did you mean 'question'"]),
+        ({"prompt": "questoin"}, ["columns.prompt", "'questoin'", "it has 'question', 'n', 'two'", "did you mean 'question'"]),
         ({"prompt": 3}, ["columns", "'prompt': 3"]),
         (["prompt"], ["columns", "['prompt']", "{kind: column}"]),
         ({"prompt": "n"}, ["a.jsonl, line 1: 'n' holds a number, wanted a string or a list of turns"]),
+        ({"prompt": "question", "reference": "two"}, ["a.jsonl, line 1: 'two' holds 2 messages, wanted one"]),
         ({"prompt": "question", "reference": "n"}, ["a.jsonl, line 1: 'n' holds a number, wanted a string"]),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_one_error(tmp_path, columns, words):
     with pytest.raises(UserError) as caught:
-        read(tmp_path, [{"question": "a", "n": 3}], columns)
+        read(tmp_path, [{"question": "a", "n": 3, "two": MESSAGES}], columns)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-def test_a_column_may_be_missing_in_some_lines(tmp_path):
-    assert [record.references for record in read(tmp_path, [{"q": "a"}, {"q": "b", "gold": "c"}], NAMED)] == [
-        None,
-        [["c"]],
-    ]
-
-
-def test_the_original_layout_has_no_columns(tmp_path):
-    with pytest.raises(UserError, match=r"columns: .* has none.*leave columns out"):
-        load_records(write_split(tmp_path, "a __eou__ b __eou__\n"), "train", {"prompt": "q"})
-
-
-def test_a_reply_of_several_messages_is_refused_in_its_row(tmp_path):
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: 'completion' holds 2 messages, wanted one"):
-        read(tmp_path, [{"prompt": "a", "completion": MESSAGES}])
-
-
-def test_one_warning_names_the_text_that_prompts_without_a_reference_do_not_use(tmp_path, caplog):
-    row = {"prompt": "a", "reply": "one of them", "topic": "at home", "system_prompt": "be kind " * 9}
-    read(tmp_path, [row, row, {"prompt": "a", "reference": "b", "reply": "c d"}])
-    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "2 of 3 prompts have no reference, and the text column 'reply' is not used" in record.getMessage()
-    assert "a.jsonl" in record.getMessage()
-    assert "columns: {reference: ...}" in record.getMessage()
-    caplog.clear()
-    read(tmp_path, [{"prompt": "a", "topic": "home"}, {"prompt": "a", "reference": "b", "c": "d e"}])
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_every_configuration_that_names_data_has_columns(tmp_path):
@@ -169,14 +147,6 @@ def test_every_configuration_that_names_data_has_columns(tmp_path):
     assert [{dialogue.reference for dialogue in dialogues} for dialogues in read] == [replies] * 7
     task.columns = read_columns("{prompt: gold, reference: q}")
     assert [dialogue.reference for dialogue in task.prompts("validation")] == ["Hi there", "Is it far ?", "Who is it ?"]
-
-
-def test_a_wrong_kind_is_among_the_mistakes_of_a_file(tmp_path):
-    (tmp_path / "a.yaml").write_text("data_path: a\noutput: b\ncolumns: {promt: q}\nseeds: 3\n")
-    with pytest.raises(
-        UserError, match=r"2 problems\n  columns\.promt: found 'promt', wanted(.|\n)*seeds: unknown key"
-    ):
-        load_settings(sft.SFTConfig, tmp_path / "a.yaml")
 
 
 def test_the_kinds_are_those_of_the_configuration():

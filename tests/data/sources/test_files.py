@@ -7,7 +7,6 @@ import datasets
 import pytest
 
 from rlhf_dialog.data.sources import DialogueRecord, load_records
-from rlhf_dialog.data.sources.files import decode, text_lines
 from rlhf_dialog.errors import MissingSplit, UserError
 from tests.parts.data_files import (
     csv_bytes,
@@ -18,7 +17,6 @@ from tests.parts.data_files import (
     rows_of,
     write_split,
 )
-from tests.parts.tiny import dialogues, write_data
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".CSV"])
@@ -54,54 +52,11 @@ def test_jsonl_keys(tmp_path, key, wrap, act_key):
     ]
 
 
-def test_jsonl_folder(tmp_path):
-    for split in ("train", "validation", "test"):
-        (tmp_path / f"{split}.jsonl").write_bytes(b'\xef\xbb\xbf{"dialog": ["' + split.encode() + b'", "b"]}\r\n')
-    for split in ("train", "validation", "test"):
-        assert load_records(str(tmp_path), split)[0].turns == [split, "b"]
-
-
-def test_one_jsonl_file_is_train_only(tmp_path):
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"dialog": ["a", "b"]}\n')
-    assert "validation.jsonl" in error_of(path, "test")
-
-
 def test_a_saved_single_dataset_is_train_only(tmp_path):
     datasets.Dataset.from_list(rows_of("train")).save_to_disk(tmp_path / "one")
     assert len(load_records(str(tmp_path / "one"), "train")) == 5
     with pytest.raises(MissingSplit, match="there is no test split"):
         load_records(str(tmp_path / "one"), "test")
-
-
-def test_the_byte_order_mark_is_no_text():
-    assert decode(b"\xef\xbb\xbfDu\xc3\xa9 ?", "a.txt") == "Dué ?"
-
-
-def test_a_byte_that_is_not_utf8_is_named_with_its_place():
-    with pytest.raises(
-        UserError, match=r"^a\.txt, line 2: byte 0xe9 at column 3 is not UTF-8; save the file as UTF-8$"
-    ):
-        decode(b"Yes .\nDu\xe9 ?\n", "a.txt")
-
-
-def test_lines_are_stripped_and_the_last_may_end():
-    assert text_lines(b" Hi . \r\nYes .\n", "a.txt") == ["Hi .", "Yes ."]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"), [(b"", "a.txt: the file is empty"), (b"Hi .\n\nYes .", "a.txt, line 2: the line is blank")]
-)
-def test_a_text_without_lines_and_a_blank_line_are_refused(data, message):
-    with pytest.raises(UserError, match=message):
-        text_lines(data, "a.txt")
-
-
-def test_original_layout_reads_what_was_written(tmp_path):
-    folder = write_data(tmp_path)
-    for position, split in enumerate(("train", "validation", "test")):
-        expected = [DialogueRecord(turns, acts) for turns, acts in dialogues(20, start=20 * position)]
-        assert load_records(str(folder), split) == expected
 
 
 def test_original_layout_tolerates_bom_crlf_and_a_missing_last_separator(tmp_path):
@@ -111,16 +66,14 @@ def test_original_layout_tolerates_bom_crlf_and_a_missing_last_separator(tmp_pat
         DialogueRecord(["Hi , Bo .", "Hey !"], [1, 2]),
         DialogueRecord(["One", "Two"], [3, 4]),
     ]
-
-
-def test_original_layout_without_acts(tmp_path):
-    assert load_records(write_split(tmp_path, "a __eou__ b __eou__\n"), "train") == [DialogueRecord(["a", "b"], None)]
+    without = write_split(tmp_path / "without", "a __eou__ b __eou__\n")
+    assert load_records(without, "train") == [DialogueRecord(["a", "b"], None)]
 
 
 @pytest.mark.parametrize(
     ("text", "acts", "words"),
     [
-        ("a __eou__\nb __eou__ c __eou__\n", "1\n1 2 3\n", ["dialogues_train.txt, line 2", "2 turns", "3 acts"]),
+        ("a __eou__\nb __eou__ c __eou__\n", "1\n1 2 3\n", ["dialogues_train.txt, line 2", "2 turns but 3 acts"]),
         ("a __eou__\n\nb __eou__\n", "1\n1\n1\n", ["dialogues_train.txt, line 2", "blank"]),
         ("a __eou__\nb __eou__\n", "1\n\n", ["dialogues_act_train.txt, line 2", "blank"]),
         ("a __eou__ __eou__ c __eou__\n", "1 1 1\n", ["dialogues_train.txt, line 1", "turn 2 of 3 is empty"]),

@@ -19,8 +19,8 @@ def hub(monkeypatch):
         def __init__(self):
             self.rows, self.calls, self.offline = {}, [], []
 
-        def load_dataset(self, name, split, **arguments):
-            self.calls.append((name, split, arguments))
+        def load_dataset(self, name, split, revision):
+            self.calls.append((name, split, revision))
             self.offline.append(datasets.config.HF_HUB_OFFLINE)
             rows = self.rows.get(name, ConnectionError("no such thing"))
             if isinstance(rows, Exception):
@@ -33,22 +33,17 @@ def hub(monkeypatch):
     return fake
 
 
-PARQUET = ("li2017dailydialog/daily_dialog", "train", {"revision": "refs/convert/parquet"})
-OPENRL = ("OpenRL/daily_dialog", "train", {})
-DEEPPAVLOV = ("DeepPavlov/daily_dialog", "train", {})
 ROWS = [{"dialog": ["Hi ", "Hey"], "act": [2, 1]}, {"dialog": ["a"], "act": [3]}]
 RECORDS = [DialogueRecord(["Hi", "Hey"], [2, 1]), DialogueRecord(["a"], [3])]
 
 
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_daily_dialog_takes_the_first_source_that_loads_and_says_which(hub, caplog, position):
-    order = [PARQUET, OPENRL, DEEPPAVLOV]
-    hub.rows = {name: ROWS for name, _, _ in order[position:]}
+def test_daily_dialog_is_taken_from_its_parquet_files(hub, caplog):
+    hub.rows = {"li2017dailydialog/daily_dialog": ROWS}
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         assert load_records("daily_dialog", "train") == RECORDS
-    assert hub.calls == order[: position + 1]
-    assert hub.offline == [False] * (position + 1)
-    assert f"from {order[position][0]}" in caplog.text
+    assert hub.calls == [("li2017dailydialog/daily_dialog", "train", "refs/convert/parquet")]
+    assert hub.offline == [False]
+    assert "2 train rows from li2017dailydialog/daily_dialog" in caplog.text
 
 
 def test_rows_of_any_columns(hub):
@@ -56,81 +51,17 @@ def test_rows_of_any_columns(hub):
     assert load_rows("somebody/pairs", "train") == [("somebody/pairs, train, row 1", {"chosen": "a", "rejected": "b"})]
 
 
-def test_a_source_with_unknown_columns_is_passed_over(hub):
-    hub.rows = {PARQUET[0]: [{"page": 1}], OPENRL[0]: ROWS}
-    assert load_records("daily_dialog", "train") == RECORDS
-
-
 def test_another_name_is_loaded_as_it_is(hub):
     hub.rows = {"somebody/talk": ROWS}
     assert load_records("somebody/talk", "validation") == RECORDS
-    assert hub.calls == [("somebody/talk", "validation", {})]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [
-            {"dialog_id": 4, "utterance": "Hi", "act_label": 2},
-            {"dialog_id": 4, "utterance": "Hey", "act_label": 1},
-            {"dialog_id": 5, "utterance": "a", "act_label": 3},
-        ],
-        [
-            {"dialogue_id": "x", "dialog": "Hi", "act": "question"},
-            {"dialogue_id": "x", "dialog": "Hey", "act": "Inform"},
-            {"dialogue_id": "y", "dialog": "a", "act": "directive"},
-        ],
-        [
-            {"dialog": ["Hi"], "act_label": 2},
-            {"dialog": ["Hi", "Hey"], "act_label": 1},
-            {"dialog": ["a"], "act_label": 3},
-        ],
-        [
-            {"dialog": ["Hi"], "act_label": 1, "act_label_text": "question"},
-            {"dialog": ["Hi", "Hey"], "act_label": 0, "act_label_text": "inform"},
-            {"dialog": ["a"], "act_label": 2, "act_label_text": "directive"},
-        ],
-        [
-            {"turns": [{"utterance": "Hi"}, {"utterance": "Hey"}], "acts": [2, 1]},
-            {"turns": [{"utterance": "a"}], "acts": [3]},
-        ],
-    ],
-    ids=["row per utterance", "named acts", "growing rows", "growing rows with named acts", "turns as objects"],
-)
-def test_hub_layouts(hub, rows):
-    hub.rows = {"DeepPavlov/daily_dialog": rows}
-    assert load_records("daily_dialog", "train") == RECORDS
-
-
-def test_hub_rows_without_acts(hub):
-    hub.rows = {
-        "x/y": [{"dialog": ["Hi", "Hey"]}],
-        "x/z": [{"dialog_id": 1, "text": "Hi"}, {"dialog_id": 1, "text": "Hey"}],
-    }
-    for name in hub.rows:
-        assert load_records(name, "train") == [DialogueRecord(["Hi", "Hey"], None)]
-
-
-def test_growing_rows_out_of_order_are_refused(hub):
-    hub.rows = {"x/y": [{"dialog": ["a"], "act": 1}, {"dialog": ["b", "c"], "act": 1}]}
-    assert "x/y, train, row 2" in error_of("x/y")
+    assert hub.calls == [("somebody/talk", "validation", None)]
 
 
 def test_what_was_tried_is_said_when_nothing_loads(hub):
-    hub.rows = {
-        PARQUET[0]: ValueError("Unknown split"),
-        OPENRL[0]: RuntimeError("Dataset scripts\nare no longer"),
-        DEEPPAVLOV[0]: [{"dialog": ["a", "b"], "act": [1, 9]}],
-    }
-    message = error_of("daily_dialog")
-    for words in (
-        "no such file or folder",
-        "li2017dailydialog/daily_dialog: ValueError: Unknown split",
-        "OpenRL/daily_dialog: RuntimeError: Dataset scripts are no longer",
-        "DeepPavlov/daily_dialog, train, row 1: act 2 is 9",
-        "dialogues_train.txt",
-    ):
-        assert words in message
+    hub.rows = {"x/y": RuntimeError("Dataset scripts\nare no longer"), "x/z": [{"dialog": ["a", "b"], "act": [1, 9]}]}
+    words = ("no such file or folder", "x/y: RuntimeError: Dataset scripts are no longer", "dialogues_train.txt")
+    assert all(word in error_of("x/y") for word in words)
+    assert "x/z, train, row 1: act 2 is 9" in error_of("x/z")
     assert "did you mean 'daily_dialog'" in error_of("DailyDialog")
 
 
@@ -152,7 +83,7 @@ def test_a_key_names_the_splits_on_the_hub_and_without_it_the_error_names_both(h
         load_records("x/y", "train", names={"train": "train_stf"})
     hub.rows = {"x/y": ROWS}
     assert load_records("x/y", "train", names={"train": "train_sft"}) == RECORDS
-    assert hub.calls[-1] == ("x/y", "train_sft", {})
+    assert hub.calls[-1] == ("x/y", "train_sft", None)
 
 
 def test_a_path_that_does_not_exist_never_asks_the_hub(hub, tmp_path, monkeypatch):
@@ -182,12 +113,12 @@ def test_offline_fails_fast_and_asks_the_cache_only(monkeypatch, tmp_path):
     message = error_of("daily_dialog")
     assert time.monotonic() - start < 60
     assert "the Hub cannot be reached" in message
-    assert message.count("Couldn't reach") == 3
+    assert message.count("Couldn't reach") == 1
     assert datasets.config.HF_HUB_OFFLINE is before
 
 
 def test_unreachable_hub_still_loads_from_the_cache(hub, monkeypatch):
     monkeypatch.setattr(from_hub, "hub_reachable", lambda: False)
-    hub.rows = {OPENRL[0]: ROWS}
-    assert load_records("daily_dialog", "train") == RECORDS
-    assert hub.offline == [True, True]
+    hub.rows = {"x/y": ROWS}
+    assert load_records("x/y", "train") == RECORDS
+    assert hub.offline == [True]

@@ -193,7 +193,7 @@ def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_p
 def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog):
     (tmp_path / "dialogues_train.txt").write_text("a __eou__ b __eou__\n" * 20 + "a __eou__ __eou__ b __eou__\n")
     assert len(load_records(str(tmp_path), "train")) == 20
-    assert "1 of 21 dialogues" in caplog.text
+    assert "1 of 21 rows" in caplog.text
 
 
 # -- columns
@@ -202,6 +202,10 @@ def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog)
 @pytest.mark.parametrize(
     ("row", "words"),
     [
+        (
+            {"prompt": "a", "reply": "b c"},
+            ["'reply' (2 rows); 2 prompts have no reference", "columns: {reference: ...}"],
+        ),
         ({"prompt": "a", "response": "b", "topic": "home"}, ["kept for rewards", "'topic' (2 rows)"]),
         ({"dialog": ["a", "b"], "tools": [{"name": "weather"}]}, ["kept for rewards", "'tools' (2 rows)"]),
         ({"prompt": "a", "response": "b", "answer": "c"}, ["kept for rewards", "'answer' (2 rows)"]),

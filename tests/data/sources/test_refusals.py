@@ -8,8 +8,8 @@ from tests.parts.data_files import HTML, TALK, error_of, load, load_folder, parq
 FILES = [  # name, content, words
     # -- the bytes of a file
     ("a.csv", "dialog,act\n\"['a', 'b']\"\n", ["a.csv, line 2", "1 cells", "2 columns"]),
-    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 1", "separate the cells by commas"]),
-    ("a.tsv", "dialog,act\n[],[]\n", ["separate the cells by tabs"]),
+    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 2", "no turns", "found 'dialog;act'"]),
+    ("a.tsv", "dialog,act\n[],[]\n", ["no turns", "found 'dialog,act'"]),
     ("a.csv", 'dialog\n"[\n', ["a.csv, line 2", "quotation mark"]),
     ("a.csv", "id,text,text\n1,a,b\n", ["'text' is named twice"]),
     ("a.csv", "dialog\n", ["a.csv: there are no rows"]),
@@ -46,7 +46,7 @@ FILES = [  # name, content, words
     ("a.jsonl", '{"prompt": 7}', ["'prompt' holds a number"]),
     ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "act": [1]}', ["line 2: 'act' is [1]"]),
     ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' is empty"]),
-    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "one act per row", "a list with one act per turn"]),
+    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "'act' holds a number", "a list with one act per turn"]),
     ("a.parquet", parquet_bytes([{"text": "a"}]), ["a.parquet, row 1: no turns", "'text'"]),
     ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),
     ("a.csv", "dialog\n\"['a'\n 'b']\"\n", ["a.csv, line 2", "numpy"]),

@@ -67,6 +67,8 @@ def test_forms_of_a_row(tmp_path, line, record):
 def test_one_row_an_utterance(tmp_path):
     text = "conversation_id,utterance,act\n7,Hi,question\n7,[laughs] Hey,1\nx,a,3.0\n"
     assert load(tmp_path, "a.csv", text) == [DialogueRecord(["Hi", "[laughs] Hey"], [2, 1]), DialogueRecord(["a"], [3])]
+    rows = [{"dialog_id": 4, "dialog": text, "act_label": act} for text, act in zip(TWO, ("question", 1), strict=True)]
+    assert load(tmp_path, "a.jsonl", jsonl_bytes(rows)) == [DialogueRecord(TWO, [2, 1])]
 
 
 def test_acts_that_are_missing_everywhere_are_no_acts(tmp_path):
@@ -85,18 +87,17 @@ def test_roles_and_system_messages_are_kept_with_their_places(tmp_path):
     assert (record.system, record.meta) == ([(0, "S"), (2, "T")], {"system": "S\nT"})
 
 
-def test_the_speaker_named_system_speaks(tmp_path):
-    rows = [{"turns": [{"speaker": "USER", "utterance": "a"}, {"speaker": "SYSTEM", "utterance": "b"}]}]
-    (record,) = load(tmp_path, "a.jsonl", jsonl_bytes(rows))
-    assert (record.turns, record.roles, record.system) == (["a", "b"], ["user", "system"], [])
-
-
 def test_utterances_have_roles_and_system_messages_too(tmp_path):
     rows = [
         {"id": 1, "role": role, "text": text} for role, text in [("system", "S"), ("user", "a"), ("assistant", "b")]
     ]
     (record,) = load(tmp_path, "a.jsonl", jsonl_bytes(rows))
     assert (record.turns, record.roles, record.system) == (["a", "b"], ["user", "assistant"], [(0, "S")])
+    rows += [{"id": 2, "role": role, "text": "a"} for role in ("user", "tool", "assistant")]
+    assert load(tmp_path, "a.jsonl", jsonl_bytes(rows)) == [record]
+    rows = [{"turns": [{"speaker": "USER", "utterance": "a"}, {"speaker": "SYSTEM", "utterance": "b"}]}]
+    (record,) = load(tmp_path, "a.jsonl", jsonl_bytes(rows))
+    assert (record.turns, record.roles, record.system) == (["a", "b"], ["user", "system"], [])
 
 
 TALK = row(("user", "a"), ("assistant", "b"))
@@ -112,15 +113,5 @@ def test_rows_with_tool_messages_are_left_out_and_counted_in_one_line(tmp_path, 
     assert [r.getMessage() for r in caplog.records if "tool messages" in r.getMessage()] == [
         f"2 of 4 rows have tool messages and are left out; the first: {tmp_path / 'a.jsonl'}, line 2"
     ]
-
-
-def test_dialogues_of_utterances_with_tool_messages_are_left_out(tmp_path, caplog):
-    said = [(1, "user"), (1, "assistant"), (2, "user"), (2, "tool"), (2, "assistant")]
-    rows = [{"id": number, "role": role, "text": "a"} for number, role in said]
-    assert len(load(tmp_path, "a.jsonl", jsonl_bytes(rows))) == 1
-    assert "1 of 2 dialogues have tool messages" in caplog.text
-
-
-def test_data_of_tool_messages_alone_is_refused(tmp_path):
     with pytest.raises(UserError, match="line 1: this row and all others have tool messages"):
-        load(tmp_path, "a.jsonl", jsonl_bytes(WITH_TOOLS))
+        load(tmp_path, "a.jsonl", jsonl_bytes([row]))

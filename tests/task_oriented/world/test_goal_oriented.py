@@ -1,14 +1,11 @@
 """The goal-oriented environment in words: its parts, its line of the data base, its verdict."""
 
 import re
-import warnings
 from random import Random
 
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
-from rlhf_dialog.environments.text_level import TextLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
@@ -150,13 +147,6 @@ def test_seeds_and_interleaving():
             if terminated or truncated:
                 running.remove(n)
     assert states == apart[2:]
-
-
-@pytest.mark.parametrize("words", [WORDS, {}])
-def test_gymnasium_checks_it(words):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(TextLevel(environment_of(**words)), skip_render_check=True)
 
 
 WANTED = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}

@@ -2,7 +2,7 @@
 
 import json
 
-from rlhf_dialog.environments.built_in import build_environment
+from rlhf_dialog.environments.base import build_environment
 from tests.parts.small_domain import DATA
 
 

@@ -1,137 +1,31 @@
 """Measures of texts against slow ones and by hand."""
 
 import random
-import socket
 from fractions import Fraction
 from types import SimpleNamespace
 
-import evaluate
 import numpy as np
 import pytest
 import torch
 from nltk.stem.porter import PorterStemmer
-from nltk.translate.meteor_score import meteor_score
 
-from rlhf_dialog import NLPVecInfo, VecInfo, VecInfoFactory
+from rlhf_dialog import NLPVecInfo
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
-from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, MeteorMetric, Rouge, SacreBleu
 from rlhf_dialog.metrics.overlap import bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, distinct_n, ngrams, others
 from tests.parts.processes import output_of
 from tests.parts.slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
-
-# ROUGE
-
-
-# BLEU
-
-
-# METEOR with several references, acts, copies, permutations
-
-
-# as evaluate.Metric
-
-
-def test_the_classes_give_the_means_of_the_slow_metrics():
-    replies, references = corpus(2)
-    metrics = evaluate.combine([Rouge(), SacreBleu(), Distinct(), MeteorMetric(meteor_wordnet="off", seed=3), Copied()])
-    found = metrics.compute(predictions=replies, references=references, last_turns=[r[0] for r in references])
-    slow = [slow_rouge(r, reply) for r, reply in zip(references, replies, strict=True)]
-    assert found["rouge1"] == pytest.approx(sum(s["rouge1"] for s in slow) / 40)
-    assert found["rougeLsum"] == pytest.approx(sum(s["rougeLsum"] for s in slow) / 40)
-    assert found["sacrebleu"] == pytest.approx(slow_bleu(replies, references))
-    words = [word for reply in replies for word in reply.split()]
-    assert found["distinct_1"] == pytest.approx(len(set(words)) / len(words))
-    own = [max(meteor(r, reply, None) for r in texts) for texts, reply in zip(references, replies, strict=True)]
-    assert found["meteor"] == pytest.approx(sum(own) / 40)
-    assert found["meteor_margin"] == pytest.approx(found["meteor"] - found["meteor_shuffled"])
-    foreign = [
-        max(meteor(r, reply, None) for r in references[i]) for i, reply in zip(others(40, 3), replies, strict=True)
-    ]
-    assert found["meteor_shuffled"] == pytest.approx(sum(foreign) / 40)
-    assert set(found) == {
-        "rouge1",
-        "rougeLsum",
-        "sacrebleu",
-        "distinct_1",
-        "distinct_2",
-        "meteor",
-        "meteor_shuffled",
-        "meteor_margin",
-        "copied",
-    }
-
-
-def test_batches_add_up_to_the_whole():
-    replies, references = corpus(3)
-    for metric in (Rouge(), SacreBleu()):
-        whole = metric.compute(predictions=replies, references=references)
-        for start in range(0, 40, 16):
-            metric.add_batch(predictions=replies[start : start + 16], references=references[start : start + 16])
-        assert metric.compute() == pytest.approx(whole)
-
-
-def test_one_reference_may_be_a_text():
-    replies, references = corpus(4)
-    first = [texts[0] for texts in references]
-    lists = [[reference] for reference in first]
-    for metric in (Rouge(), SacreBleu(), MeteorMetric(meteor_wordnet="off")):
-        assert metric.compute(predictions=replies, references=first) == metric.compute(
-            predictions=replies, references=lists
-        )
-
-
-def test_acts_are_numbers():
-    found = Acts().compute(predictions=[0, 1, 2, 0], references=[1, 2, 4, 3])
-    assert found == {
-        "intent_accuracy": 0.5,
-        "intent_macro_f1": pytest.approx(slow_macro_f1([0, 1, 2, 0], [1, 2, 4, 3])),
-    }
-
-
-def test_required_wordnet_is_a_user_error(monkeypatch, tmp_path):
-    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
-    with pytest.raises(UserError, match="WordNet"):
-        MeteorMetric(meteor_wordnet="require")
-
-
-def test_what_cannot_be_measured_is_said():
-    for metric in (Rouge(), SacreBleu(), MeteorMetric(meteor_wordnet="off")):
-        with pytest.raises(ValueError, match="no predictions"):
-            metric.compute(predictions=[], references=[])
-        with pytest.raises(ValueError, match="empty list"):
-            metric.compute(predictions=["a", "b"], references=[["a"], []])
-    for predictions, references in (([3], [0]), ([4], [1]), ([-1], [4])):
-        with pytest.raises(ValueError, match="1 to 4"):
-            Acts().compute(predictions=predictions, references=references)
-
-
-def test_nothing_is_fetched(monkeypatch):
-    def refuse(*_args, **_options):
-        raise AssertionError("a metric opened a connection")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    Rouge().compute(predictions=["a"], references=["a b"])
-    SacreBleu().compute(predictions=["a"], references=["a b"])
 
 
 @pytest.mark.slow
 def test_the_libraries_are_imported_only_when_used():
     code = (
         "import sys, rlhf_dialog.evaluation.measure, rlhf_dialog.runs.agent; "
-        "print(sorted({'evaluate', 'rouge_score', 'sacrebleu'} & set(sys.modules)))"
+        "print(sorted({'rouge_score', 'sacrebleu'} & set(sys.modules)))"
     )
     assert output_of("-c", code).strip() == "[]"
-
-
-def test_copied_two_looks_at_the_last_two_turns():
-    turns = [["a b c", "d e", "f g"], ["a b"]]
-    found = CopiedTwo().compute(predictions=["d e f g", "a b c"], turns=turns)
-    assert found == {"copied_two": pytest.approx((2 / 3 + 1 / 2) / 2)}
-    assert CopiedTwo().compute(predictions=["a b c"], turns=turns[:1]) == {"copied_two": 0.0}
 
 
 def test_macro_f1_agrees_with_precision_and_recall():
@@ -139,12 +33,8 @@ def test_macro_f1_agrees_with_precision_and_recall():
     for size in (1, 2, 6, 50):
         classes, acts = rng.choices(range(4), k=size), rng.choices(range(1, 5), k=size)
         assert float(macro_f1(act_counts(classes, acts).sum(axis=0))) == pytest.approx(slow_macro_f1(classes, acts))
-
-
-def test_always_one_act_has_a_low_f1():
-    """Half the acts are inform: accuracy 0.5, F1 of inform 2/3, of the three others 0."""
-    acts = [1, 1, 1, 2, 3, 4]
-    assert float(macro_f1(act_counts([0] * 6, acts).sum(axis=0))) == pytest.approx(2 / 3 / 4)
+    inform = act_counts([0] * 6, [1, 1, 1, 2, 3, 4]).sum(axis=0)  # accuracy 1/2; F1 of inform 2/3, of the others 0
+    assert float(macro_f1(inform)) == pytest.approx(2 / 3 / 4)
 
 
 def test_nlp_vec_info_by_hand():
@@ -159,22 +49,6 @@ def test_nlp_vec_info_by_hand():
         "objective/episode_reward": pytest.approx((0.5 + 1.5 - 3.0) / 3),
     }
     assert all(type(value) is float for value in found.values())
-
-
-def test_a_vec_info_of_ones_own_registers_like_the_built_in(monkeypatch):
-    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
-
-    @VecInfoFactory.register("Mine")
-    class Mine(VecInfo):
-        def __init__(self, scale: float = 2.0):
-            self.scale = scale
-
-        def __call__(self, rollout):
-            return {"my/number": self.scale}
-
-    assert VecInfoFactory.create("Mine", {"scale": 3.0})(None) == {"my/number": 3.0}
-    assert type(VecInfoFactory.create("NLPVecInfo", {})) is NLPVecInfo
-    assert VecInfo()(None) == {}
 
 
 def test_rouge_agrees_with_counting_by_hand():
@@ -204,12 +78,8 @@ def test_bleu_takes_any_number_of_sums():
     sums = np.stack([counts.sum(axis=0), counts[:7].sum(axis=0)]).reshape(2, 1, 10)
     expected = [slow_bleu(replies, references), slow_bleu(replies[:7], references[:7])]
     assert corpus_bleu(sums).ravel().tolist() == pytest.approx(expected)
-
-
-def test_bleu_splits_punctuation_from_letters():
-    """International tokenizer: I ' m here < EOU > are 7 tokens."""
-    counts = bleu_counts(["I'm here <EOU>"], "I'm here <EOU>")
-    assert counts == [7, 6, 5, 4, 7, 6, 5, 4, 7, 7]
+    punctuation = bleu_counts(["I'm here <EOU>"], "I'm here <EOU>")  # I ' m here < EOU >
+    assert punctuation == [7, 6, 5, 4, 7, 6, 5, 4, 7, 7]
 
 
 def test_ngrams_by_hand():
@@ -243,12 +113,6 @@ def test_blocks_are_equal_and_the_rest_is_left_out():
     assert blocked_distinct_n(["a"] * 250, 1) == [1 / 100, 1 / 100]
 
 
-def test_copied_counts_bigrams_of_the_reply():
-    assert copied_share("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
-    assert copied_share("Do you like tea ?", "DO YOU like tea ?") == 1
-    assert copied_share("a b", "b a") == copied_share("a b", "a") == copied_share("a b", "") == 0
-
-
 @pytest.mark.parametrize("count", [2, 3, 10, 101])
 def test_others_is_a_permutation_without_a_fixed_point(count):
     for seed in range(5):
@@ -263,7 +127,8 @@ def test_copied_from_counts_bigrams_of_any_of_the_turns():
     turns = ["Do you like tea ?", "Only with milk ."]
     assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"
     assert copied_from(turns, "? Only") == 0  # no turn has both words
-    assert copied_from([], "you like") == 0
+    assert copied_from([], "you like") == copied_share("a b", "b a") == copied_share("a b", "a") == 0
+    assert copied_share("Do you like tea ?", "YOU like coffee ?") == pytest.approx(1 / 3)
 
 
 SYNONYMS = {"car": ["car", "auto", "motor_car"], "glad": ["glad", "happy"]}
@@ -274,11 +139,6 @@ class FakeWordNet:
     def synsets(self, word):
         lemmas = [SimpleNamespace(name=lambda lemma=lemma: lemma) for lemma in SYNONYMS.get(word, [])]
         return [SimpleNamespace(lemmas=lambda: lemmas)] if lemmas else []
-
-
-class NoWordNet:
-    def synsets(self, word):
-        return []
 
 
 def slow_meteor(reference, response, synonyms):
@@ -326,6 +186,8 @@ def random_pairs(count):
         # all three match, the verb by its stem: 1 - 0.5 / 27
         ("he walks home", "he walked home", 0.9814814815),
         ("yes", "no", 0.0),
+        ("hello .", "", 0.0),
+        ("", "hello .", 0.0),
     ],
 )
 def test_by_hand(reference, response, expected):
@@ -344,18 +206,6 @@ def test_equals_slow_implementation(wordnet, synonyms):
     for reference, response in random_pairs(400):
         expected = slow_meteor(reference, response, synonyms)
         assert meteor(reference, response, wordnet) == pytest.approx(expected, abs=1e-12), (reference, response)
-
-
-def test_cached_stemmer_gives_identical_scores():
-    for reference, response in random_pairs(200):
-        uncached = meteor_score([reference.split()], response.split(), stemmer=PorterStemmer(), wordnet=NoWordNet())
-        assert meteor(reference, response, None) == uncached
-        assert meteor(reference, response, None) == uncached
-
-
-@pytest.mark.parametrize(("reference", "response"), [("hello .", ""), ("hello .", "  "), ("", "hello ."), ("", "")])
-def test_empty_text_scores_zero(reference, response):
-    assert meteor(reference, response, None) == 0.0
 
 
 def test_meteor_takes_the_best_reference():
