@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 REACHES_NOTHING = frozenset(
     (
         *("CompositeReward", "CopyPrice", "EncoderSimilarity", "Intent", "LengthHold", "LengthMatch"),
-        *("LikelihoodPrice", "Meteor", "MutualInformation", "NLPReward", "NoReward", "RelevanceReward", "RewardModel"),
+        *("LikelihoodPrice", "Meteor", "NLPReward", "NoReward", "RelevanceReward", "RewardModel"),
         *("corpus", "language_model_user", "restaurant"),
         *("a2c", "acer", "bbqn", "committee", "dqn", "enac", "feudal", "gp_sarsa", "handcrafted", "manager"),
         *("ppo", "random", "tracer"),

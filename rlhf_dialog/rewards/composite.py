@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device, reads_reference
+from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import as_reward_error
 from rlhf_dialog.rewards.scoring import score_dialogues
 
@@ -60,15 +60,6 @@ class CompositeReward(BaseReward):
                 for name, path in model_paths(str(part.get("id")), part.get("args") or {}).items():
                     paths[free_name(name, paths)] = path
         return paths
-
-
-class WithoutNeeds(CompositeReward):
-    """The parts of a reward that read neither the reference nor its act, with their weights."""
-
-    def __init__(self, reward: BaseReward):
-        parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
-        self._set_parts([part for part in parts.values() if not reads_reference(part.reward)])
-        self.left_out = [name for name, part in parts.items() if reads_reference(part.reward)]
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
