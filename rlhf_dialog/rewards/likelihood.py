@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, is_number
+from rlhf_dialog.rewards.arguments import ARGS, number, whole
+from rlhf_dialog.rewards.base import BaseReward
 
 if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
 
-ARGS = "reward_class.args"
 MODEL = "likelihood model"  # its name among the frozen models of a reward
 BATCH = 16  # dialogues read at once
 
@@ -27,16 +27,11 @@ class LikelihoodPrice(BaseReward):
     """
 
     uses_device = True
-    floor: float | None
-    tokens: int
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
-        if floor is not None and not (is_number(floor) and floor < 0):
-            what = f"{floor!r} must be a number below 0: nats a token, such as -4; or null for none"
-            raise UserError(f"{ARGS}.floor: {what}")
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-            raise UserError(f"{ARGS}.tokens: {tokens!r} must be a whole number, at least 1")
-        self.floor, self.tokens = floor, tokens
+        nats = "a number below 0: nats a token, such as -4; or null for none"
+        self.floor = None if floor is None else number("floor", floor, nats, lambda x: x < 0)
+        self.tokens = whole("tokens", tokens)
         self.speaker: ChatAgent = load_speaker(str(model), system_prompt)
 
     @property

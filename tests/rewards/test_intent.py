@@ -250,9 +250,7 @@ def test_wrong_classifiers(tmp_path):
 
     assert "has 3 classes; it needs 4, one per act" in refused(save_classifier(tmp_path / "three", num_labels=3))
     assert "rlhf_dialog_input 'both'" in refused(save_classifier(tmp_path / "both", rlhf_dialog_input="both"))
-    assert "24 tokens, but the classifier's embedding only 20" in refused(
-        save_classifier(tmp_path / "b", vocab_size=20)
-    )
+    assert "24 tokens, but the model's embedding only 20" in refused(save_classifier(tmp_path / "b", vocab_size=20))
     assert "no pad token" in refused(save_classifier(tmp_path / "pad", word_tokenizer(pad_token=None)))
 
     headless = save_classifier(tmp_path / "headless")
