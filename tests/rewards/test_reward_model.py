@@ -67,25 +67,6 @@ def test_an_infinite_output_is_not_clipped_into_a_score(folder, monkeypatch):
     assert [math.isnan(score) for score in scores] == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({}, "wrong arguments for RewardModel"),
-        ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
-        ({"model": "x", "clip": 0}, "reward_class.args.clip: 0 must be a number above 0"),
-        ({"model": "x", "length_price": "dear"}, "reward_class.args.length_price: 'dear'"),
-        ({"model": "x", "batch_size": 0}, "reward_class.args.batch_size: 0"),
-        ({"model": "x", "normalize": "yes"}, "reward_class.args.normalize: 'yes'"),
-        ({"model": "x", "turn_separator": 5}, "reward_class.args.turn_separator: 5 must be text"),
-        ({"model": "x", "precision": "int8"}, "reward_class.args.precision: 'int8'"),
-    ],
-)
-def test_wrong_arguments_are_named(args, words):
-    with pytest.raises(UserError) as error:
-        build_reward("RewardModel", args)
-    assert words in str(error.value)
-
-
 def test_normalize_needs_a_stored_mean(folder):
     with pytest.raises(
         UserError, match=r"reward_class\.args\.normalize: true, but the config\.json of '.*' has no mean"
