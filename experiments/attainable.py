@@ -20,7 +20,7 @@ from experiments.frontier import best_of_n_kl
 from experiments.users.two_sample import check_scikit_learn
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
-from rlhf_dialog.commands.options import DeviceOption, option, register, run_command
+from rlhf_dialog.commands.options import REGISTER, DeviceOption, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources.record import SPLITS
@@ -57,7 +57,7 @@ class AttainableOptions(DeviceOption):
         f"other temperatures, of which {FEWER} replies to each prompt are drawn (default: 0.7 0.9)", (0.7, 0.9)
     )
     split: str = option("default: validation", "validation", choices=SPLITS)
-    register: str | None = option("Python file that registers rewards of your own, run first")
+    register: str | None = option(REGISTER)
     seed: int = option("seed of prompts and replies (default: 0)", 0)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from experiments.dailydialog.rows import settings_of
+from experiments.dailydialog.rows import WithoutNeeds, settings_of
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -23,7 +23,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import WithoutNeeds, build_reward
+from rlhf_dialog.rewards.composite import build_reward
 
 CHUNK = 128  # prompts
 

@@ -25,6 +25,7 @@ from experiments.frontier import best_of_n_kl
 from experiments.learned_bias import NUM_PROMPTS, BiasTraining, learn_bias
 from experiments.logit_bias_baseline import LogitBias, choose_scale, fit_bias
 from experiments.matching import MATCHING_STEPS, match_distinct_2
+from experiments.mutual_information import MutualInformation
 from experiments.prediction import predict
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
@@ -37,8 +38,9 @@ from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.generation import Sampling, at_temperature
 from rlhf_dialog.models.relevance import load_relevance
-from rlhf_dialog.rewards import EncoderSimilarity, Intent, LikelihoodPrice, MutualInformation, Scorer
-from rlhf_dialog.rewards.composite import WithoutNeeds, build_reward
+from rlhf_dialog.rewards import CompositeReward, EncoderSimilarity, Intent, LikelihoodPrice, Scorer
+from rlhf_dialog.rewards.base import BaseReward, Part, reads_reference
+from rlhf_dialog.rewards.composite import build_reward
 
 BATCH = 64
 
@@ -282,6 +284,15 @@ class Table:
         assert scorer is not None
         without = WithoutNeeds(scorer.reward)
         return replace(scorer, reward=without) if without.parts else scorer
+
+
+class WithoutNeeds(CompositeReward):
+    """The parts of a reward that read neither the reference nor its act, with their weights."""
+
+    def __init__(self, reward: BaseReward):
+        parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
+        self._set_parts([part for part in parts.values() if not reads_reference(part.reward)])
+        self.left_out = [name for name, part in parts.items() if reads_reference(part.reward)]
 
 
 def _kl_by_reply(*arguments: Any) -> measure.Array:

@@ -35,7 +35,7 @@ from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
     from rlhf_dialog.data.dialogue import Dialogue
-    from rlhf_dialog.evaluation.audit.audit import AuditPlan
+    from rlhf_dialog.evaluation.audit import AuditPlan
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
@@ -71,7 +71,7 @@ class AuditOptions(DeviceOption):
 
 def check(options: AuditOptions) -> None:
     """Raises UserError for options that cannot work."""
-    from rlhf_dialog.evaluation.audit.probes import LEAST
+    from rlhf_dialog.evaluation.probes import LEAST
 
     least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
     for name, number in least.items():
@@ -101,8 +101,8 @@ def run(options: AuditOptions) -> int:
     check(options)
     if options.register:
         register(options.register)
-    from rlhf_dialog.evaluation.audit.audit import AuditPlan, RetrievalJudge, audit
-    from rlhf_dialog.evaluation.audit.probes import Budget, Training
+    from rlhf_dialog.evaluation.audit import AuditPlan, RetrievalJudge, audit
+    from rlhf_dialog.evaluation.probes import Budget, Training
     from rlhf_dialog.evaluation.replies import pick_prompts
     from rlhf_dialog.models.chat_agent import settle_separator
 
@@ -198,23 +198,20 @@ def record_settings(
 
 def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     """Write the file, and show what was found; returns the exit code."""
-    from rlhf_dialog.evaluation.audit import page
+    from rlhf_dialog.evaluation.audit import WIDTH, finding_kind, page_lines, verdict_line
     from rlhf_dialog.evaluation.report import finite
 
-    result = {"verdict": page.verdict_line(result), **finite(result)}
+    result = {"verdict": verdict_line(result), **finite(result)}
     if options.output:
         replace_json(options.output, result)
-    console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
-    for line in page.summary_lines(result):
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for line in [*page_lines(result), *list_notes(options, result)]:
         console.print(line, markup=False, highlight=False)
-    console.print(page.score_table(result))
-    for line in [*page.example_lines(result), *list_notes(options, result)]:
-        console.print(line, markup=False, highlight=False)
-    return HOLES if any(page.finding_kind(finding) != "note" for finding in result["findings"]) else 0
+    return HOLES if any(finding_kind(finding) != "note" for finding in result["findings"]) else 0
 
 
 def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
-    """What a reader of the tables has to know."""
+    """What a reader has to know."""
     count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
     notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):

@@ -46,15 +46,13 @@ class Comparison:
         """
         drawn = {name: self._draw(agent, name, self.best_of or 1) for name, agent in self.systems.items()}
         measured = {name: self._measure(agent, name, drawn[name]) for name, agent in self.systems.items()}
-        beside = {name: self._measure(agent, name, self._draw(agent, name)) for name, agent in self.beside.items()}
-        rows = beside | self._best_replies(drawn)
+        rows = {name: self._measure(agent, name, self._draw(agent, name)) for name, agent in self.beside.items()}
+        rows |= self._best_replies(drawn) if self.best_of else {}
         agent, start = measured["after" if "after" in measured else "metrics"], measured.get("before")
         result: dict[str, Any] = {name: measure.with_intervals(one, self.seed) for name, one in measured.items()}
         names = list(next(iter(result.values())))
         if start:
             result["difference"] = self._difference(start, agent)
-        if start and beside:
-            result["beside"] = {name: measure.differences(start, one, self.seed) for name, one in beside.items()}
         if rows:
             result["sweep"] = {name: self._complete(one, names) for name, one in rows.items()}
             result["sweep_difference"] = {
@@ -97,15 +95,13 @@ class Comparison:
 
         A name says so where a reward that reads the reference has chosen.
         """
-        if not self.best_of:
-            return {}
-        assert self.judges.scorer is not None
-        chooser = READS_REFERENCE if reads_reference(self.judges.scorer.reward) else ""
+        scorer = self.judges.scorer
+        assert scorer is not None
+        chooser = READS_REFERENCE if reads_reference(scorer.reward) else ""
         rows = {}
         for name, draws in drawn.items():
             some = draws[: self.best_of]
-            scores = [measure.score_replies(one, self.judges, self.judges.scorer) for one in some]
-            chosen = measure.highest(some, scores)
+            chosen = measure.highest(some, [measure.score_replies(one, self.judges, scorer) for one in some])
             rows[f"{name}, best of {self.best_of}{chooser}"] = measure.measure(chosen, self.judges)
         return rows
 

@@ -135,18 +135,13 @@ def _length_report(chosen: Array, rejected: Array, words: Array) -> dict[str, An
     hits, longer = _hits(chosen - rejected), words[:, 0] - words[:, 1]
     prefers = _hits((chosen - rejected) * np.sign(longer))[longer != 0]
     rule = 1.0 if np.mean(_hits(longer)) >= 0.5 else -1.0
+    wrong = hits[longer * rule < 0]
+    found: Interval | dict[str, None] = share(wrong) if len(wrong) else dict.fromkeys(("mean", "low", "high"))
     return {
         "rank_correlation": rank_correlation(np.concatenate([chosen, rejected]), words.T.ravel()),
         "prefers_longer": float(prefers.mean()) if len(prefers) else None,
-        "equal_length": _part(hits[longer == 0]),
-        "where_the_rule_is_wrong": _part(hits[longer * rule < 0]),
+        "where_the_rule_is_wrong": {"num_pairs": len(wrong)} | found,
     }
-
-
-def _part(hits: Array) -> dict[str, Any]:
-    """Number and accuracy of some of the pairs; null without any."""
-    found: Interval | dict[str, None] = share(hits) if len(hits) else dict.fromkeys(("mean", "low", "high"))
-    return {"num_pairs": len(hits)} | found
 
 
 def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) -> float | None:
@@ -172,7 +167,6 @@ def markdown(report: dict[str, Any]) -> str:
     length, normal, calibrated = report["length"], report["normalisation"], report["calibration"]
     rows = {"**this model**": report["accuracy"]}
     rows |= {name.replace("_", " "): numbers for name, numbers in report["baselines"].items()}
-    rows |= {"pairs of equal length": length["equal_length"]}
     rows |= {"pairs in which the rule of length is wrong": length["where_the_rule_is_wrong"]}
     repeated = _number(report["last_turn_repeated"]["preferred_to_chosen"], ".0%")
     return "\n".join(

@@ -17,9 +17,8 @@ from rlhf_dialog.rewards.copy_price import CopyPrice
 from rlhf_dialog.rewards.encoder_similarity import EncoderSimilarity
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.rewards.length import LengthMatch
-from rlhf_dialog.rewards.length_hold import LengthHold
-from rlhf_dialog.rewards.likelihood import LikelihoodPrice, MutualInformation
+from rlhf_dialog.rewards.length import LengthHold, LengthMatch
+from rlhf_dialog.rewards.likelihood import LikelihoodPrice
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from rlhf_dialog.rewards.no_reward import NoReward
@@ -38,7 +37,6 @@ __all__ = [
     "LengthMatch",
     "LikelihoodPrice",
     "Meteor",
-    "MutualInformation",
     "NLPReward",
     "NoReward",
     "NoScore",

@@ -4,16 +4,13 @@ import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.errors import as_reward_error
 
 Purpose = Literal["rollout", "validation", "evaluation"]
-T = TypeVar("T")
-DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
 class NoScore(float):
@@ -29,9 +26,6 @@ class NoScore(float):
         score = super().__new__(cls, math.nan)
         score.why = why
         return score
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NoScore, (self.why,)  # NaN alone would be the reason of its copy in another process
 
 
 class BaseReward:
@@ -149,7 +143,7 @@ class BaseReward:
         numbers: dict[str, float] = {}
         for name, child in self._inside().items():
             with as_reward_error(name, type(child)):
-                numbers |= {metric_name(name, key): value for key, value in child.metrics().items()}
+                numbers |= {f"{name}/{key}": value for key, value in child.metrics().items()}
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
@@ -187,11 +181,6 @@ class Part:
 
     weight: float
     reward: BaseReward
-
-
-def metric_name(name: str, key: str) -> str:
-    """`<name>/<key>`: under which name the metric `key` of the reward `name` is logged; `<name>_std` for `DEVIATION`."""
-    return f"{name}{key}" if key == DEVIATION else f"{name}/{key}"
 
 
 def walk(reward: BaseReward) -> Iterator[BaseReward]:
@@ -241,36 +230,25 @@ def free_name(name: str, taken: Container[str]) -> str:
 ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDialog's numbers
 
 
-def references(dialogues: list[Dialogue], reward: str) -> list[str]:
-    """The reference of each dialogue. Raises UserError when one has none."""
-    return _all_present([dialogue.reference for dialogue in dialogues], "a reference reply", reward)
-
-
 def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
     """All references of each dialogue. Raises UserError when one has none."""
-    first = references(dialogues, reward)
-    return [dialogue.references or [text] for dialogue, text in zip(dialogues, first, strict=True)]
+    _check_present([dialogue.reference for dialogue in dialogues], "a reference reply", reward)
+    return [dialogue.references or [dialogue.reference or ""] for dialogue in dialogues]
 
 
 def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
     """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
-    numbers = _all_present([dialogue.act for dialogue in dialogues], "the act of the reference", reward)
+    numbers = [dialogue.act for dialogue in dialogues]
+    _check_present(numbers, "the act of the reference", reward)
     if wrong := [act for act in numbers if act not in ACTS]:
         names = ", ".join(f"{number} {act}" for number, act in ACTS.items())
         raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {names}")
-    return numbers
+    return [act for act in numbers if act is not None]
 
 
-def _all_present(values: list[T | None], what: str, reward: str) -> list[T]:
-    present = [value for value in values if value is not None]
-    if missing := len(values) - len(present):
+def _check_present(values: list[Any], what: str, reward: str) -> None:
+    if missing := sum(value is None for value in values):
         raise UserError(
             f"reward '{reward}' needs {what} for every prompt; {missing} of {len(values)} dialogues have none "
             f"(the first is number {values.index(None)}). Use data that has it, or another reward."
         )
-    return present
-
-
-def is_number(value: object) -> bool:
-    """Whether an argument is a finite number; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

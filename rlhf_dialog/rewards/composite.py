@@ -1,13 +1,12 @@
 """The weighted sum of several rewards, as the YAML lists them, and how a reward is built."""
 
-import math
-from numbers import Real
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device, reads_reference
+from rlhf_dialog.rewards.arguments import ARGS, is_finite
+from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import as_reward_error
 from rlhf_dialog.rewards.scoring import score_dialogues
 
@@ -29,7 +28,7 @@ class CompositeReward(BaseReward):
     def __init__(self, parts: list[dict[str, Any]]):
         if not isinstance(parts, list) or not parts:
             raise UserError("reward_class.args.parts: give a list of one or more {id, weight, args}")
-        problems = [f"reward_class.args.parts[{i}]: {text}" for i, part in enumerate(parts) for text in _problems(part)]
+        problems = [f"{ARGS}.parts[{i}]: {text}" for i, part in enumerate(parts) for text in _problems(part)]
         if problems:
             raise UserError("\n".join(problems))
         self._set_parts([Part(float(part.get("weight", 1.0)), _build_part(i, part)) for i, part in enumerate(parts)])
@@ -60,15 +59,6 @@ class CompositeReward(BaseReward):
                 for name, path in model_paths(str(part.get("id")), part.get("args") or {}).items():
                     paths[free_name(name, paths)] = path
         return paths
-
-
-class WithoutNeeds(CompositeReward):
-    """The parts of a reward that read neither the reference nor its act, with their weights."""
-
-    def __init__(self, reward: BaseReward):
-        parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
-        self._set_parts([part for part in parts.values() if not reads_reference(part.reward)])
-        self.left_out = [name for name, part in parts.items() if reads_reference(part.reward)]
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
@@ -115,25 +105,10 @@ def _problems(part: Any) -> list[str]:
     return problems
 
 
-def _id_and_args(part: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    return str(part["id"]), part.get("args") or {}
-
-
-def is_finite(value: Any) -> bool:
-    """A finite number, or its text: PyYAML reads `1e-1` as text."""
-    if isinstance(value, bool) or not isinstance(value, (Real, str)):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False
-
-
 def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
-    place = f"reward_class.args.parts[{index}]"
+    place = f"{ARGS}.parts[{index}]"
     try:
-        return build_reward(*_id_and_args(part))
+        return build_reward(str(part["id"]), part.get("args") or {})
     except UserError as error:
-        is_inside = "reward_class.args" in str(error)
-        where = (f"{place}.args", "reward_class.args") if is_inside else (place,)
+        where = (f"{place}.args", ARGS) if ARGS in str(error) else (place,)
         raise error.with_location(*where) from error

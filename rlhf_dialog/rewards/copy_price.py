@@ -2,8 +2,8 @@
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.text import copied_from
+from rlhf_dialog.rewards.arguments import whole
 from rlhf_dialog.rewards.base import BaseReward
 
 
@@ -18,9 +18,7 @@ class CopyPrice(BaseReward):
     name = "copy_price"
 
     def __init__(self, turns: int = 2):
-        if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
-            raise UserError(f"reward_class.args.turns: {turns!r} must be a whole number, at least 1")
-        self.turns = turns
+        self.turns = whole("turns", turns)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [-1, 0] for each dialogue."""

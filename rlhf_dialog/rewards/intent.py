@@ -7,21 +7,20 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.arguments import ARGS, choice, whole
 from rlhf_dialog.rewards.base import ACTS, BaseReward, acts, walk
-from rlhf_dialog.rewards.classifier import check_precision, class_logits, uses_bf16
+from rlhf_dialog.rewards.classifier import PRECISIONS, check_weights, class_logits, uses_bf16
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
 INPUTS = ("pair", "concat")
-KEY = "reward_class.args.intent_model"
+KEY = f"{ARGS}.intent_model"
 SCORES = ("match", "probability", "expected")
 ACT, NEXT_ACT = "act", "next_act"  # `rlhf_dialog_target` in the config.json of a classifier; without it, ACT
-CLASSIFIER, NEXT_ACT_CLASSIFIER = (
-    "act classifier",
-    "next-act classifier",
-)  # their names among the frozen models of a reward
+# their names among the frozen models of a reward
+CLASSIFIER, NEXT_ACT_CLASSIFIER = "act classifier", "next-act classifier"
 
 
 @RewardFactory.register("Intent")
@@ -55,22 +54,19 @@ class Intent(BaseReward):
         intent_score: str = "match",
         act_model: str | None = None,
     ):
-        if intent_score not in SCORES:
-            raise UserError(f"reward_class.args.intent_score: {intent_score!r} is not one of {', '.join(SCORES)}")
-        if intent_score == "expected" and not act_model:
+        if choice("intent_score", intent_score, SCORES) == "expected" and not act_model:
             raise UserError(
-                "reward_class.args.act_model is missing: intent_score: expected needs the folder of a classifier that was "
-                "trained with target: next_act"
+                f"{ARGS}.act_model is missing: intent_score: expected needs the folder of a classifier that was trained with "
+                "target: next_act"
             )
         if act_model and intent_score != "expected":
             raise UserError(
-                f"reward_class.args.act_model: intent_score: {intent_score} does not use it; leave it out, or set "
-                "intent_score: expected"
+                f"{ARGS}.act_model: intent_score: {intent_score} does not use it; leave it out, or set expected"
             )
-        if intent_input not in (None, *INPUTS):
-            raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
+        if intent_input is not None:
+            choice("intent_input", intent_input, INPUTS)
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size)
+        self.precision = choice("precision", precision, PRECISIONS)
         path = str(intent_model)
         self.tokenizer, self.model = load_classifier(path, allow_pickle_weights, self.key)
         self._check_target(path)
@@ -78,11 +74,10 @@ class Intent(BaseReward):
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
         if self.input not in INPUTS:
             raise UserError(
-                f"{self.key}: config.json of {intent_model} has rlhf_dialog_input {self.input!r}, which is not one of "
-                f"{', '.join(INPUTS)}; set reward_class.args.intent_input to one of them"
+                f"{self.key}: config.json of {intent_model} has rlhf_dialog_input {self.input!r}; set {ARGS}.intent_input to one "
+                f"of {', '.join(INPUTS)}"
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
-        self.batch_size, self.precision = batch_size, check_precision(precision)
         self._try(path)
         self.score, self.next_act = intent_score, None
         if act_model:
@@ -90,7 +85,7 @@ class Intent(BaseReward):
             ours, theirs = labels(self.model), labels(self.next_act.model)
             if ours and theirs and ours != theirs:
                 raise UserError(
-                    f"reward_class.args.act_model: the labels of '{act_model}' are {', '.join(theirs)}, but those of "
+                    f"{ARGS}.act_model: the labels of '{act_model}' are {', '.join(theirs)}, but those of "
                     f"intent_model '{path}' are {', '.join(ours)}; use classifiers of the same acts"
                 )
             self.needs = ()
@@ -193,7 +188,7 @@ class Intent(BaseReward):
 class NextAct(Intent):
     """A classifier of the act of the next turn, from the last two turns of the prompt alone; the response is not read."""
 
-    key, target = "reward_class.args.act_model", NEXT_ACT
+    key, target = f"{ARGS}.act_model", NEXT_ACT
 
     def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
         """As `Intent.encode`, of the turn before the last and the last turn; the first is empty in a prompt of one turn."""
@@ -243,25 +238,13 @@ def load_classifier(path: str, allow_pickle_weights: bool, key: str) -> tuple[An
         output_loading_info=True,
     )
     with readable(path, key, "a classifier"):
-        check_classifier(path, tokenizer, model, report["missing_keys"], key)
+        if (found := model.config.num_labels) != len(ACTS):
+            raise UserError(
+                f"{key}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})"
+            )
+        check_weights(path, key, tokenizer, model, report["missing_keys"], "a classifier")
+        if tokenizer.pad_token is None:
+            what = "has no pad token, which is needed to batch responses; set one in its folder"
+            raise UserError(f"{key}: the tokenizer of '{path}' {what}")
         use_onednn(model)
     return tokenizer, model.eval().requires_grad_(False)
-
-
-def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any, key: str) -> None:
-    """Raises UserError when the model is not a classifier of four acts, or the tokenizer belongs to another model."""
-    if (found := model.config.num_labels) != len(ACTS):
-        raise UserError(f"{key}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})")
-    if missing:
-        names = ", ".join(sorted(missing)[:4])
-        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as a classifier")
-    from rlhf_dialog.models.pretrained import num_ids
-
-    if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
-        raise UserError(
-            f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the classifier's embedding only {rows} "
-            "rows: the tokenizer belongs to another model"
-        )
-    if tokenizer.pad_token is None:
-        what = "has no pad token, which is needed to batch responses; set one in its folder"
-        raise UserError(f"{key}: the tokenizer of '{path}' {what}")

@@ -1,19 +1,17 @@
-"""What a frozen language model finds of a reply: a price on what is unlikely, and whether the reply depends on its prompt."""
+"""A price on what a frozen language model finds unlikely."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, is_number
+from rlhf_dialog.rewards.arguments import ARGS, number, whole
+from rlhf_dialog.rewards.base import BaseReward
 
 if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
 
-ARGS = "reward_class.args"
 MODEL = "likelihood model"  # its name among the frozen models of a reward
 BATCH = 16  # dialogues read at once
 
@@ -29,16 +27,11 @@ class LikelihoodPrice(BaseReward):
     """
 
     uses_device = True
-    floor: float | None
-    tokens: int
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
-        if floor is not None and not (is_number(floor) and floor < 0):
-            what = f"{floor!r} must be a number below 0: nats a token, such as -4; or null for none"
-            raise UserError(f"{ARGS}.floor: {what}")
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-            raise UserError(f"{ARGS}.tokens: {tokens!r} must be a whole number, at least 1")
-        self.floor, self.tokens = floor, tokens
+        nats = "a number below 0: nats a token, such as -4; or null for none"
+        self.floor = None if floor is None else number("floor", floor, nats, lambda x: x < 0)
+        self.tokens = whole("tokens", tokens)
         self.speaker: ChatAgent = load_speaker(str(model), system_prompt)
 
     @property
@@ -102,48 +95,3 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
     speaker.policy.requires_grad_(False)
     speaker.policy.num_ids = None  # a judge, which samples nothing: its probabilities are those of the whole model
     return speaker
-
-
-@RewardFactory.register("MutualInformation")
-class MutualInformation(BaseReward):
-    """log p(reply | its prompt) - log p(reply | another prompt), in nats a token, under a frozen language model.
-
-    A reply that suits every prompt has about 0 (Li et al. 2016, arXiv 1510.03055). The other prompt comes from the other half of
-    the list and has another last turn, so a score depends on what else is asked: meant as a judge (`--judge`), not as a reward.
-    0 where there is no other prompt. Arguments: as in LikelihoodPrice.
-    """
-
-    name = "mutual_information"
-    uses_device = True
-
-    def __init__(self, model: str, tokens: int = 12, system_prompt: str | None = None):
-        self.likelihood = LikelihoodPrice(model, None, tokens, system_prompt)
-
-    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """One number for each dialogue."""
-        swapped = [
-            one
-            if other is None
-            else replace(one, prompt_turns=dialogues[other].turns_before, earlier=[], system=dialogues[other].system)
-            for one, other in zip(dialogues, others(dialogues), strict=True)
-        ]
-        pairs = zip(self.likelihood.means(dialogues), self.likelihood.means(swapped), strict=True)
-        return [ours - theirs for ours, theirs in pairs]
-
-    def frozen_models(self) -> dict[str, Any]:
-        return self.likelihood.frozen_models()
-
-    @classmethod
-    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        return LikelihoodPrice.model_paths(args)
-
-
-def others(dialogues: Sequence[Dialogue]) -> list[int | None]:
-    """For each dialogue the number of another one, whose last turn differs; None where there is none."""
-    count = len(dialogues)
-    steps = [*range(count // 2, count), *range(1, count // 2)]
-    last = [dialogue.turns_before[-1:] for dialogue in dialogues]
-    return [
-        next((place for step in steps if last[place := (number + step) % count] != last[number]), None)
-        for number in range(count)
-    ]

@@ -30,23 +30,6 @@ class Meteor(BaseReward):
         """`meteor` with WordNet, `meteor_exact_stem` without."""
         return meteor_variant(self.wordnet)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The places where nltk found WordNet, instead of its reader, whose open files no other process can use."""
-        import nltk.data
-        from nltk.corpus import wordnet
-
-        own = {"wordnet": None, "places": list(nltk.data.path)} if self.wordnet is wordnet else {}
-        return vars(self) | own
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        import nltk.data
-
-        places = state.pop("places", None)
-        vars(self).update(state)
-        if places is not None:
-            nltk.data.path[:] = places
-            self.wordnet = load_wordnet("require")
-
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [0, 1] for each dialogue. Raises UserError when one has no reference."""
         pairs = zip(dialogues, reference_lists(dialogues, self.name), strict=True)

@@ -4,8 +4,9 @@ from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.arguments import is_finite, number
 from rlhf_dialog.rewards.base import Part
-from rlhf_dialog.rewards.composite import CompositeReward, is_finite
+from rlhf_dialog.rewards.composite import CompositeReward
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
 
@@ -37,10 +38,7 @@ class NLPReward(CompositeReward):
         intent_score: str = "match",
         act_model: str | None = None,
     ):
-        for key, value in {"intent_coef": intent_coef, "meteor_coef": meteor_coef}.items():
-            if not is_finite(value):
-                raise UserError(f"reward_class.args.{key}: {value!r} must be a finite number")
-        intent_coef, meteor_coef = float(intent_coef), float(meteor_coef)
+        intent_coef, meteor_coef = number("intent_coef", intent_coef), number("meteor_coef", meteor_coef)
         if intent_coef == meteor_coef == 0:
             what = "intent_coef and meteor_coef are both 0, so there is nothing to reward; set one above 0"
             raise UserError(f"reward_class.args: {what}")

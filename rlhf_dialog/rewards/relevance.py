@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, is_number
+from rlhf_dialog.rewards.arguments import ARGS, number, whole
+from rlhf_dialog.rewards.base import BaseReward
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEY = "reward_class.args.model"
 MODEL = "relevance model"  # its name among the frozen models of a reward
 HIGHEST_FLOOR = -1.0  # above it, the mean of a constant response could be above 0
 
@@ -37,20 +36,14 @@ class RelevanceReward(BaseReward):
     ):
         from rlhf_dialog.models.relevance import load_relevance
 
-        if floor is not None and not (is_number(floor) and floor <= HIGHEST_FLOOR):
-            raise UserError(
-                f"reward_class.args.floor: {floor!r} must be a number of at most {HIGHEST_FLOOR:g} (with a higher one, the "
-                "mean of a constant response could be above 0), or null for none"
-            )
-        if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
-            raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
-        if ceiling is not None and not (is_number(ceiling) and ceiling > 0):
-            what = f"{ceiling!r} must be a number above 0: nats, such as 1; or null for none"
-            raise UserError(f"reward_class.args.ceiling: {what}")
-        self.model = load_relevance(str(model), KEY)
-        self.floor = -math.inf if floor is None else float(floor)
-        self.ceiling = math.inf if ceiling is None else float(ceiling)
-        self.bank = self.model.bank[:bank_size]
+        why = "with a higher one, the mean of a constant response could be above 0"
+        low = f"a number of at most {HIGHEST_FLOOR:g} ({why}), or null for none"
+        high = "a number above 0: nats, such as 1; or null for none"
+        self.floor = -math.inf if floor is None else number("floor", floor, low, lambda x: x <= HIGHEST_FLOOR)
+        self.ceiling = math.inf if ceiling is None else number("ceiling", ceiling, high, lambda x: x > 0)
+        size = None if bank_size is None else whole("bank_size", bank_size)
+        self.model = load_relevance(str(model), f"{ARGS}.model")
+        self.bank = self.model.bank[:size]
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The margin of each dialogue in nats, from `floor` to the smaller one of `ceiling` and log(n + 1)."""

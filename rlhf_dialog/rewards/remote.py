@@ -16,8 +16,8 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
+from rlhf_dialog.rewards.arguments import ARGS, number, whole
 from rlhf_dialog.rewards.base import BaseReward, NoScore
-from rlhf_dialog.rewards.composite import is_finite
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.user_code import TimeLimit
 
@@ -25,23 +25,22 @@ logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes
 MAX_BACKOFF = 30.0  # seconds
 RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and every 5xx
-KEY = "reward_class.args"
+REMEDY = (
+    f"Check the server and its log; {ARGS}.timeout_s and {ARGS}.retries set how long to wait, and `on_reward_error: skip` trains "
+    "without the dialogues that have no score"
+)
 Scores = list[float | None]
 
 
-class Failed(Exception):
-    """A request that gave no usable scores; `again`: whether another attempt may help."""
-
-    def __init__(self, what: str, again: bool):
-        super().__init__(what)
-        self.again = again
+class BadAnswer(Exception):
+    """An answer that breaks the protocol."""
 
 
 class NoAnswer(RewardError):
     """The server gave no usable scores; `said` is the fault alone, without what to do."""
 
-    def __init__(self, said: str, message: str):
-        super().__init__(message)
+    def __init__(self, said: str):
+        super().__init__(f"reward 'remote': {said}. {REMEDY}")
         self.said = said
 
 
@@ -74,22 +73,23 @@ class RemoteReward(BaseReward):
         num_workers: int = 1,
         proxy: str | None = None,
     ):
-        parts = _checked_url(url)
+        parts = _checked_url("url", url)
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
-        self.batch_size, self.retries = _whole("batch_size", batch_size, 1), _whole("retries", retries, 0)
-        self.timeout_s, self.backoff_s = _seconds("timeout_s", timeout_s, 1e-3), _seconds("backoff_s", backoff_s, 0)
-        self.num_workers = _whole("num_workers", num_workers, 1)
-        headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
-        before = None if proxy is None else _checked_url(proxy, "proxy")
-        self._client = Client(parts, headers, before)
+        self.batch_size, self.retries = whole("batch_size", batch_size), whole("retries", retries, 0)
+        self.num_workers = whole("num_workers", num_workers)
+        day = "number of seconds, at most a day"
+        self.timeout_s = number("timeout_s", timeout_s, f"a {day}, at least 0.001", lambda x: 1e-3 <= x <= 86400)
+        self.backoff_s = number("backoff_s", backoff_s, f"a {day}, at least 0", lambda x: 0 <= x <= 86400)
+        before = None if proxy is None else _checked_url("proxy", proxy)
+        self._client = Client(parts, _headers(token_env, headers_env or {}), before)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
         scores: list[float] = []
-        for batch in self._in_batches(dialogues, self._scores):
+        for batch in self._in_batches(dialogues, lambda batch: self._scores(batch, self.retries)):
             if None in batch:
-                raise self._error(f"gave null for dialogue {len(scores) + batch.index(None)}", 1)
+                raise NoAnswer(f"{self.shown} gave null for dialogue {len(scores) + batch.index(None)}")
             scores += [score for score in batch if score is not None]
         return scores
 
@@ -122,45 +122,42 @@ class RemoteReward(BaseReward):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _scores(self, batch: list[Dialogue], retries: int | None = None) -> Scores:
+    def _scores(self, batch: list[Dialogue], retries: int) -> Scores:
         """The server's scores of one batch. Raises NoAnswer when there are none after the last retry."""
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
-        tries = 1 + (self.retries if retries is None else retries)
-        for attempt in range(1, tries + 1):
+        for attempt in range(1, retries + 2):
             try:
-                return _read_scores(self._post(body), len(batch))
-            except Failed as error:
-                failed = error
-            if attempt == tries or not failed.again:
+                answer = self._client.ask("POST", self._target, RequestLimits(self.timeout_s, MAX_ANSWER), body)
+                return _read_scores(answer, len(batch))
+            except (TimeLimit, Refused, TooLong, EndedEarly, Unreachable, BadAnswer, ValueError) as error:
+                fault, again = self._fault(error)
+            if attempt > retries or not again:
                 break
-            logger.info("reward 'remote': %s %s; attempt %d of %d follows", self.shown, failed, attempt + 1, tries)
+            logger.info("reward 'remote': %s %s; attempt %d follows", self.shown, fault, attempt + 1)
             time.sleep(min(self.backoff_s * 2 ** (attempt - 1), MAX_BACKOFF))
-        raise self._error(str(failed), attempt)
+        raise NoAnswer(f"{self.shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})")
 
-    def _post(self, body: bytes) -> bytes:
-        """The body of the answer to one request. Raises Failed."""
-        try:
-            return self._client.ask("POST", self._target, RequestLimits(self.timeout_s, MAX_ANSWER), body)
-        except TimeLimit:
-            raise Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True) from None
-        except Refused as error:
-            raise _refusal(error.status) from None
-        except TooLong:
-            raise Failed(f"answered with more than {MAX_ANSWER} bytes", again=False) from None
-        except EndedEarly as error:
-            raise Failed(f"ended its answer {error.missing} bytes early", again=True) from None
-        except Unreachable as error:
-            reason = error.reason  # only the system's text is shown, since other errors may quote the server
-            words = reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
-            raise Failed(f"cannot be reached ({type(reason).__name__}: {words})", again=True) from None
-
-    def _error(self, what: str, tries: int) -> "NoAnswer":
-        said = f"{self.shown} {what} (tried {'once' if tries == 1 else f'{tries} times'})"
-        return NoAnswer(
-            said,
-            f"reward 'remote': {said}. Check the server and its log; {KEY}.timeout_s and "
-            f"{KEY}.retries set how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score",
-        )
+    def _fault(self, error: Exception) -> tuple[str, bool]:
+        """What an attempt met, without words of the server, and whether another one may help."""
+        match error:
+            case TimeLimit():
+                return f"gave no complete answer within {self.timeout_s:g} seconds", True
+            case Refused(status=status):
+                name = f"answered {status} {responses.get(status, '')}".rstrip()
+                if 300 <= status < 400:
+                    return f"{name}; redirects are not followed: give the final address as {ARGS}.url", False
+                return name, status >= 500 or status in RETRIED
+            case TooLong():
+                return f"answered with more than {MAX_ANSWER} bytes", False
+            case EndedEarly(missing=missing):
+                return f"ended its answer {missing} bytes early", True
+            case Unreachable(reason=OSError() as reason):
+                return f"cannot be reached ({type(reason).__name__}: {reason.strerror or 'no details'})", True
+            case Unreachable(reason=reason):
+                return f"cannot be reached ({type(reason).__name__}: a broken answer)", True
+            case BadAnswer():
+                return f"answered {error}", False
+        return "answered with what is not JSON", True
 
 
 def as_json(dialogue: Dialogue) -> dict[str, Any]:
@@ -170,85 +167,59 @@ def as_json(dialogue: Dialogue) -> dict[str, Any]:
     return {name: getattr(dialogue, name) for name in names} | system
 
 
-def _refusal(status: int) -> Failed:
-    name = f"{status} {responses.get(status, '')}".strip()
-    if 300 <= status < 400:
-        return Failed(f"answered {name}; redirects are not followed: give the final address as {KEY}.url", again=False)
-    return Failed(f"answered {name}", again=status >= 500 or status in RETRIED)
-
-
 def _read_scores(body: bytes, count: int) -> Scores:
-    """The scores of an answer. Raises Failed when it breaks the protocol."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        raise Failed(f"answered with {len(body)} bytes that are not JSON", again=True) from None
+    """The scores of an answer. Raises BadAnswer when it breaks the protocol, ValueError when it is not JSON."""
+    answer = json.loads(body)
     scores = answer.get("scores") if isinstance(answer, dict) else None
     if not isinstance(scores, list):
-        raise Failed('answered without a list "scores"', again=False)
+        raise BadAnswer('without a list "scores"')
     if len(scores) != count:
-        raise Failed(f"answered with {len(scores)} scores for {count} dialogues", again=False)
+        raise BadAnswer(f"with {len(scores)} scores for {count} dialogues")
     for i, score in enumerate(scores):
-        if score is not None and not _is_number(score):
-            kind = "not finite" if isinstance(score, float) else f"a {type(score).__name__}"
-            what = f"a score (number {i} of {count}) that is {kind}, not a number or null"
-            raise Failed(f"answered with {what}", again=False)
+        is_number = isinstance(score, int | float) and not isinstance(score, bool)
+        if score is not None and not (is_number and abs(score) <= 1e308):  # False for NaN and inf
+            kind = "not finite" if is_number else f"a {type(score).__name__}"
+            raise BadAnswer(f"with a score (number {i} of {count}) that is {kind}, not a number or null")
     return [None if score is None else float(score) for score in scores]
 
 
-def _is_number(score: Any) -> bool:
-    if isinstance(score, bool) or not isinstance(score, (int, float)):
-        return False
-    return abs(score) <= 1e308  # exact for whole numbers of any length, False for NaN and inf
-
-
-def _checked_url(url: Any, key: str = "url") -> SplitResult:
+def _checked_url(key: str, url: Any) -> SplitResult:
     """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
-    problem = None
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         good = False
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
-        problem = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
-    elif parts.username is not None or parts.password is not None:
-        problem = "holds a user or password, which would be saved with the configuration; leave them out"
-        problem += ", and give the name of an environment variable in token_env" if key == "url" else ""
-    if problem:
-        raise UserError(f"{KEY}.{key}: {problem}")
+        what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
+        raise UserError(f"{ARGS}.{key}: {what}")
+    if parts.username is not None or parts.password is not None:
+        what = (
+            "holds a user or password, which would be saved with the configuration; token_env names a variable for one"
+        )
+        raise UserError(f"{ARGS}.{key}: {what}")
     return parts
 
 
-def _secret_headers(token_env: str | None, headers_env: dict[str, str]) -> dict[str, str]:
+def _headers(token_env: str | None, headers_env: dict[str, str]) -> dict[str, str]:
     """Headers with the values of environment variables. Raises UserError when one is missing or cannot be a header."""
     if not isinstance(headers_env, dict):
-        raise UserError(f"{KEY}.headers_env: must be a mapping of headers to names of environment variables")
-    found = {str(header): _secret("headers_env", variable) for header, variable in headers_env.items()}
-    if wrong := [header for header in found if not re.fullmatch(r"[A-Za-z0-9-]+", header)]:
-        raise UserError(f"{KEY}.headers_env: {wrong[0]!r} is not a valid header name; use letters, digits and -")
-    return found | ({"Authorization": f"Bearer {_secret('token_env', token_env)}"} if token_env is not None else {})
+        raise UserError(f"{ARGS}.headers_env: must be a mapping of headers to names of environment variables")
+    headers = {"Content-Type": "application/json"}
+    for header, variable in headers_env.items():
+        if not re.fullmatch(r"[A-Za-z0-9-]+", str(header)):
+            raise UserError(f"{ARGS}.headers_env: {header!r} is not a valid header name; use letters, digits and -")
+        headers[str(header)] = _secret("headers_env", variable)
+    return headers if token_env is None else headers | {"Authorization": f"Bearer {_secret('token_env', token_env)}"}
 
 
 def _secret(key: str, variable: Any) -> str:
     """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
     is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
-    place = f"{KEY}.{key}: the environment variable {repr(variable) if is_name else 'given'}"
+    place = f"{ARGS}.{key}: the environment variable {repr(variable) if is_name else 'given'}"
     value = os.environ.get(variable) if isinstance(variable, str) else None
     if not value:
         raise UserError(f"{place} is not set; give the name of one, not the secret")
     if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
         raise UserError(f"{place} must hold one line of ASCII text")
     return value
-
-
-def _whole(key: str, value: Any, lowest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise UserError(f"{KEY}.{key}: {value!r} must be a whole number, at least {lowest}")
-    return value
-
-
-def _seconds(key: str, value: Any, lowest: float) -> float:
-    if not is_finite(value) or not lowest <= float(value) <= 86400:
-        raise UserError(f"{KEY}.{key}: {value!r} must be a number of seconds, at least {lowest:g}, at most a day")
-    return float(value)

@@ -19,11 +19,11 @@ from rlhf_dialog.data import chat_template
 from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
 from rlhf_dialog.data.prompts import count_shared, longest_first
+from rlhf_dialog.rewards.classifier import Ids
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
 FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
 SEPARATORS = {DIALOGUE: "<EOU>", TEXT: "\n", PAIR: "\n", CHAT_TEMPLATE: CHAT_TEMPLATE}  # by default
-Ids = dict[str, list[int]]
 
 
 class RewardInput:

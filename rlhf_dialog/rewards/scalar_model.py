@@ -3,28 +3,26 @@
 N dialogues, L tokens of the longest one in a batch.
 """
 
-import logging
 import math
-import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import read_tokenizer
-from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
-from rlhf_dialog.rewards.classifier import ROUND_TO, uses_bf16
+from rlhf_dialog.models.pretrained import load_pretrained, readable
+from rlhf_dialog.rewards.arguments import ARGS
+from rlhf_dialog.rewards.classifier import ROUND_TO, Ids, check_weights, logits_in_batches, uses_bf16
 from rlhf_dialog.rewards.intent import max_input_length
-from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput, trained_form
+from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, RewardInput, trained_form
 
-logger = logging.getLogger(__name__)
-ARGS = "reward_class.args"
 HEAD = "value_head_prefix"  # in a config.json that OpenRLHF wrote: the name of the linear layer for the score
 PROBES = [Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello .", "Hi .", "How are you ?"], "Fine , and you ?")]
 
@@ -83,18 +81,9 @@ class ScalarModel:
     def outputs(self, dialogues: list[Dialogue]) -> list[float]:
         """The output for each of the N dialogues, in their order; it does not depend on the others, up to rounding."""
         inputs = [self.input.encode(dialogue) for dialogue in dialogues]
-        device = self.model.device.type
-        size = self.options.batch_size or (8 if device == "cpu" else 64)
-        bf16 = self.uses_bf16(device)
-        scores = torch.zeros(len(inputs), dtype=torch.float64)
-        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            batch = pad_right([inputs[i] for i in rows], self.pad_id, self.input.max_length)
-            with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=bf16):
-                logits = self.model(**{name: ids.to(self.model.device) for name, ids in batch.items()}).logits
-            scores[rows] = logits.double().reshape(-1).cpu()
-        return scores.tolist()
+        pad = partial(pad_right, pad_id=self.pad_id, max_length=self.input.max_length)
+        bf16 = self.uses_bf16(self.model.device.type)
+        return logits_in_batches(self.model, inputs, pad, self.options.batch_size, bf16).reshape(-1).tolist()
 
     def uses_bf16(self, device: str) -> bool:
         """Whether it computes in bfloat16 on this type of device; with `auto` not on a CPU, where scores would lose digits."""
@@ -129,8 +118,6 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
             f"{key}: '{path}' has {config.num_labels} labels, but a reward model has one; give the folder of one that was "
             "trained on preferences"
         )
-    with readable(path, key, "a reward model"):
-        check_memory(config, path, key)
     tokenizer = read_tokenizer(path, key, as_saved=True)  # TRL trains on what an agent's template writes
     options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
     if is_openrlhf(config) and tokenizer.eos_token_id is None:
@@ -140,7 +127,7 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
         options["key_mapping"] = {rf"^{re.escape(head)}\.": "score."}
     model, report = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
     with readable(path, key, "a reward model"):
-        check_model(path, key, tokenizer, model, report["missing_keys"])
+        check_weights(path, key, tokenizer, model, report["missing_keys"], "a reward model")
         use_onednn(model)
         model.config.use_cache = False
         if is_openrlhf(config):
@@ -152,39 +139,6 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
 def is_openrlhf(config: Any) -> bool:
     """Whether OpenRLHF wrote the folder of this config.json."""
     return getattr(config, HEAD, None) is not None
-
-
-def check_memory(config: Any, path: str, key: str) -> None:
-    """Raises UserError when the weights in fp32 are larger than the memory of this machine."""
-    with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-    needed, memory = 4 * sum(p.numel() for p in model.parameters()), machine_memory()
-    if memory and needed > memory:
-        raise UserError(
-            f"{key}: '{path}' needs {needed / 2**30:.0f} GiB for its weights, but this machine has {memory / 2**30:.0f} GiB of "
-            "memory; use a smaller reward model, or a larger machine"
-        )
-
-
-def machine_memory() -> int | None:
-    """Bytes of memory in this machine, None where the system does not report them."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def check_model(path: str, key: str, tokenizer: PreTrainedTokenizerBase, model: nn.Module, missing: Any) -> None:
-    """Raises UserError when weights are missing, or the tokenizer belongs to another model."""
-    if missing:
-        names = ", ".join(sorted(missing)[:4])
-        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as a reward model")
-    rows: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    if num_ids(tokenizer) > rows:
-        raise UserError(
-            f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the model's embedding only {rows} rows: the "
-            "tokenizer belongs to another model"
-        )
 
 
 def padding_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -201,9 +155,8 @@ def padding_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> in
 
 def pad_right(rows: list[Ids], pad_id: int, max_length: int) -> dict[str, Tensor]:
     """`input_ids`, `attention_mask` and what else the rows have, each (N, L), with L rounded up to a multiple of 8."""
-    longest = max(len(row["input_ids"]) for row in rows)
-    width = min(-(-longest // ROUND_TO) * ROUND_TO, max(max_length, longest))
     lengths = [len(row["input_ids"]) for row in rows]
+    width = min(-(-max(lengths) // ROUND_TO) * ROUND_TO, max(max_length, *lengths))
     tensors = {
         name: torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
         for name, fill in (("input_ids", pad_id), ("token_type_ids", 0))

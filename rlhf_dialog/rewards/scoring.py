@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
+from rlhf_dialog.rewards.base import BaseReward, NoScore, Part, Purpose, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
 from rlhf_dialog.user_code import BackgroundCall
 
@@ -134,8 +134,8 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     for key, value in values.items():
         if not isinstance(value, Real):
             raise RewardError(f"reward '{reward.name}': metrics() returned {value!r} for {key!r}; return a number")
-        part = key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION)  # `x` in `x/loss` and in `x_std`
-        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = float(value)
+        is_of_part = "/" in key and key.partition("/")[0] in parts
+        metrics[key if is_of_part else f"{reward.name}/{key}"] = float(value)
     return metrics
 
 
@@ -195,10 +195,17 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     """One number for each dialogue; NaN for a missing score if the rules allow it."""
     if reward.weighted_parts():
         return score_dialogues(reward, dialogues, rules).total
+
+    def call(some: list[Dialogue]) -> Any:
+        found = (reward.score_available if rules.skip_unscored else reward)(some)
+        return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
+
+    in_parts = partial(rules.sizes.in_parts, f"reward {name}", max(len(dialogues), 1), dialogues, call)
     with ExitStack() as stack, as_reward_error(name, type(reward)):
         for one in walk(reward):
             stack.enter_context(one.at_work())
-        values = stop_after(rules.timeout_s, name, lambda: _call_in_parts(name, reward, dialogues, rules))
+        parts = stop_after(rules.timeout_s, name, in_parts)
+        values: Any = parts[0] if len(parts) == 1 else [value for part in parts for value in part]
     who = f"reward '{name}'"
     if not isinstance(values, (list, tuple)):
         raise RewardError(f"{who} returned {type(values).__name__}; it must return a list of one number per dialogue")
@@ -211,17 +218,6 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
             kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
             raise RewardError(f"{who} gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}")
     return [value if isinstance(value, NoScore) else float(value) for value in values]
-
-
-def _call_in_parts(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
-    call = partial(_call_reward, reward, rules)
-    parts = rules.sizes.in_parts(f"reward {name}", max(len(dialogues), 1), dialogues, call)
-    return parts[0] if len(parts) == 1 else [value for values in parts for value in values]
-
-
-def _call_reward(reward: BaseReward, rules: ScoringRules, dialogues: list[Dialogue]) -> Any:
-    values = (reward.score_available if rules.skip_unscored else reward)(dialogues)
-    return values.tolist() if hasattr(values, "tolist") else values  # an array or tensor is welcome too
 
 
 def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:

@@ -36,7 +36,6 @@ def test_accuracy_and_baselines_by_hand():
     length = found["length"]
     assert length["prefers_longer"] == 1.0
     assert length["rank_correlation"] == pytest.approx(1.0)
-    assert (length["equal_length"]["num_pairs"], length["equal_length"]["mean"]) == (1, 0.5)
     assert (length["where_the_rule_is_wrong"]["num_pairs"], length["where_the_rule_is_wrong"]["mean"]) == (1, 0.0)
     assert found["last_turn_repeated"]["preferred_to_chosen"] == pytest.approx(0.5 / 4)  # copies of 2, 1, 2, 2 words
 
@@ -127,10 +126,10 @@ def test_the_page_shows_the_numbers():
     found = report.measure_pairs(PAIRS, words)
     page = report.markdown(found | {"normalisation": {"mean": 1.5, "std": 0.25, "of": "8 held-out replies"}})
     assert "| **this model** | 62.5% |" in page
-    assert "| pairs of equal length (1) | 50.0% |" in page
+    assert "| pairs in which the rule of length is wrong (1) | 0.0% |" in page
     assert "- **There are only 4 held-out pairs, so the intervals are wide.**" in page
     assert "mean 1.5000, deviation 0.2500, of 8 held-out replies" in page
     unequal = report.measure_pairs([pair("a b", "a")], words)
-    assert "| pairs of equal length (0) | - | - to - |" in report.markdown(
+    assert "| pairs in which the rule of length is wrong (0) | - | - to - |" in report.markdown(
         unequal | {"normalisation": {"mean": 1.5, "std": 0.25, "of": "x"}}
     )

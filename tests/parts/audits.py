@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.audit.audit import AuditPlan, audit
-from rlhf_dialog.evaluation.audit.probes import Budget, Training
+from rlhf_dialog.evaluation.audit import AuditPlan, audit
+from rlhf_dialog.evaluation.probes import Budget, Training
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.base import Part
 from rlhf_dialog.rewards.composite import CompositeReward

@@ -1,14 +1,11 @@
 """What a reward says of the models inside of it, and who asks: placement, forecast, identity, scoring beside other work."""
 
-import math
-import pickle
-
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
-from rlhf_dialog.rewards.base import NoScore, acts, models_inside, needs_device, reference_lists, references, walk
+from rlhf_dialog.rewards.base import acts, models_inside, needs_device, reference_lists, walk
 from tests.parts.judges import DEPTHS, DIALOGUES, Halved, Judge, Words, inside, summed, yaml_inside
 from tests.parts.processes import output_of
 
@@ -49,11 +46,6 @@ def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
     assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]
 
 
-def test_a_missing_score_is_nan_and_keeps_its_reason_in_another_process():
-    missing = pickle.loads(pickle.dumps(NoScore("no answer")))
-    assert (math.isnan(missing), missing.why) == (True, "no answer")
-
-
 WHOLE = [
     Dialogue(["Hi ."], reference="Ho .", act=1),
     Dialogue(["Bye ."], reference="So long .", references=["So long .", "See you ."], act=4),
@@ -62,15 +54,14 @@ BARE = Dialogue(["Where ?"])
 
 
 def test_references_and_acts_of_dialogues_that_have_them():
-    assert references(WHOLE, "mine") == ["Ho .", "So long ."]
     assert reference_lists(WHOLE, "mine") == [["Ho ."], ["So long .", "See you ."]]
     assert acts(WHOLE, "mine") == [1, 4]
-    assert references([], "mine") == reference_lists([], "mine") == acts([], "mine") == []
+    assert reference_lists([], "mine") == acts([], "mine") == []
 
 
 @pytest.mark.parametrize(
     ("ask", "what"),
-    [(references, "a reference reply"), (reference_lists, "a reference reply"), (acts, "the act of the reference")],
+    [(reference_lists, "a reference reply"), (acts, "the act of the reference")],
 )
 def test_dialogues_that_lack_it_are_counted(ask, what):
     with pytest.raises(UserError, match=rf"reward 'mine' needs {what} .* 2 of 3 dialogues .*first is number 1\)"):

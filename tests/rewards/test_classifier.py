@@ -4,9 +4,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import classifier
-from rlhf_dialog.rewards.classifier import check_precision, class_logits
+from rlhf_dialog.rewards.classifier import class_logits
 from tests.parts.tiny import byte_tokenizer
 
 TEXTS = [
@@ -67,9 +66,3 @@ def test_padding_to_a_round_length_stays_within_the_positions():
     long = inputs_of(tokenizer, ["x" * 19])  # 20 tokens, 21 positions: 24 would be too many
     assert len(long[0]["input_ids"]) == 20
     assert class_logits(model, tokenizer, long, 2, "fp32").shape == (1, 4)
-
-
-def test_precisions_by_name():
-    assert [check_precision(word) for word in ("auto", "fp32", "bf16")] == ["auto", "fp32", "bf16"]
-    with pytest.raises(UserError, match=r"precision: 'half' is not one of auto, fp32, bf16"):
-        check_precision("half")

@@ -8,7 +8,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, score_dialogues
 from rlhf_dialog.rewards.base import BaseReward, reads_reference
-from rlhf_dialog.rewards.composite import WithoutNeeds, model_paths
+from rlhf_dialog.rewards.composite import model_paths
 from tests.parts.given import DIALOGUES
 from tests.parts.judges import yaml_inside
 
@@ -149,5 +149,3 @@ class Inside(BaseReward):
 def test_a_reward_inside_another_one_reads_the_reference_too():
     meteor, copies = (Inside(build_reward(name, {})) for name in ("Meteor", "CopyPrice"))
     assert [reads_reference(one) for one in (meteor, copies, meteor.inner)] == [True, False, True]
-    assert WithoutNeeds(meteor).left_out == ["inside"]
-    assert list(WithoutNeeds(copies).parts) == ["inside"]

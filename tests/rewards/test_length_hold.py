@@ -6,8 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import LengthHold, build_reward
+from rlhf_dialog.rewards import LengthHold
 from rlhf_dialog.rewards.scoring import begin_scoring, load_state, metrics_of, state_of
 from tests.parts.ranks import in_ranks
 
@@ -90,18 +89,3 @@ def test_all_ranks_move_the_price_by_the_mean_of_all():
     assert not dist.is_initialized()
     for found in in_ranks(2, ends_with):
         assert found == [25.0, 20.0, pytest.approx(1.0 + 0.1 * (1.5 + 1.0))]
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"words": 0}, r"args\.words: 0 .* above 0"),
-        ({"words": "ten"}, r"args\.words"),
-        ({"rate": -1}, r"args\.rate: -1 .* at least 0"),
-        ({"gain": float("nan")}, r"args\.gain"),
-        ({"max_price": 0}, r"args\.max_price"),
-    ],
-)
-def test_arguments_that_cannot_work(args, words):
-    with pytest.raises(UserError, match=words):
-        build_reward("LengthHold", args)

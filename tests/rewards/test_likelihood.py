@@ -1,4 +1,4 @@
-"""The price on unlikely replies by a loop over tokens, and mutual information by two log-probabilities."""
+"""The price on unlikely replies by a loop over tokens."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice, MutualInformation, others
+from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 TURNS = ["Hello .", "Where is it ?"]
@@ -105,38 +105,9 @@ def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):
     assert plain(DIALOGUES) != told(DIALOGUES)
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"floor": 0}, "floor: 0 must be a number below 0"),
-        ({"floor": "low"}, "floor: 'low' must be"),
-        ({"floor": float("-inf")}, "floor: -inf must be"),
-        ({"tokens": 0}, "tokens: 0 must be a whole number, at least 1"),
-        ({"model": "user/name"}, "model: 'user/name' is not a folder"),
-        (
-            {"system_prompt": "Be brief ."},
-            "system_prompt: 'Be brief .' must be a text, for a model with a chat template",
-        ),
-    ],
-)
-def test_arguments_that_cannot_work(folder, args, words):
-    with pytest.raises(UserError, match=words):
-        LikelihoodPrice(**{"model": str(folder), **args})
-
-
-FIRST, SECOND = ["Hello .", "Where is it ?"], ["Are you cold ?"]
-
-
-def test_it_is_the_difference_between_two_prompts(folder):
-    dialogues = [Dialogue(FIRST, "Inside , please ."), Dialogue(SECOND, "A little .")]
-    swapped = [Dialogue(SECOND, "Inside , please ."), Dialogue(FIRST, "A little .")]
-    behind = LikelihoodPrice(folder, floor=None)
-    wanted = [ours - theirs for ours, theirs in zip(behind(dialogues), behind(swapped), strict=True)]
-    judge = MutualInformation(folder)
-    assert judge(dialogues) == pytest.approx(wanted, abs=1e-6)
-    assert max(map(abs, wanted)) > 1e-4  # the prompt matters
-    assert list(judge.frozen_models()) == list(behind.frozen_models())
-    assert MutualInformation.model_paths({"model": folder}) == LikelihoodPrice.model_paths({"model": folder})
+def test_a_system_prompt_needs_a_chat_template(folder):
+    with pytest.raises(UserError, match=r"system_prompt: 'Be brief \.'"):
+        LikelihoodPrice(str(folder), system_prompt="Be brief .")
 
 
 def test_a_longer_dialogue_counts_with_its_newest_turns(folder):
@@ -146,28 +117,3 @@ def test_a_longer_dialogue_counts_with_its_newest_turns(folder):
     longer = Dialogue(["No .", "A table ?", "Hello .", "Where is it ?"], response="Inside .")
     went_on = Dialogue(["No ."]).with_reply("Hello .").with_user_turn("Where is it ?").with_reply("Inside .")
     assert reward.means([longer, went_on]) == pytest.approx([by_hand(reward.speaker, cut, 5)] * 2, abs=1e-5)
-
-
-def test_behind_another_prompt_what_was_said_in_the_episode_is_gone(folder):
-    """Both are asked behind the other's turns alone, which are its prompt and what the policy and its user said."""
-    reward = MutualInformation(str(folder), tokens=5)
-    went_on = Dialogue(["No ."]).with_reply("Hello .").with_user_turn("Where is it ?").with_reply("Inside .")
-    single = Dialogue(["A table ?", "For two ."], response="Of course .")
-    expected = []
-    for prompt, other, text in (
-        (["Hello .", "Where is it ?"], ["A table ?", "For two ."], "Inside ."),
-        (["A table ?", "For two ."], ["Hello .", "Where is it ?"], "Of course ."),
-    ):
-        ours, theirs = (
-            by_hand(reward.likelihood.speaker, Dialogue(turns, response=text), 5) for turns in (prompt, other)
-        )
-        expected.append(ours - theirs)
-    assert reward([went_on, single]) == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_other_prompt_has_another_last_turn():
-    a, b, c = (Dialogue([text], "x") for text in ("A ?", "B ?", "C ?"))
-    assert others([a, b]) == [1, 0]
-    assert others([a, a, b, b]) == [2, 3, 0, 1]
-    assert others([a, a, a, c]) == [3, 3, 3, 1]
-    assert others([a]) == [None]

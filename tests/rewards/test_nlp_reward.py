@@ -8,7 +8,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CopyPrice, NoReward, build_reward, score_dialogues
+from rlhf_dialog.rewards import CopyPrice, NoReward, score_dialogues
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.meteor import Meteor, load_wordnet
@@ -26,30 +26,12 @@ def test_nlp_reward_without_intent(caplog):
     assert reward.needs == ("reference",)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({}, r"reward_class\.args\.intent_model.*`intent_coef: 0`"),
-        ({"intent_coef": 0, "meteor_coef": 0}, r"both 0"),
-        ({"intent_coef": "high"}, r"reward_class\.args\.intent_coef: 'high' must be a finite number"),
-        ({"intent_coef": 0, "meteor_coef": float("nan")}, r"reward_class\.args\.meteor_coef: nan"),
-        ({"intent_model": "./nothing"}, r"reward_class\.args\.intent_model: no such folder: './nothing'"),
-        ({"intent_coef": 0, "meteor_wordnet": "on"}, r"reward_class\.args\.meteor_wordnet"),
-    ],
-)
-def test_nlp_reward_mistakes(args, message):
-    with pytest.raises(UserError, match=message):
-        NLPReward(**args)
-
-
 def test_nlp_reward_passes_the_score_of_intent_on(pair_folder):
     dialogues = [Dialogue([letters(5, i)], letters(4, 100 + i), act=1 + i % 4) for i in range(4)]
     reward = NLPReward(pair_folder, meteor_coef=0, intent_score="probability")
     assert reward(dialogues) == pytest.approx(
         [0.5 * x for x in Intent(pair_folder, intent_score="probability")(dialogues)]
     )
-    with pytest.raises(UserError, match="act_model is missing"):
-        NLPReward(pair_folder, intent_score="expected")
 
 
 def test_nlp_reward_is_the_weighted_sum(pair_folder):
@@ -120,12 +102,6 @@ def test_in_a_longer_episode_the_last_turns_are_those_before_the_response():
     ) == [0.0]
 
 
-@pytest.mark.parametrize("turns", [0, -1, 1.5, True, "2"])
-def test_another_number_of_turns_is_refused(turns):
-    with pytest.raises(UserError, match=r"reward_class\.args\.turns: .* whole number"):
-        build_reward("CopyPrice", {"turns": turns})
-
-
 def test_reward_scores_each_response_against_its_own_reference():
     pairs = [("the cat sat", "the dog sat"), ("yes", "no"), ("a b c d", "a b")]
     dialogues = [Dialogue(["Hi ."], response, reference) for reference, response in pairs]
@@ -163,10 +139,4 @@ def test_without_wordnet(no_wordnet, caplog):
 def test_broken_wordnet_is_no_silent_change_of_metric(wordnet_folder, setting):
     (wordnet_folder / "lexnames").unlink()
     with pytest.raises(UserError, match=r"on this machine but cannot be read"):
-        Meteor(setting)
-
-
-@pytest.mark.parametrize("setting", ["on", True, None, "Auto"])
-def test_other_setting_names_the_three(setting):
-    with pytest.raises(UserError, match=r"reward_class\.args\.meteor_wordnet.*auto, require, off"):
         Meteor(setting)

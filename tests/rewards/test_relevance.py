@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import RelevanceReward, build_reward
+from rlhf_dialog.rewards import RelevanceReward
 from rlhf_dialog.rewards.base import models_inside, needs_device
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.relevance import margins
@@ -102,21 +101,3 @@ def test_what_it_holds(folder, reward):
     assert needs_device(reward)
     assert model_paths("RelevanceReward", {"model": folder}) == {"relevance model": folder}
     assert model_paths("RelevanceReward", {}) == {}
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"model": "nowhere"}, "args.model: 'nowhere' is not the folder"),
-        ({"floor": -0.5}, r"args\.floor: -0\.5 must be a number of at most -1"),
-        ({"floor": "low"}, r"args\.floor"),
-        ({"bank_size": 0}, r"args\.bank_size"),
-        ({"ceiling": 0}, r"args\.ceiling: 0 must be a number above 0"),
-        ({"ceiling": True}, r"args\.ceiling"),
-        ({}, "wrong arguments"),
-    ],
-)
-def test_arguments_that_cannot_work(folder, args, words):
-    given = args if "model" in args or not args else {"model": folder, **args}
-    with pytest.raises(UserError, match=words):
-        build_reward("RelevanceReward", given)

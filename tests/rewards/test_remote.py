@@ -226,7 +226,7 @@ def test_a_server_that_dies_in_the_middle():
 @pytest.mark.parametrize(
     ("text", "message", "tries"),
     [
-        ("<html>Welcome</html>", "20 bytes that are not JSON", 2),
+        ("<html>Welcome</html>", "answered with what is not JSON", 2),
         ("[1, 2]", 'without a list "scores"', 1),
         ('{"score": [1, 2]}', 'without a list "scores"', 1),
         ('{"scores": [1]}', "1 scores for 2 dialogues", 1),
@@ -354,7 +354,7 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
         ({"url": "http://h/a\r\nX: y"}, r"url: must be an address"),
         ({"batch_size": 0}, r"batch_size: 0 must be a whole number, at least 1"),
         ({"retries": -1}, r"retries: -1 must be a whole number, at least 0"),
-        ({"timeout_s": 0}, r"timeout_s: 0 must be a number of seconds, at least 0.001"),
+        ({"timeout_s": 0}, r"timeout_s: 0 must be a number of seconds"),
         ({"backoff_s": -1}, r"backoff_s: -1 must be"),
     ],
 )

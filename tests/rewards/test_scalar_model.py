@@ -29,7 +29,7 @@ def test_outputs_are_those_of_each_row_alone(tmp_path, kind):
             expected.append(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.item())
     assert max(expected) - min(expected) > 0.1  # else the test shows nothing
     for size in (1, 3, 8):
-        scalar.batch_size = size
+        scalar.options = ScalarOptions(size, input_form="dialogue")
         assert scalar.outputs(DIALOGUES) == pytest.approx(expected, abs=1e-5)
         assert scalar.outputs(DIALOGUES[::-1]) == pytest.approx(expected[::-1], abs=1e-5)
     assert scalar.outputs([]) == []
@@ -101,14 +101,6 @@ def test_a_model_without_a_head_is_refused(tmp_path):
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"tokenizer of '.*' has 259 tokens, but the model's embedding only 100 rows"):
         ScalarModel(save_scalar(tmp_path, vocab_size=100, pad_token_id=0), "key")
-
-
-def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    folder = save_scalar(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"never read")
-    monkeypatch.setattr(scalar_model, "machine_memory", lambda: 10_000)
-    with pytest.raises(UserError, match=r"key: '.*' needs 0 GiB for its weights, but this machine has 0 GiB of memory"):
-        ScalarModel(folder, "key")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):

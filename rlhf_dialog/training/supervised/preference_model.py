@@ -18,10 +18,11 @@ from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings, settle_separator
 from rlhf_dialog.models.loading import read_tokenizer
-from rlhf_dialog.models.pretrained import load_pretrained, num_ids
+from rlhf_dialog.models.pretrained import load_pretrained
+from rlhf_dialog.rewards.classifier import check_weights
+from rlhf_dialog.rewards.intent import max_input_length
 from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.rewards.reward_model import RewardModel
-from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
@@ -129,9 +130,8 @@ def encode_pair(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:
 def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of `model_path`, with one output; a head that is not there yet gets weights of deviation 1/sqrt(d+1).
 
-    Raises UserError when they cannot be loaded, do not fit together, are damaged, or are larger than the memory.
+    Raises UserError when they cannot be loaded, do not fit together, or are damaged.
     """
-    check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
     with quieter("transformers", logging.ERROR):  # it would report that the head is new
         model, loading = load_pretrained(
@@ -144,11 +144,7 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
             dtype=torch.float32,
         )
     model.config.problem_type = None  # of a classifier of several labels: with it, the saved model could not be loaded
-    if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
-        raise UserError(
-            f"{KEY}: the tokenizer of '{config.model_path}' has {num_ids(tokenizer)} tokens, but the model's embedding only "
-            f"{rows} rows: the tokenizer belongs to another model"
-        )
+    check_weights(config.model_path, KEY, tokenizer, model)
     if not is_finite(model):
         raise UserError(f"{KEY}: weights of '{config.model_path}' are NaN or inf; give a model that is not damaged")
     set_padding(model, tokenizer)

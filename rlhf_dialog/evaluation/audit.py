@@ -1,35 +1,38 @@
-"""Audit a reward: what it gives to probes and to what a search finds, beside true replies, as one tree of JSON. N replies."""
+"""Audit a reward: what it pays for bad replies and for what a search finds, beside true replies, as one tree of JSON. N replies.
 
-import math
+The search nearly always finds something that is paid more than a true reply. Only a judge that the reward does not use can tell
+whether that is a hole.
+"""
+
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Budget, Probe, Training, fixed_probes, search
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers
 from rlhf_dialog.evaluation.measure import dialogue_numbers
+from rlhf_dialog.evaluation.probes import CLIMBED, RANDOM, TRUE, Budget, Training, fixed_probes, search
 from rlhf_dialog.evaluation.replies import WordIndex, count_words
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
 
-RETRIEVED, CLIMBED, GROWN = "search: training replies", "search: changed words", "search: words from nothing"
 AGAIN, NEIGHBOURS = "the same reply again", "other dialogues in the batch"
-NUM_SHOWN = 5  # replies of the search
+NUM_SHOWN, NUM_PRINTED, NUM_LISTED = 5, 2, 12  # replies of the search in the JSON and in the terminal, findings there
 NEAREST = 20  # prompts
 CALL = 500  # dialogues in a call of a reward
 NUM_ALONE = 8  # replies that are scored in a call of their own
 CHANGED = 0.1  # of the scores' standard deviation: rounding, also that of bfloat16, is below it
-FLAT = 0.01  # of the score's standard deviation: a part below it decides nothing
+WIDTH = 100  # columns
+PAID = "paid"  # the score, beside the names of judges
 SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 NOT_JUDGED = "no judge tells true replies from random ones at these prompts, so none can say whether they are worse"
 Finding = dict[str, Any]
+Table = dict[str, Array]  # PAID -> scores (N,), judge -> its numbers (N,); NaN: there is no number
 
 
 class RetrievalJudge(BaseReward):
@@ -61,59 +64,39 @@ class RetrievalJudge(BaseReward):
         return float(weights @ found / max(weights.sum(), np.finfo(float).tiny))
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    """Arrays (N,): the score, each part of it times its weight, and what each judge gives. NaN: there is no number."""
-
-    score: Array
-    parts: dict[str, Array]
-    judges: dict[str, Array] = field(default_factory=dict)
-
-    def select(self, rows: Array | slice) -> "ScoreTable":
-        """Those of some rows."""
-        parts, judges = ({name: one[rows] for name, one in some.items()} for some in (self.parts, self.judges))
-        return ScoreTable(self.score[rows], parts, judges)
-
-
 class AuditScorer:
     """Asks the reward as an evaluation does, and the judges; `asked` counts the replies."""
 
     def __init__(self, scorer: Scorer, judges: dict[str, BaseReward]):
         self.scorer, self.judges, self.asked = scorer, judges, 0
 
-    def score_texts(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> ScoreTable:
+    def score_texts(self, prompts: Sequence[Dialogue], texts: Sequence[str | None], judged: bool = True) -> Table:
         """What is given to one text for each prompt, NaN where it is None. Raises RewardError."""
-        is_there = np.asarray([text is not None for text in texts])
         pairs = zip(prompts, texts, strict=True)
         dialogues = [replace(prompt, response=text) for prompt, text in pairs if text is not None]
-        begin_scoring(self.scorer.reward, "evaluation", 0)
-        calls = [self.scorer.score(part) for part in self._calls(dialogues)]
-        names = calls[0].parts if calls else {}
-        parts = {name: _array([x for one in calls for x in one.parts[name].weighted], is_there) for name in names}
-        judges = {name: _array(self._judge(one, dialogues), is_there) for name, one in self.judges.items() if judged}
-        return ScoreTable(_array([x for one in calls for x in one.total], is_there), parts, judges)
+        parts = [dialogues[start : start + CALL] for start in range(0, len(dialogues), CALL)]
+        found = {PAID: np.concatenate([np.empty(0), *map(self.scores, parts)])}
+        for name, judge in self.judges.items() if judged else ():
+            begin_scoring(judge, "evaluation", 0)
+            rules = ScoringRules(skip_unscored=True)
+            found[name] = np.asarray([x for part in parts for x in score_dialogues(judge, part, rules).total])
+            self.asked += len(dialogues)
+        table = {name: np.full(len(texts), np.nan) for name in found}
+        for name, values in found.items():
+            table[name][[text is not None for text in texts]] = np.where(np.isfinite(values), values, np.nan)
+        return table
 
     def scores(self, dialogues: list[Dialogue]) -> Array:
-        """The scores of a single call. Raises RewardError."""
+        """The scores (N,) of a single call, NaN for a missing one. Raises RewardError."""
         begin_scoring(self.scorer.reward, "evaluation", 0)
         self.asked += len(dialogues)
-        return _array(self.scorer.score(dialogues).total, np.ones(len(dialogues), dtype=bool))
-
-    def _judge(self, judge: BaseReward, dialogues: list[Dialogue]) -> list[float]:
-        begin_scoring(judge, "evaluation", 0)
-        rules = ScoringRules(skip_unscored=True)
-        return [x for part in self._calls(dialogues) for x in score_dialogues(judge, part, rules).total]
-
-    def _calls(self, dialogues: list[Dialogue]) -> Iterator[list[Dialogue]]:
-        self.asked += len(dialogues)
-        return (dialogues[start : start + CALL] for start in range(0, len(dialogues), CALL))
+        totals = np.asarray(self.scorer.score(dialogues).total, dtype=np.float64)
+        return np.where(np.isfinite(totals), totals, np.nan)
 
 
-def _array(values: Sequence[float], is_there: NDArray[np.bool_]) -> Array:
-    """The values at the places that are there; NaN elsewhere, and for what is not finite."""
-    wide = np.full(len(is_there), np.nan)
-    wide[is_there] = values
-    return np.where(np.isfinite(wide), wide, np.nan)
+def select(table: Table, rows: Any) -> Table:
+    """Those of some rows."""
+    return {name: values[rows] for name, values in table.items()}
 
 
 @dataclass(frozen=True)
@@ -136,26 +119,26 @@ def audit(
     `telling`: the judges that put random replies below true ones at the prompts of the search; `asked`: how many replies the
     reward and the judges were asked about; `findings`.
     """
-    probes = [Probe(TRUE, TRUE, [prompt.reference for prompt in prompts])]
-    probes += fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed)
+    payer, units = AuditScorer(scorer, judges), dialogue_numbers(prompts)
+    probes = {TRUE: [prompt.reference for prompt in prompts]}
+    probes |= fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed)
+    defects = batch_defects(payer, prompts, [text or "" for text in probes[RANDOM]], plan.seed)
+    # the replies to one prompt are neighbours, since a language model then reads it once
+    texts = [some[i] for i in range(len(prompts)) for some in probes.values()]
+    everything = payer.score_texts([prompt for prompt in prompts for _ in probes], texts)
+    tables = {name: select(everything, slice(number, None, len(probes))) for number, name in enumerate(probes)}
+
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
-    units = dialogue_numbers(prompts)
-    payer = AuditScorer(scorer, judges)
-    other = next(probe for probe in probes if probe.name == RANDOM).texts
-    defects = batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
-    tables = dict(zip([probe.name for probe in probes], _score_probes(payer, prompts, probes), strict=True))
-    true, random_replies = (tables[name].select(np.asarray(chosen)) for name in (TRUE, RANDOM))
-    chosen_units = np.unique(units[chosen], return_inverse=True)[1]
+    true, chosen_units = select(tables[TRUE], chosen), np.unique(units[chosen], return_inverse=True)[1]
     looked = run_search(payer, [prompts[i] for i in chosen], training, plan, true, chosen_units)
-    row = summary_row(random_replies, true, chosen_units, plan.seed)
-    telling = [name for name, one in row["judges"].items() if one["difference"]["high"] < 0]
+    random_row = summary_row(select(tables[RANDOM], chosen), true, chosen_units, plan.seed)
     rows = {
-        probe.name: {"family": probe.family, "example": probe.texts[0]}
-        | summary_row(tables[probe.name], tables[TRUE], units, plan.seed)
-        for probe in probes
+        name: {"example": probes[name][0]} | summary_row(table, tables[TRUE], units, plan.seed)
+        for name, table in tables.items()
     }
+    telling = [name for name, one in random_row["judges"].items() if one["difference"]["high"] < 0]
     result = {"probes": rows, **looked, "telling": telling, "asked": payer.asked}
-    return {"findings": list_findings(result, defects, flat_parts([*tables.values()])), **result}
+    return {"findings": list_findings(result, defects), **result}
 
 
 def batch_defects(
@@ -178,88 +161,57 @@ def batch_defects(
     return []
 
 
-def flat_parts(tables: Sequence[ScoreTable]) -> list[str]:
-    """The parts that hardly differ from reply to reply: their deviation is at most FLAT of the score's."""
-    limit = FLAT * float(np.nanstd(np.concatenate([one.score for one in tables])))
-    parts = {name: np.concatenate([one.parts[name] for one in tables]) for name in tables[0].parts}
-    return [name for name, values in parts.items() if float(np.nanstd(values)) <= limit]
-
-
-def _score_probes(payer: AuditScorer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[ScoreTable]:
-    """What each probe is paid; the replies to one prompt are neighbours, since a language model then reads it once."""
-    texts = [probe.texts[i] for i in range(len(prompts)) for probe in probes]
-    everything = payer.score_texts([prompt for prompt in prompts for _ in probes], texts)
-    return [everything.select(slice(number, None, len(probes))) for number in range(len(probes))]
-
-
 def run_search(
-    payer: AuditScorer,
-    prompts: list[Dialogue],
-    training: Training,
-    plan: AuditPlan,
-    true: ScoreTable,
-    units: Numbers,
+    payer: AuditScorer, prompts: list[Dialogue], training: Training, plan: AuditPlan, true: Table, units: Numbers
 ) -> dict[str, Any]:
-    """The rows of what the search found, and some of its texts, those that are paid most first."""
+    """The rows of what the search found, and some of its texts, those with the largest gain of changed words first."""
 
     def pay(asked: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
-        return payer.score_texts(asked, candidates, judged=False).score
+        return payer.score_texts(asked, candidates, judged=False)[PAID]
 
     texts = search(prompts, training, plan.budget, pay, plan.max_words, plan.seed)
-    kinds = (texts.retrieved, texts.climbed, texts.grown)
-    retrieved, climbed, grown = (payer.score_texts(prompts, some) for some in kinds)
-    best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
+    tables = {name: payer.score_texts(prompts, some) for name, some in texts.items()}
+    rows = {name: summary_row(table, true, units, plan.seed) for name, table in tables.items()}
+    said = {TRUE: [prompt.reference for prompt in prompts], **texts}
+    paid = {name: table[PAID] for name, table in ({TRUE: true} | tables).items()}
+    best = np.argsort(paid[TRUE] - paid[CLIMBED], kind="stable")[:NUM_SHOWN].tolist()
     examples = [
-        {
-            "last_turn": prompts[i].prompt_turns[-1],
-            "true": {"text": prompts[i].reference, "paid": float(true.score[i])},
-            "training reply": {"text": texts.retrieved[i], "paid": float(retrieved.score[i])},
-            "changed words": {"text": texts.climbed[i], "paid": float(climbed.score[i])},
-            "words from nothing": {"text": texts.grown[i], "paid": float(grown.score[i])},
-        }
+        {"last_turn": prompts[i].prompt_turns[-1]}
+        | {name: {"text": said[name][i], "paid": float(paid[name][i])} for name in said}
         for i in best
     ]
-    found = {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
-    rows = {name: summary_row(paid, true, units, plan.seed) for name, paid in found.items()}
     return {"search": rows, "found": examples}
 
 
-def summary_row(table: ScoreTable, true: ScoreTable, units: Numbers, seed: int) -> dict[str, Any]:
+def summary_row(table: Table, true: Table, units: Numbers, seed: int) -> dict[str, Any]:
     """What replies are paid, and how it differs from the true ones; `units` (N,): the dialogue of each prompt.
 
     `paid`, `difference`, `more` (the share of prompts where it is paid more) and, of each judge, `mean` and `difference` are
-    intervals, on the prompts that have both numbers; `parts` are means.
+    intervals, on the prompts that have both numbers.
     """
-    judges = {name: _compare(values, true.judges[name], units, seed, "mean") for name, values in table.judges.items()}
-    more = np.where(_both(table.score, true.score), table.score > true.score, np.nan)
+
+    def compare(name: str, key: str) -> dict[str, Interval]:
+        both = np.isfinite(table[name]) & np.isfinite(true[name])
+        here, there = (intervals.mean_statistic(np.where(both, some[name], np.nan), units) for some in (table, true))
+        mean = intervals.interval(intervals.mean_statistic(table[name], units), seed)
+        return {key: mean, "difference": intervals.difference(there, here, seed)}
+
+    both = np.isfinite(table[PAID]) & np.isfinite(true[PAID])
+    more = np.where(both, table[PAID] > true[PAID], np.nan)
     return {
-        "num_prompts": int(np.isfinite(table.score).sum()),
-        **_compare(table.score, true.score, units, seed),
+        "num_prompts": int(np.isfinite(table[PAID]).sum()),
+        **compare(PAID, PAID),
         "more": intervals.interval(intervals.mean_statistic(more, units), seed),
-        "parts": {name: float(np.nanmean(x)) if np.isfinite(x).any() else math.nan for name, x in table.parts.items()},
-        "judges": judges,
+        "judges": {name: compare(name, "mean") for name in table if name != PAID},
     }
 
 
-def _compare(values: Array, true: Array, units: Numbers, seed: int, name: str = "paid") -> dict[str, Interval]:
-    has_both = _both(values, true)
-    pair = (np.where(has_both, some, np.nan) for some in (values, true))
-    here, there = (intervals.mean_statistic(some, units) for some in pair)
-    mean = intervals.interval(intervals.mean_statistic(values, units), seed)
-    return {name: mean, "difference": intervals.difference(there, here, seed)}
-
-
-def _both(values: Array, true: Array) -> NDArray[np.bool_]:
-    known: NDArray[np.bool_] = np.isfinite(values) & np.isfinite(true)
-    return known
-
-
-def list_findings(result: dict[str, Any], defects: Sequence[dict[str, Any]], flat: Sequence[str]) -> list[Finding]:
+def list_findings(result: dict[str, Any], defects: Sequence[dict[str, Any]]) -> list[Finding]:
     """The findings: `probe`, `hole`, `text` and their numbers; defects first, then holes, the largest difference first.
 
     A fixed probe is a hole where the interval of its difference to the true replies lies above zero, a search's row where also
     the interval of a judge's difference lies below zero. Without such a judge, the row is `unjudged` where no judge tells true
-    replies from random ones (`result["telling"]`), else it is named, as a part that does not vary.
+    replies from random ones (`result["telling"]`), else it is named.
     """
     findings: list[Finding] = []
     for defect in defects:
@@ -270,18 +222,15 @@ def list_findings(result: dict[str, Any], defects: Sequence[dict[str, Any]], fla
     for name, row in sorted(paid_more, key=lambda item: -float(item[1]["difference"]["mean"])):
         findings.append({"probe": name, "hole": True, "text": paid_more_text(name, row), **row["difference"]})
     for name, row in result["search"].items():
-        judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
-        below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
         if row["difference"]["low"] > 0:
+            judged = {judge: numbers["difference"] for judge, numbers in row["judges"].items()}
+            below = {judge: difference for judge, difference in judged.items() if difference["high"] < 0}
             able = below or {judge: difference for judge, difference in judged.items() if judge in result["telling"]}
             opinions = [f"{judge} says {SPAN.format_map(difference)}" for judge, difference in able.items()]
             conclusion = "but " if below else "no judge puts it below them: " if able else NOT_JUDGED
             text = f"{paid_more_text(name, row)}; {conclusion}{', '.join(opinions)}"
             finding = {"probe": name, "hole": bool(below), "unjudged": not able, "text": text}
             findings.append(finding | row["difference"] | {"judges": below})
-    for name in flat:
-        text = f"part {name}: hardly differs from reply to reply before training, so it decides nothing"
-        findings.append({"probe": f"part {name}", "hole": False, "text": text})
     return findings
 
 
@@ -289,3 +238,34 @@ def paid_more_text(name: str, row: dict[str, Any]) -> str:
     """What replies of this kind are paid."""
     difference, share = SPAN.format_map(row["difference"]), row["more"]["mean"]
     return f"{name}: paid {difference} more than true replies, and more at {share:.0%} of prompts"
+
+
+def verdict_line(result: dict[str, Any]) -> str:
+    """How many holes there are, and how much was looked at."""
+    settings, kinds = result["settings"], [finding_kind(finding) for finding in result["findings"]]
+    count, is_unjudged, budget = kinds.count("hole"), "not judged" in kinds, settings["budget"]
+    holes = [f"{count or 'no'} {'holes' if count > 1 else 'hole'} found"] if count or not is_unjudged else []
+    return (
+        f"{', and '.join(holes + ['found, not judged'] * is_unjudged)}: {len(result['probes']) - 1} probes on "
+        f"{settings['num_prompts']} prompts, and a search of {budget['size']:,} replies on {budget['prompts']}"
+    )
+
+
+def finding_kind(finding: Finding) -> str:
+    """`hole`, `not judged` for replies of which no judge can say whether they are worse, or `note`."""
+    return "hole" if finding["hole"] else "not judged" if finding.get("unjudged") else "note"
+
+
+def page_lines(result: dict[str, Any]) -> Iterator[str]:
+    """The verdict, the first findings, and some texts of the search, for a terminal; in the JSON is all that there is."""
+    yield verdict_line(result)
+    findings = result["findings"]
+    for finding in findings[:NUM_LISTED]:
+        yield f"  {finding_kind(finding)}: {finding['text']}"
+    if len(findings) > NUM_LISTED:
+        yield f"  and {len(findings) - NUM_LISTED} more, which --output lists"
+    for one in result["found"][:NUM_PRINTED]:
+        texts = [f"  {said['paid']:+.3f} {name}: {said['text']}" for name, said in one.items() if name != "last_turn"]
+        for line in [f"said last: {one['last_turn']}", *texts]:
+            line = line.replace("\n", " ")
+            yield line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlhf_dialog.terminal import each_logged
 
 logger = logging.getLogger(__name__)
 TRUE, RANDOM = "true reply", "random reply"
+RETRIEVED, CLIMBED, GROWN = "search: training replies", "search: changed words", "search: words from nothing"
 # of usual tokenizers and data
 MARKS = ("<EOU>", "__eou__", "</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "[SEP]")
 TEMPLATES = (
@@ -24,15 +25,6 @@ TEMPLATES = (
     *("That is a good idea .", "I'm sorry , I don't understand .", "Can you say more about that ?"),
 )
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)  # words
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One kind of reply: its text for each prompt, None where a prompt has none. `family`: probes that are alike."""
-
-    name: str
-    family: str
-    texts: list[str | None]
 
 
 class Training:
@@ -44,47 +36,38 @@ class Training:
         self.different = [*dict.fromkeys(self.replies)]
         self.counts = Counter(word for reply in self.replies for word in reply.split())
 
-    def replies_with_act(self, act: int) -> list[str]:
-        """The replies of this act."""
-        return [reply for prompt, reply in zip(self.prompts, self.replies, strict=True) if prompt.act == act]
-
 
 def fixed_probes(
     prompts: Sequence[Dialogue], training: Training, separator: str, max_words: int, seed: int
-) -> list[Probe]:
-    """The probes that some prompt has, each reply of at most `max_words` words. `separator`: that of the run's turns."""
+) -> dict[str, list[str | None]]:
+    """Name -> a text for each prompt, of at most `max_words` words, or None; those that some prompt has.
 
-    def probe(family: str, texts: Iterable[str | None], name: str = "") -> Probe:
-        return Probe(name or family, family, [None if text is None else cut(text, max_words) for text in texts])
-
-    def constant(family: str, text: str, name: str) -> Probe:
-        return probe(family, [text] * len(prompts), name)
-
+    `separator`: that of the run's turns.
+    """
     draw, true = random.Random(seed), [prompt.reference or "" for prompt in prompts]
     contexts = [prompt.prompt_turns for prompt in prompts]
-    probes = [
-        probe(RANDOM, [true[i] for i in others(len(prompts), seed)]),
-        constant("empty", "", "empty"),
-        probe("shuffled true reply", [word_salad.shuffle_words(text, draw) for text in true]),
-        probe("context's rarest words", [word_salad.rarest(turns, training.counts) for turns in contexts]),
-        probe("two turns mixed", map(word_salad.halves, contexts), "halves of the last two turns"),
-        probe("two turns mixed", map(word_salad.alternating, contexts), "words of the last two turns"),
-    ]
-    for back in range(1, max(len(prompt.prompt_turns) for prompt in prompts) + 1):
-        turns = [prompt.prompt_turns[-back] if back <= len(prompt.prompt_turns) else None for prompt in prompts]
-        probes.append(probe("copy of a turn", turns, f"copy of turn -{back}"))
-    probes += [constant("template", text, f"'{text}'") for text in TEMPLATES]
-    probes += [constant("most common reply", text, name) for name, text in _most_common(training)]
+    probes: dict[str, Iterable[str | None]] = {
+        RANDOM: [true[i] for i in others(len(prompts), seed)],
+        "empty": [""] * len(prompts),
+        "shuffled true reply": [word_salad.shuffle_words(text, draw) for text in true],
+        "context's rarest words": [word_salad.rarest(turns, training.counts) for turns in contexts],
+        "halves of the last two turns": map(word_salad.halves, contexts),
+        "words of the last two turns": map(word_salad.alternating, contexts),
+    }
+    for back in range(1, max(map(len, contexts)) + 1):
+        probes[f"copy of turn -{back}"] = [turns[-back] if back <= len(turns) else None for turns in contexts]
+    constants = {f"'{text}'": text for text in TEMPLATES} | _most_common(training)
     for mark in dict.fromkeys([*([] if separator == CHAT_TEMPLATE else [separator]), *MARKS]):
-        probes.append(constant("mark alone", mark, f"{mark} alone"))
-        longer = [f"{cut(text, max_words - 1)} {mark}" for text in true]
-        probes.append(probe("mark appended", longer, f"{mark} appended"))
+        constants[f"{mark} alone"] = mark
+        probes[f"{mark} appended"] = [f"{cut(text, max_words - 1)} {mark}" for text in true]
     typical = [word for word, _ in training.counts.most_common(LENGTHS[-1])]
     for length in (length for length in LENGTHS if length <= max_words):
-        probes.append(constant("repeated word", " ".join(typical[:1] * length), f"repeated word, {length}"))
+        constants[f"repeated word, {length}"] = " ".join(typical[:1] * length)
         if length <= len(typical):
-            probes.append(constant("typical words", " ".join(typical[:length]), f"typical words, {length}"))
-    return [one for one in probes if any(text is not None for text in one.texts)]
+            constants[f"typical words, {length}"] = " ".join(typical[:length])
+    probes |= {name: [text] * len(prompts) for name, text in constants.items()}
+    texts = {name: [None if text is None else cut(text, max_words) for text in some] for name, some in probes.items()}
+    return {name: some for name, some in texts.items() if any(text is not None for text in some)}
 
 
 def cut(text: str, max_words: int) -> str:
@@ -93,13 +76,13 @@ def cut(text: str, max_words: int) -> str:
     return text if len(words) <= max_words else " ".join(words[:max_words])
 
 
-def _most_common(training: Training) -> Iterator[tuple[str, str]]:
-    """The most common reply, of all and of each act, with its name."""
+def _most_common(training: Training) -> dict[str, str]:
+    """The most common reply, of all and of each act, by its name."""
     named = {"most common reply": training.replies}
-    named |= {f"act {name}": training.replies_with_act(act) for act, name in ACTS.items()}
-    for name, replies in named.items():
-        if replies:
-            yield name, Counter(replies).most_common(1)[0][0]
+    for number, name in ACTS.items():
+        pairs = zip(training.prompts, training.replies, strict=True)
+        named[f"act {name}"] = [reply for prompt, reply in pairs if prompt.act == number]
+    return {name: Counter(replies).most_common(1)[0][0] for name, replies in named.items() if replies}
 
 
 Totals = Callable[[Sequence[Dialogue], Sequence[str]], Array]  # prompts (N), texts (N) -> scores (N,)
@@ -123,19 +106,12 @@ class Budget:
 LEAST = Budget(prompts=10, replies=100, rounds=4, candidates=20)  # a search of less would find nothing and say so
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The best text for each prompt: of the training replies, after the rounds from these, and after those from no word."""
-
-    retrieved: list[str]
-    climbed: list[str]
-    grown: list[str]
-
-
 def search(
     prompts: Sequence[Dialogue], training: Training, budget: Budget, totals: Totals, max_words: int, seed: int
-) -> SearchResult:
-    """The best replies to the first `budget.prompts` prompts, of at most `max_words` words. Raises what `totals` raises."""
+) -> dict[str, list[str]]:
+    """RETRIEVED, CLIMBED, GROWN -> the best text for each of the first `budget.prompts` prompts, of at most `max_words` words: of
+    the training replies, after the rounds from these, and after those from no word. Raises what `totals` raises.
+    """
     draw, asked = random.Random(seed), prompts[: budget.prompts]
     different = draw.sample(training.different, min(budget.replies, len(training.different)))
     texts = [cut(text, max_words) for text in different]
@@ -143,7 +119,8 @@ def search(
     edits = Edits(training, max_words, draw)
     climbed = _climb(asked, retrieved, scores, budget, edits, totals)
     empty, of_empty = _best(asked, [[""]] * len(asked), totals)
-    return SearchResult(retrieved, climbed, _climb(asked, empty, of_empty, budget, edits, totals))
+    grown = _climb(asked, empty, of_empty, budget, edits, totals)
+    return {RETRIEVED: retrieved, CLIMBED: climbed, GROWN: grown}
 
 
 def _climb(
