@@ -18,7 +18,7 @@ SUBCOMMANDS = {  # name: module that has it in a table of its own, what the subc
     ),
     "rollback": ("rlhf_dialog.feedback.commands.bot", "let an earlier champion answer again"),
     "export": ("rlhf_dialog.feedback.commands.files", "write the feedback to a file, also in TRL's columns"),
-    "import": ("rlhf_dialog.feedback.commands.files", "add the feedback of a file, also of other programs"),
+    "import": ("rlhf_dialog.feedback.commands.files", "add the feedback of a file, also in TRL's columns"),
     "backup": ("rlhf_dialog.feedback.commands.files", "copy the store while the bot is in use"),
     "forget": ("rlhf_dialog.feedback.commands.bot", "remove everything that is stored of a person"),
 }

@@ -60,14 +60,13 @@ class ImportOptions(BotOptions):
     )
     name: str | None = option("name of the source: import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
-    model: str | None = option("Open WebUI: the model whose replies are read (default: that of most ratings)")
 
 
 def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
     with closing(Bot(options.run).store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
-        added = import_file(store, options.file, options.name, ignored, options.model)
+        added = import_file(store, options.file, options.name, ignored)
     message = "%s (%s): %d dialogues and %d events added; %d were there already"
     logger.info(message, options.file, added.format, added.dialogues, added.events, added.num_known)
     for reason, count in added.left_out.items():

@@ -5,11 +5,12 @@ import re
 from typing import Any
 
 from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.sources.messages import USER_ROLES
 from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text
 from rlhf_dialog.data.sources.rows import Row
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.store.examples import Examples
-from rlhf_dialog.feedback.store.formats import record
+from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
 
 NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
 OPTIONAL = {
@@ -46,9 +47,9 @@ def detect_format(row: Row) -> str | None:
     return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
 
 
-def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
+def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     """The examples. Bad rows are left out as from training data (`RowCounts`). Raises UserError for an unknown column or row."""
-    imported, counts = record.ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
+    imported, counts = ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
     imported.records = counts.read(rows, lambda placed: _record(placed[1], placed[0], form, counts))
     for reason, places in counts.left_out.items():
         imported.left_out[f"rows with {reason}"] = len(places)
@@ -58,33 +59,49 @@ def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
     return imported
 
 
-def _record(row: Row, where: str, form: str, counts: RowCounts) -> record.Record:
-    record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
+def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
+    _check_columns(row, form, where)
     if missing := [name for name in NEEDED[form] if name not in row or (name == "label" and row[name] is None)]:
         raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
-    person = None if row.get("user_id") is None else str(row["user_id"])
     if form == "kto":
         prompt, _ = read_prompt(row, where)
         if not prompt.turns:
             raise BadRow(f"{where}: 'prompt' holds no text")
         messages = put_behind(prompt, read_side(row["completion"], "completion", where))
-        judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
         answers = [messages.turns[-1]]
     else:
         messages, other, _ = read_sides(row, where)
-        judgement = record.Judgement("choice", 0, other=1, person=person)
         answers = [messages.turns[-1], other.turns[-1]]
         if messages.turns[:-1] != other.turns[:-1]:
             raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
-    before = record.speakers(messages)[:-1]
-    if len(answers) == 2 and not before:
+    roles = ("user" if role in USER_ROLES else "agent" for role in messages.roles)
+    before = list(zip(roles, messages.turns, strict=True))[:-1]
+    if form == "dpo" and not before:
         shared = _find_shared_beginning(*answers)
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
     note_keys(row, counts)
     counts.note({"system message": [text for _, text in messages.system]}, (), in_meta=False)
-    group = "\n".join(text for _, text in before)
-    return record.make_record(before, answers, [judgement], group=group, where=where)
+    person = None if row.get("user_id") is None else str(row["user_id"])
+    place = len(before)
+    turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]
+    turns += [ImportedTurn(place, "agent", answer) for answer in answers]
+    if form == "kto":
+        judgement = Judgement("thumb", place, 1 if _label(row["label"], where) else -1, person=person)
+    else:
+        judgement = Judgement("choice", place, other=place + 1, person=person)
+    return Record(turns, [judgement], group="\n".join(text for _, text in before), person=person)
+
+
+def _check_columns(row: Row, form: str, where: str) -> None:
+    """Raises UserError that names the columns which are not known."""
+    columns = (*NEEDED[form], *OPTIONAL[form])
+    if unknown := [name for name in row if name not in columns]:
+        shown = ", ".join(f"'{name!s:.40}'" for name in unknown[:10])
+        raise UserError(
+            f"{where}: TRL's {form.upper()} format has no column {shown}{nearest(unknown[0], columns)}; known are "
+            f"{', '.join(columns)}; leave others out with --ignore {','.join(map(str, unknown[:10]))}"
+        )
 
 
 def _find_shared_beginning(first: str, second: str) -> str:
