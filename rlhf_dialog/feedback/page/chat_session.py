@@ -136,7 +136,7 @@ class ChatSession:
         """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
         self._rate("thumb", self._find_unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
 
-    def score(self, value: int, turn: int | None = None) -> None:
+    def score(self, value: int | None, turn: int | None = None) -> None:
         """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
         self._rate("score", self._find_unedited(turn), value=_check_score(value))
 
@@ -148,7 +148,7 @@ class ChatSession:
         self._rate("edit", place, text=better)
         self.texts[self.turns[place].position] = better
 
-    def score_dialogue(self, value: int) -> None:
+    def score_dialogue(self, value: int | None) -> None:
         """Give the whole dialogue 1 to 5."""
         self._last_answer()
         self._rate("dialogue_score", None, value=_check_score(value))
@@ -330,8 +330,8 @@ def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
     return StoredTurn(UNSTORED, "", position, "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now)
 
 
-def _check_score(value: int) -> int:
-    if value not in SCORES:
+def _check_score(value: int | None) -> int:
+    if value is None or value not in SCORES:
         raise UserError(f"a score is 1, 2, 3, 4 or 5, not {value}")
     return value
 

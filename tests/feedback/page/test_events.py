@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
-from rlhf_dialog.feedback.page.request_filter import read_event
+from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
+from rlhf_dialog.feedback.page.request_filter import RequestRefused, read_event
 from tests.parts.bots import bot  # noqa: F401
 
 JOIN, CANCEL = "/gradio_api/queue/join", "/gradio_api/cancel"
@@ -37,7 +36,7 @@ def page(bot):  # noqa: F811
 @pytest.fixture
 def port(page):
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = PageServer(page.app, 1)
+        server = page_server(page.app, 1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         yield listening.getsockname()[1]
@@ -67,7 +66,7 @@ def test_an_event_passes_without_what_the_page_does_not_use():
 
 @pytest.mark.parametrize("body", NO_EVENTS)
 def test_bodies_that_are_no_events(body):
-    with pytest.raises(UserError, match="not an event of this page"):
+    with pytest.raises(RequestRefused, match="not an event of this page"):
         read_event(body)
 
 
@@ -94,7 +93,7 @@ def test_a_body_without_an_end_is_cut_off(page, port):
             while num_bytes < 1 << 26:  # the kernel takes some of it before it knows
                 sender.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
                 num_bytes += 0x10000
-    assert page.limits.body_bytes <= num_bytes < 1 << 26
+    assert page.limits.page_request_bytes <= num_bytes < 1 << 26
 
 
 def test_what_a_stranger_sends_is_in_no_line_of_the_terminal(page, port, capfd, caplog):

@@ -16,7 +16,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.page import FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.store import schema
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
 
 PERSON = "ab" * 16
@@ -27,7 +27,7 @@ CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10
 def page(bot):
     store = bot.store()
     with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering, limits=PageLimits(message_chars=50, messages=(6, 100)))
+        yield FeedbackPage(store, answering, limits=PageKeys(page_message_chars=50, page_messages_a_minute=6))
     store.close()
 
 
@@ -38,7 +38,7 @@ def request_(page):
 
 def request_of(page, person=PERSON, tab="tab"):
     return SimpleNamespace(
-        cookies={page.app.people.cookie.name: page.app.people.cookie.sign(person)} if person else {}, session_hash=tab
+        cookies={page.app.cookie.name: page.app.cookie.sign(person)} if person else {}, session_hash=tab
     )
 
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert (is_open, "has 60 characters" in view[NOTE]) == (True, True)
     assert "not yet one answer" in page.draft("", request_of(page, tab="new"))[2]
     assert "only one answer" in page.choose_second(dialogue, request_)[NOTE]
-    assert "1 to 5" in page.score(None, dialogue, request_)[NOTE]
+    assert "is 1, 2, 3, 4 or 5" in page.score(None, dialogue, request_)[NOTE]
     assert "is 1, 2, 3, 4 or 5" in page.score(7, dialogue, request_)[NOTE]
     assert rows(bot, FEEDBACK) == []
 
@@ -207,7 +207,6 @@ def test_forget_me(bot, page, request_):
     said(page, request_of(page, "cd" * 16), "Good morning")
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
-    assert PERSON in page.app.people._renewed
     assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
 
 
