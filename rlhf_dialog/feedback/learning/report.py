@@ -87,7 +87,6 @@ class NightReport:
     num_heldout: int
     power: str
     why: str
-    dry_run: bool = False
     people: list[str] = field(default_factory=list)  # what is said of few people
     version: str | None = None
     promoted: bool = False

@@ -43,7 +43,7 @@ def save_agent(folder, seed=1, **sizes):
 @pytest.mark.slow
 def test_a_promoted_candidate_answers_and_the_next_night_continues_it(day, tmp_path, monkeypatch):
     found = GateComparison(8, 0.5, 0.6, 0.05, 0.03)
-    monkeypatch.setattr(night_module, "_measure", lambda night: (found, [], ChangedAnswers(0, [])))
+    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, [], ChangedAnswers(0, [])))
     agent = save_agent(tmp_path / "agent")
     assert learn_from_candidate(day, agent).promoted
     record = day.lineage()["versions"]["0002"]

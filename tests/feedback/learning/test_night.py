@@ -84,7 +84,7 @@ def made_of(bot, version):
 
 def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,), changed=CHANGED):
     found = GateComparison(40, 0.5, 0.5 + difference, low, 0.03)
-    monkeypatch.setattr(night_module, "_measure", lambda night: (found, list(guards), changed))
+    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, list(guards), changed))
 
 
 def test_a_night_makes_a_champion(later):
