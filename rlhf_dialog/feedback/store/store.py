@@ -120,7 +120,7 @@ class Store:
     """
 
     def __init__(self, path: Path, bot: str | None = None):
-        """Open an existing store; an older schema is migrated after a backup beside it.
+        """Open an existing store.
 
         Raises UserError: missing, not SQLite, damaged, a newer schema, another bot's than `bot`, locked.
         """
@@ -190,11 +190,11 @@ class Store:
         rows = self.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
         return [_turn(row) for row in rows]
 
-    def feedback(self, after: int = 0, upto: int | None = None, newest: bool = True) -> list[Event]:
-        """The events with `after` < id <= `upto`, by id; with `newest`, those that count as of `upto` (`counting`)."""
+    def feedback(self, upto: int | None = None, newest: bool = True) -> list[Event]:
+        """The events with id <= `upto`, by id; with `newest`, those that count as of `upto` (`counting`)."""
         wanted = counting("feedback") if newest else "true"
-        statement = f"SELECT * FROM feedback WHERE id > :after AND id <= :upto AND {wanted} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"after": after, "upto": as_limit(upto)})]
+        statement = f"SELECT * FROM feedback WHERE id <= :upto AND {wanted} ORDER BY id"
+        return [Event(**dict(row)) for row in self.rows(statement, {"upto": as_limit(upto)})]
 
     def feedback_on(self, dialogue: str) -> list[Event]:
         """The events on a dialogue that count, by id."""
@@ -255,13 +255,11 @@ class Store:
     def forget(self, person_hash: str) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        The bytes are gone from the file too. Backups made by migrations are removed, those made by `backup` are not. Raises
-        UserError when a reader keeps the old bytes alive; the rows are gone then, and another call erases the bytes.
+        The bytes are gone from the file too, not from backups. Raises UserError when a reader keeps the old bytes alive; the rows
+        are gone then, and another call erases the bytes.
         """
         with self.writing() as connection:
             removed = _remove(connection, person_hash)
-        for path in schema.backups(self.path):
-            path.unlink(missing_ok=True)
         with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -10,7 +10,6 @@ import pytest
 from rlhf_dialog.commands.chat import ChatOptions
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import feedback
-from rlhf_dialog.feedback.commands import learn as feedback_learn
 from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
@@ -129,17 +128,6 @@ def test_a_mistake_is_exit_code_2_with_one_message(taught, capsys, tmp_path):
     assert "stepps: unknown key; did you mean 'steps'" in capsys.readouterr().err
     assert feedback.main(["learn", "--run", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.count("error:") == 1
-
-
-def test_the_bar_is_shown_on_a_terminal_and_ends_with_the_last_step(monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with feedback_learn.Steps() as steps:
-        assert not steps.bar.live.is_started
-        steps(1, 2)
-        assert steps.bar.live.is_started
-        assert (steps.bar.tasks[0].completed, steps.bar.tasks[0].total) == (1, 2)
-        steps(2, 2)
-        assert not steps.bar.live.is_started
 
 
 @pytest.fixture

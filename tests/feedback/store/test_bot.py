@@ -10,7 +10,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
-from rlhf_dialog.feedback.store.store import Rating
+from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.runs.lock import lock_folder
 from tests.parts.folders import contents, names
 
@@ -349,12 +349,10 @@ def test_files_that_hold_a_persons_lines_are_named_and_stay(bot, ann, caplog):
         (folder / name).write_text(text, encoding="utf-8")
     store.backup(folder / "copy.db")
     store.close()
-    shutil.copy(folder / "copy.db", folder / "feedback.sqlite.version_1")  # as a migration leaves it
     shutil.copy(folder / "copy.db", folder / "feedback.sqlite.bak")
     found = bot.forget(ann)
     assert {str(path.relative_to(folder)) for path in found["files"]} == {*forms, "copy.db", "feedback.sqlite.bak"}
     assert all(name in caplog.text for name in forms)
-    assert not (folder / "feedback.sqlite.version_1").exists()
     again = [folder / name for name in ("copy.db", "feedback.sqlite.bak", "person")]  # which hold the hash
     assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": again}
 
@@ -362,7 +360,7 @@ def test_files_that_hold_a_persons_lines_are_named_and_stay(bot, ann, caplog):
 def test_a_kill_after_the_files_were_named_names_them_again(bot, ann, monkeypatch):
     (bot.folder / "export.jsonl").write_text(LINES[0])
     with monkeypatch.context() as patched:
-        patched.setattr(Bot, "_rows_removed", lambda self, person: 1 / 0)
+        patched.setattr(Store, "forget", lambda self, person: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bot.forget(ann)
     assert bot.forget(ann)["files"] == [bot.folder / "export.jsonl"]
@@ -374,13 +372,13 @@ def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
     store.begin("ann", "terminal")
     store.close()
     night(bot, people=[person])
-    real = Bot._rows_removed
+    real = Store.forget
 
     def dies(self, person_hash):
         real(self, person_hash)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bot, "_rows_removed", dies)
+    monkeypatch.setattr(Store, "forget", dies)
     with pytest.raises(KeyboardInterrupt):
         bot.forget(person)
     monkeypatch.undo()
@@ -394,13 +392,13 @@ def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, monkeypatc
     person = store.hash_person("ann")
     store.begin("ann", "terminal")
     store.close()
-    real = Bot._rows_removed
+    real = Store.forget
 
     def after_a_night(self, person_hash):
         night(bot, people=[person])
         return real(self, person_hash)
 
-    monkeypatch.setattr(Bot, "_rows_removed", after_a_night)
+    monkeypatch.setattr(Store, "forget", after_a_night)
     assert bot.forget(person) == {"rows": 1, "tainted": ["0002"], "files": []}
 
 
