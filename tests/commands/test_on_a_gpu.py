@@ -132,7 +132,6 @@ def test_a_night_and_the_page(gpu, tmp_path, settings):
     with Answering(bot) as answering:
         *_, answer = answering.stream(["Hello ."], answering.begin())
         assert answer.ended
-        answering.log_ratio(["Hello ."], answer.token_ids, answer.version)
 
 
 def test_dialogues_with_an_environment(gpu, runs, tmp_path):

@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,7 +19,6 @@ from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -75,7 +73,7 @@ def run_serve(options: ServeOptions) -> None:
         )
         version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}
-        page = FeedbackPage(store, answering, login, settings, hosts, partial(short_count, store, settings))
+        page = FeedbackPage(store, answering, login, settings, hosts)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)

@@ -119,7 +119,7 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
         except UserError as error:
             raise error.with_location("--candidate", "--agent") from error
         report = _report(bot, snapshot, _too_little_heldout(snapshot) or "")
-        report.used, report.left_out, report.people = {}, {}, []
+        report.used, report.left_out = {}, {}
         return report if report.why else _judge(bot, learner, snapshot, state, report)
 
 
@@ -385,8 +385,7 @@ def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
         "steps": steps if training.num_new else 0,
     }
     power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
-    people = stored.describe_small_group(settings.person_cap, training)
     return NightReport(
         *(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out),
-        *(len(snapshot.heldout), power, why, people),
+        *(len(snapshot.heldout), power, why),
     )

@@ -172,23 +172,16 @@ class ChatSession:
         return of_turns
 
     def why(self, turn: int | None = None) -> str:
-        """What the answer came from: its version, the sampling, how likely its words were, and what the first version thinks."""
+        """What the answer came from: its version, the sampling, and how likely its words were."""
         answer = self.turns[self._place(turn)]
-        if answer.version != self.version or not (answer.token_ids and answer.logprobs):
-            return f"Version {answer.version} answered; it is not in memory any more."
+        if not (answer.token_ids and answer.logprobs):
+            return "It is not known how this answer was generated."
         name = "The agent" if self.answering.bot is None else f"Version {answer.version}"
         mean, rarest = math.exp(math.fsum(answer.logprobs) / len(answer.logprobs)), math.exp(min(answer.logprobs))
-        lines = [
-            f"{name} answered, {_sampling(answer.sampling or {})}.",
-            f"Its {len(answer.logprobs)} token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
-            f"rarest {rarest:.1%}.",
-        ]
-        if (first := self.answering.first()) != answer.version:
-            ratio = self.answering.log_ratio(self._texts_before(answer.position), answer.token_ids, answer.version)
-            more = "more" if ratio >= 0 else "less"
-            times = math.exp(min(abs(ratio), 700))
-            lines.append(f"It is {times:.3g} times {more} likely than with version {first} (log-ratio {ratio:+.2f}).")
-        return " ".join(lines)
+        return (
+            f"{name} answered, {_sampling(answer.sampling or {})}. Its {len(answer.logprobs)} "
+            f"token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
+        )
 
     def forget(self) -> int:
         """Remove everything of this person from the bot, and begin a new dialogue; returns the number of rows removed."""

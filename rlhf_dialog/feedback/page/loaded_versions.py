@@ -3,8 +3,7 @@
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from rlhf_dialog.data.chat_models import chat_settings
@@ -27,9 +26,6 @@ class OneAgent:
     def last_good(self) -> list[str]:
         return [self.NAME]
 
-    def first(self) -> str:
-        return self.NAME
-
     def load(self, version: str) -> ChatAgent:
         return self._agent
 
@@ -39,7 +35,7 @@ class BotVersions:
 
     def __init__(self, bot: Bot, device: str = "auto", adjust: Callable[[ChatAgent], None] | None = None):
         self.bot, self._device, self._adjust = bot, device, adjust
-        self.last_good, self.first = bot.last_good, bot.first
+        self.last_good = bot.last_good
 
     def load(self, version: str) -> ChatAgent:
         return load_agent(self.bot.agent_folder(version), device=self._device, adjust=self._adjust)
@@ -110,13 +106,6 @@ class LoadedVersions:
         if (agent := self._agents.get(version)) is None:
             raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
         return agent
-
-    @contextmanager
-    def borrow(self, version: str) -> Iterator[ChatAgent]:
-        """A version for the length of the block; one that is not in memory leaves again."""
-        with self._changing:
-            agent = self._agents.get(version) or self.source.load(version)
-        yield agent
 
     def _load_version(self) -> str:
         """The version that a new dialogue gets, loaded."""

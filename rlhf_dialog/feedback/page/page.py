@@ -36,8 +36,7 @@ class FeedbackPage:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
-    answers to (None: any). `progress` says how many ratings are still needed. The `place` that a page shows, and sends, is a
-    dialogue's id and state, "" for a new one.
+    answers to (None: any). The `place` that a page shows, and sends, is a dialogue's id and state, "" for a new one.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class FeedbackPage:
         login: Callable[[str, str], bool] | None = None,
         limits: PageKeys | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
-        progress: Callable[[], str] = str,
     ):
-        self.store, self.answering, self.progress = store, answering, progress
+        self.store, self.answering = store, answering
         self.name = store.path.parent.resolve().name  # of the bot's folder
         self.limits = limits or PageKeys()
         self.rates = Rates(self.limits)
@@ -295,7 +293,7 @@ class FeedbackPage:
             gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
-            rendering.describe_versions(talk, items, self.progress()),
+            rendering.describe_versions(talk, items),
             gr.Column(visible=False) if closes_editor else gr.skip(),
             note,
         ]

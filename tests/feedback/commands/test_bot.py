@@ -148,17 +148,14 @@ def test_in_and_out(files_run, capsys):
     assert feedback.main(["export", "--run", files_run, "out.jsonl"]) == 0
     assert "1 rows written to out.jsonl" in capsys.readouterr().err
     assert json.loads(Path("out.jsonl").read_text())["turns"][1]["text"] == "Yes ."
-    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto", "--messages"]) == 0
+    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto"]) == 0
     assert json.loads(Path("trl.jsonl").read_text())["completion"] == [{"role": "assistant", "content": "Yes ."}]
-    assert feedback.main(["export", "--run", files_run, "folder", "--format", "kto"]) == 0
-    assert Path("folder/dataset_info.json").is_file()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["export", "out.txt"], "does not end in .jsonl"),
-        (["export", "out.jsonl", "--messages"], "--messages: is for --format kto and dpo"),
         (["export", "out.jsonl", "--without_heldout"], "--without_heldout: is for --format kto and dpo"),
         (["export", "out.jsonl"], "there are no dialogues to export yet"),
         (["export", "nowhere/../model/x/out.jsonl", "--format", "dpo"], "there are no edits or choices"),

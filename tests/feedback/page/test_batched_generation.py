@@ -188,28 +188,6 @@ def test_an_error_reaches_the_batch_and_the_next_one_is_answered(chat_agent, mon
         assert last(answering.stream(["Hi"], version)).ended
 
 
-def test_the_log_ratio_by_hand(bot):
-    """Log-softmax of both models on the whole text, one forward pass each."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    new_version(bot)
-    with Answering(bot) as answering:
-        version = answering.begin()
-        answer = last(answering.stream(["Hello"], version, seed=2))
-        found = answering.log_ratio(["Hello"], answer.token_ids, version)
-    sums = []
-    for name in ("0002", "0001"):
-        folder = bot.agent_folder(name)
-        lm, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-        prompt = tokenizer("Hello <EOU>", add_special_tokens=False)["input_ids"]
-        with torch.no_grad():
-            logits = lm(torch.tensor([[*prompt, *answer.token_ids]])).logits[0]
-        steps = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-        sums.append(float(steps.gather(1, torch.tensor(answer.token_ids).unsqueeze(1)).sum()))
-    assert found == pytest.approx(sums[0] - sums[1], abs=1e-4)
-    assert abs(found) > 1e-3
-
-
 def test_an_answer_that_goes_into_a_loop_ends_there_and_an_evaluations_reply_does_not(tmp_path):
     save(tmp_path, {"max_new_tokens": 90, "max_prompt_length": 100, "chat_temperature": 0}, initializer_range=0.3)
     plain, agent = ChatAgent.load(tmp_path), load_agent(tmp_path)

@@ -29,9 +29,6 @@ class Versions:
             raise UserError("champion: cannot be read")
         return self.line
 
-    def first(self) -> str:
-        return "0001"
-
     def load(self, version: str):
         self.loaded.append(version)
         if version in self.broken:
@@ -154,15 +151,6 @@ def test_a_version_is_loaded_once_for_people_who_come_together():
     for person in people:
         person.join()
     assert source.loaded == ["0001"]
-
-
-def test_a_borrowed_version_does_not_stay():
-    source = Versions("0002")
-    served = LoadedVersions(source)
-    served.hold()
-    with served.borrow("0001") as agent:
-        assert agent == "agent 0001"
-    assert served.versions == ["0002"]
 
 
 def test_one_agent_is_its_only_version():

@@ -23,7 +23,6 @@ from rlhf_dialog.feedback.store.examples import (
     cap_counts,
     cap_weights,
     count_labels,
-    describe_small_group,
     heldout_set,
     max_share,
     newest_prompts,
@@ -363,18 +362,6 @@ def test_the_newest_of_a_person_above_the_cap_are_kept():
     assert len(found) == 25
     assert found.left_out == {"above one person's share (person_cap)": 35}
     assert found.people == ["p0", "p1", "p2", "p3", "troll"]
-
-
-@pytest.mark.parametrize(("count", "cap", "says"), [(5, 0.2, True), (6, 0.2, False), (5, 0.5, False), (2, 0.5, True)])
-def test_few_people_have_the_same_share_and_are_said_to(count, cap, says):
-    """The quietest said 2 things, the others 9."""
-    some = [answer(9 * p + i, f"p{p}", response=f"{p} {i}") for p in range(count) for i in range(9 if p else 2)]
-    found = trained(*some, person_cap=cap)
-    assert (len(found) == 2 * count) is says
-    line = f"person_cap {cap}: {count} people have one share each, so whoever says least decides how much of the others is used; "
-    assert describe_small_group(cap, found) == ([line + "raise it for a small group"] if says else [])
-    alike = trained(*(one for one in some if int(one.response.split()[1]) < 2), person_cap=cap)
-    assert describe_small_group(cap, alike) == []  # nothing is left out
 
 
 @given(COUNTS, CAPS)

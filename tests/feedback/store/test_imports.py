@@ -127,11 +127,11 @@ def test_a_file_is_added_whole_or_not_at_all(store, tmp_path, monkeypatch):
 
 
 def test_a_folder_of_datasets_and_a_parquet_file(store, tmp_path):
-    exports.write_folder(tmp_path / "folder", KTO)
-    assert import_file(store, tmp_path / "folder").events == 40
-    from datasets import load_from_disk
+    from datasets import Dataset
 
-    load_from_disk(tmp_path / "folder").to_parquet(tmp_path / "kto.parquet")
+    Dataset.from_list(KTO).save_to_disk(tmp_path / "folder")
+    assert import_file(store, tmp_path / "folder").events == 40
+    Dataset.from_list(KTO).to_parquet(tmp_path / "kto.parquet")
     assert import_file(store, tmp_path / "kto.parquet").events == 0
 
 
@@ -162,24 +162,27 @@ def test_what_counts_now_in_the_columns_of_trl(store):
     second = store.add_turn(dialogue, 1, "agent", "Two streets .")
     store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=1))
     store.add_feedback(dialogue, "ann", Rating("score", turn=second, value=3))
-    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": True}]
+    asked, yes, streets, foot = (
+        [{"role": role, "content": text}]
+        for role, text in (
+            ("user", "Is it far ?"),
+            *(("assistant", text) for text in ("Yes .", "Two streets .", "Two streets, on foot .")),
+        )
+    )
+    assert exports.export_rows(store, "kto") == [{"prompt": asked, "completion": yes, "label": True}]
     store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=-1))
     store.add_feedback(dialogue, "ann", Rating("choice", turn=second, other=first))
     store.add_feedback(dialogue, "ann", Rating("edit", turn=second, text="Two streets, on foot ."))
-    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": False}]
+    assert exports.export_rows(store, "kto") == [{"prompt": asked, "completion": yes, "label": False}]
     assert exports.export_rows(store, "dpo") == [
-        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
-        {"prompt": "Is it far ?", "chosen": "Two streets, on foot .", "rejected": "Two streets ."},
+        {"prompt": asked, "chosen": streets, "rejected": yes},
+        {"prompt": asked, "chosen": foot, "rejected": streets},
     ]
 
 
-def test_files_and_folders(store, tmp_path):
+def test_files(store, tmp_path):
     with pytest.raises(UserError, match="there are no dialogues to export"):
         exports.export_rows(store, "jsonl")
     rows = [{"prompt": "naïve ?", "completion": "Yes .", "label": True}]
     exports.write_jsonl(tmp_path / "x.jsonl", rows)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()] == rows
-    exports.write_folder(tmp_path / "folder", rows)
-    from datasets import load_from_disk
-
-    assert load_from_disk(tmp_path / "folder").to_list() == rows

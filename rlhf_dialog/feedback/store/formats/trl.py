@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
@@ -9,7 +10,7 @@ from rlhf_dialog.data.sources.messages import USER_ROLES
 from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.feedback.store.examples import Examples
+from rlhf_dialog.feedback.store.examples import AnswerPair, Example, RatedAnswer
 from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
 
 NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
@@ -20,26 +21,24 @@ OPTIONAL = {
 LABELS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}  # also 1 and 0
 
 
-def export_rows(examples: Examples, form: str, messages: bool) -> list[Row]:
-    """The rows of an export: KTO's of thumbs and scores, DPO's of edits and choices."""
+def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
+    """The rows of an export, as messages with roles: KTO's of thumbs and scores, DPO's of edits and choices."""
 
-    def prompt(turns: tuple[str, ...]) -> Any:
+    def prompt(turns: tuple[str, ...]) -> list[Row]:
         roles = ["user" if number % 2 == 0 else "assistant" for number in range(len(turns))][::-1]
-        messages_of_prompt = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
-        return messages_of_prompt if messages else "\n".join(turns)
+        return [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
 
-    def reply(text: str) -> Any:
-        return [{"role": "assistant", "content": text}] if messages else text
+    def reply(text: str) -> list[Row]:
+        return [{"role": "assistant", "content": text}]
 
-    if form == "kto":
-        return [
-            {"prompt": prompt(example.prompt_turns), "completion": reply(example.response), "label": example.liked}
-            for example in examples.answers
-        ]
-    return [
-        {"prompt": prompt(example.prompt_turns), "chosen": reply(example.chosen), "rejected": reply(example.rejected)}
-        for example in examples.pairs
-    ]
+    rows: list[Row] = []
+    for one in examples:
+        if isinstance(one, RatedAnswer) and form == "kto":
+            rows.append({"prompt": prompt(one.prompt_turns), "completion": reply(one.response), "label": one.liked})
+        elif isinstance(one, AnswerPair) and form == "dpo":
+            sides = {"chosen": reply(one.chosen), "rejected": reply(one.rejected)}
+            rows.append({"prompt": prompt(one.prompt_turns), **sides})
+    return rows
 
 
 def detect_format(row: Row) -> str | None:

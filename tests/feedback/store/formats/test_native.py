@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.examples import AnswerPair, Examples, RatedAnswer
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
@@ -224,26 +224,12 @@ def test_a_few_rows_without_text_are_left_out_and_counted(form, bad):
 def test_rows_of_an_export():
     answer = RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
     pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
-    examples = Examples([answer], [pair])
-    assert trl.export_rows(examples, "kto", False) == [
-        {"prompt": "Hello .\nHi .\nIs it far ?", "completion": "Yes .", "label": False}
-    ]
-    assert trl.export_rows(examples, "kto", True)[0]["prompt"] == [
-        {"role": "user", "content": "Hello ."},
-        {"role": "assistant", "content": "Hi ."},
-        ASK,
-    ]
-    assert trl.export_rows(examples, "dpo", False) == [
-        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}
-    ]
-    assert trl.export_rows(examples, "dpo", True) == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
-
-
-def test_what_is_exported_is_read_again():
-    examples = Examples([RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", True, *ABOUT)], [])
-    (record,) = trl_read(trl.export_rows(examples, "kto", True), "kto")
-    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes ."]
-    assert [speaker for _, speaker, _ in turns(record)] == ["user", "agent", "user", "agent"]
+    before = [{"role": "user", "content": "Hello ."}, {"role": "assistant", "content": "Hi ."}, ASK]
+    assert trl.export_rows([answer, pair], "kto") == [{"prompt": before, "completion": [YES], "label": False}]
+    assert trl.export_rows([answer, pair], "dpo") == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
+    (record,) = trl_read(trl.export_rows([answer], "kto"), "kto")  # what is exported is read again
+    said = ["Hello .", "Hi .", "Is it far ?", "Yes ."]
+    assert turns(record) == [(i, ("user", "agent")[i % 2], text) for i, text in enumerate(said)]
 
 
 def test_transcripts_system_messages_and_bad_rows_are_read_as_in_training():
