@@ -84,11 +84,8 @@ def test_by_hand():
     found = compare(held_out(rows, [1.0, 1.0]), scores_of([0, 0, 0], [0, 0]), scores_of([3, 1, 2], [5, -5]))
     assert (found.champion, found.candidate, found.num_events) == (0.5, 0.5, 5)
     assert compare(held_out(rows), scores_of([0, 0, 0]), scores_of([3, 3, 2])).difference == 0.5
-
-
-def test_thumbs_are_not_compared_with_scores():
-    rows = [("thumb", True, 1.0), ("score", False, 1.0)]
-    assert math.isnan(compare(held_out(rows), scores_of([0, 0]), scores_of([1, 2])).candidate)
+    kinds = [("thumb", True, 1.0), ("score", False, 1.0)]  # which are not compared with each other
+    assert math.isnan(compare(held_out(kinds), scores_of([0, 0]), scores_of([1, 2])).candidate)
 
 
 def normal_night(rng, count, gain, per_dialogue=2, champion=0.6, together=0.5):

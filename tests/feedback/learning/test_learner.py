@@ -97,15 +97,14 @@ def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
     assert learner_of(bot).plan(examples(30), 0) == first
 
 
-@pytest.mark.parametrize(
-    ("size", "use_lora", "rate"),
-    [(1_000_000, False, 2e-4), (4_000_000, False, 1e-4), (100_000_000, False, 2e-5), (100_000_000, True, 2e-4)],
-)
-def test_the_rate_falls_with_the_root_of_the_size(size, use_lora, rate):
-    assert rate_by_size(size, use_lora) == pytest.approx(rate)
-
-
-def test_a_rate_in_the_settings_comes_first(bot):
+def test_the_rate_falls_with_the_root_of_the_size_and_one_in_the_settings_comes_first(bot):
+    for size, use_lora, rate in (
+        (10**6, False, 2e-4),
+        (4 * 10**6, False, 1e-4),
+        (10**8, False, 2e-5),
+        (10**8, True, 2e-4),
+    ):
+        assert rate_by_size(size, use_lora) == pytest.approx(rate)
     lm = load_causal_lm(str(bot.agent_folder("0001")), "agent")
     by_size = 2e-4 * (1e6 / sum(x.numel() for x in lm.parameters())) ** 0.5
     for rate, wanted in ((None, by_size), (0.02, 0.02)):
@@ -174,7 +173,7 @@ def test_a_step_is_that_of_a_plain_loop(bot, liked_weight):
         torch.testing.assert_close(own, wanted[name], atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 def test_microbatches_change_nothing(bot, size):
     whole, parts = learner_of(bot), learner_of(bot, per_device_microbatch_size=size)
     found = [train(learner, sft=SFT) for learner in (whole, parts)]
@@ -303,12 +302,6 @@ def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
     assert again.state_hash() == learner.state_hash()
     with pytest.raises(UserError, match=r"use_lora: False, but .* was trained with adapters"):
         learner_of(bot).load(tmp_path)
-
-
-def test_a_device_that_is_not_there(bot, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device: cuda, but torch finds no CUDA device"):
-        learner_of(bot, device="cuda")
 
 
 @pytest.mark.parametrize("use_lora", [False, True])

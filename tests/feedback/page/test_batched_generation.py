@@ -67,18 +67,14 @@ def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
     responses = chat_agent.generate(chat_agent.encode([["Hello"]]), numbers)
     (reply,) = chat_agent.read(responses)
     with Answering(chat_agent) as answering:
-        answer = last(answering.stream(["Hello"], answering.begin(), seed=7))
+        answers = list(answering.stream(["Hello"], answering.begin(), seed=7))
+    answer = answers[-1]
+    assert [len(one.token_ids) for one in answers] == list(range(1, len(answers) + 1))
+    assert [one.ended for one in answers] == [False] * (len(answers) - 1) + [True]
+    assert all(late.text.startswith(early.text) for early, late in pairwise(answers))
     assert (answer.text, list(answer.token_ids), answer.ended) == (reply.text, reply.ids, True)
     assert list(answer.logprobs) == responses.logprobs[0][responses.tokens.response_mask[0]].tolist()
     assert (answer.sampling["seed"], answer.sampling["temperature"], answer.version) == (7, 1.0, "agent")
-
-
-def test_the_answer_grows_token_by_token(chat_agent):
-    with Answering(chat_agent) as answering:
-        answers = list(answering.stream(["Hello"], answering.begin(), seed=3))
-    assert [len(answer.token_ids) for answer in answers] == list(range(1, len(answers) + 1))
-    assert [answer.ended for answer in answers] == [False] * (len(answers) - 1) + [True]
-    assert all(late.text.startswith(early.text) for early, late in pairwise(answers))
 
 
 def test_who_waits_together_is_one_batch_and_gets_what_it_would_get_alone(chat_agent, gate):

@@ -35,10 +35,6 @@ def test_a_page_keeps_its_dialogue(talks):
     assert said(talks, "ann", "1", dialogue) == dialogue
     with talks.talk("ann", "1", "") as talk:  # the page shows a new one
         assert talk.turns == []
-
-
-def test_nobody_gets_the_dialogue_of_another_person(talks):
-    dialogue = said(talks, "ann", "1")
     with pytest.raises(UserError, match="no such dialogue"), talks.talk("ben", "1", dialogue):
         pass
 

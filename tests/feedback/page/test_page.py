@@ -1,6 +1,7 @@
 """What the page's buttons do, called as Gradio calls them; tests/whole_runs/test_page_in_browser.py uses them in a browser."""
 
 import json
+import re
 import sqlite3
 from itertools import pairwise
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import gradio as gr
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.layout import CSS, LOOKS
 from rlhf_dialog.feedback.page.page import FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.store import schema
@@ -133,7 +135,12 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]
     assert "no such dialogue" in thumb(page, other, dialogue, False)[NOTE]
     assert list_dialogues(page.store, "cd" * 16) == []
-    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
+    with Answering(bot, seed=1) as answering:  # the server was restarted
+        restarted = FeedbackPage(page.store, answering)
+        thumb(restarted, request_, dialogue, False)
+        assert not is_visible(said(restarted, request_, "And ?", dialogue)[1][EDITOR])
+    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None), ("thumb", 2, -1.0, None, None)]
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
 def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, request_):
@@ -150,32 +157,12 @@ def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, requ
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
-def test_a_better_answer_is_not_saved_for_a_later_one(page, request_):
-    """The editor closes when the dialogue goes on."""
-    place = said(page, request_)[1][PLACE]
-    assert page.draft(place, request_)[0].visible
-    view = thumb(page, request_, place, True)
-    assert is_visible(view[EDITOR])
-    assert not is_visible(said(page, request_, "And ?", place)[1][EDITOR])
-    assert not is_visible(page.begin(request_)[EDITOR])
-
-
 def test_the_same_answer_again(bot, page, request_, monkeypatch):
     place = said(page, request_)[1][PLACE]
     monkeypatch.setattr(page.answering, "_seed", lambda: page.talks._open[PERSON, "tab"].talk.last.sampling["seed"])
     *_, view = page.again(place, request_)
     assert "The bot gave the same answer again" in view[NOTE]
     assert (len(view[CHAT].value), is_visible(view[COMPARE]), view[PLACE]) == (2, False, place)
-
-
-def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
-    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
-    with Answering(bot, seed=1) as answering:
-        restarted = FeedbackPage(page.store, answering)
-        thumb(restarted, request_, dialogue, True)
-        said(restarted, request_, "And ?", dialogue)
-    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
-    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
 def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
@@ -199,6 +186,9 @@ def test_too_fast(page, request_):
     assert [bool(note) for note in notes] == [False] * 6 + [True] * 2
     assert "faster than this page allows" in notes[-1]
     assert said(page, request_of(page, "cd" * 16))[1][NOTE] == ""
+    assert len(page.talks) == 2
+    page.leave(request_)  # its tab was closed
+    assert len(page.talks) == 1
 
 
 def test_forget_me(bot, page, request_):
@@ -222,18 +212,12 @@ def test_a_locked_store_does_not_hide_the_answer(bot, page, request_, monkeypatc
     assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb"]
 
 
-def test_a_tab_that_was_closed(page, request_):
-    said(page, request_)
-    assert len(page.talks) == 1
-    page.leave(request_)
-    assert len(page.talks) == 0
-
-
-def test_the_page_loads_no_font_and_has_no_footer(page):
-    config = page.demo.config
-    assert config["footer_links"] == []
-    assert [sheet for sheet in config["stylesheets"] if "//" in sheet] == []
-    assert page.demo.analytics_enabled is False
+def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):
+    config, look = page.demo.config, LOOKS["theme"]
+    assert (config["footer_links"], page.demo.analytics_enabled) == ([], False)
+    assert [sheet for sheet in (*config["stylesheets"], *look._stylesheets) if "//" in sheet] == []
+    css = re.sub(r"""xmlns=['"]http://www.w3.org/2000/svg['"]""", "", CSS + look._get_theme_css())  # a name, no address
+    assert not re.search(r"@import|https?:|url\(['\"]?//", css)
     (chat,) = [one["props"] for one in config["components"] if one["type"] == "chatbot"]
     assert (chat["buttons"], chat["render_markdown"], chat["sanitize_html"]) == (["copy"], False, True)
     assert {one["api_visibility"] for one in config["dependencies"]} == {"private"}

@@ -29,11 +29,6 @@ def talk(bot):
     store.close()
 
 
-def test_an_introduction_without_examples_is_a_title_alone():
-    assert split_introduction("A waiter.") == ("A waiter.", [])
-    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
-
-
 def test_two_answers_are_compared_until_one_is_chosen(talk):
     list(talk.say("Hello"))
     assert find_pair_to_compare(talk) == []
@@ -110,6 +105,8 @@ def test_texts_are_no_markup():
 
 
 def test_lines_of_the_page_are_escaped():
+    assert split_introduction("A waiter.") == ("A waiter.", [])
+    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
     assert note_html("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
     assert problem_html(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
     assert note_html("") == ""

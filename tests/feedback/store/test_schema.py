@@ -36,9 +36,6 @@ def test_its_settings(path):
         **{"secure_delete": 1, "user_version": 1, "busy_timeout": 5000},
     }
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_store_is_not_made_twice(path):
     with pytest.raises(UserError, match="exists already"):
         Store.create(path)
 

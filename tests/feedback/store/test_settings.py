@@ -26,29 +26,6 @@ def test_the_file_of_a_new_bot_holds_every_key_with_its_default(tmp_path):
     assert all(lines[i - 1].startswith("# ") for i in keys)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("persn_cap: 0.1", "persn_cap: unknown key; did you mean 'person_cap'"),
-        ("person_cap: 0", "person_cap: found 0"),
-        ("min_heldout: many", "min_heldout: found 'many'"),
-        ("min_words: 9\nmax_words: 3", "min_words: found 9, wanted at most max_words, which is 3"),
-        ("- a", "must be a mapping"),
-        ("page_messages_a_minute: 0", "page_messages_a_minute: found 0"),
-        ("page_message_chars: 50000", "page_request_bytes: found 262144, wanted at least 8 for each"),
-    ],
-)
-def test_a_mistake_is_named_with_its_key(tmp_path, text, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        read_settings(write(tmp_path, text))
-
-
-def test_every_mistake_at_once(tmp_path):
-    with pytest.raises(UserError, match=r"2 problems") as caught:
-        read_settings(write(tmp_path, "beta: -1\nepoch: 2"))
-    assert "did you mean 'epochs'" in str(caught.value)
-
-
 def test_a_night_is_not_compared_by_the_limits_of_the_page():
     """Else a night that was killed could not go on after a change of them, and the same feedback would be learned again."""
     assert BotSettings(page_messages_a_day=5).model_dump() == BotSettings().model_dump()
