@@ -156,17 +156,6 @@ def test_a_sentence_ends_with_a_mark(text, unfinished):
     assert is_unfinished(text) is unfinished
 
 
-@pytest.mark.parametrize(
-    ("value", "at_most", "passed"),
-    [(1.0, True, True), (1.1, True, False), (1.0, False, True), (0.9, False, False), (math.nan, True, False)],
-)
-def test_within_the_limit(value, at_most, passed):
-    guard = GuardLimit("x", value, 1.0, at_most)
-    assert guard.passed is passed
-    assert ("FAILED" in str(guard)) is not passed
-    assert guard.as_json()["value"] == (None if math.isnan(value) else value)
-
-
 RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])
 
 

@@ -1,7 +1,6 @@
 """Which versions are in memory, and which one a new dialogue gets."""
 
 import logging
-import threading
 from functools import partial
 
 import pytest
@@ -100,15 +99,11 @@ def test_a_champion_that_does_not_load_is_said_once(caplog):
     assert (served.hold(), served.problem) == ("0002", None)
 
 
-def test_at_the_start_the_parent_of_a_broken_champion_answers():
+def test_at_the_start_the_parent_of_a_broken_champion_answers_if_it_loads():
     source = Versions()
     source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
     assert LoadedVersions(source).hold() == "0001"
-
-
-def test_no_version_that_loads_is_the_users_error():
-    source = Versions()
-    source.broken = {"0001"}
+    source.line, source.broken = ["0001"], {"0001"}
     with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
         LoadedVersions(source).hold()
 
@@ -122,26 +117,6 @@ def test_a_damaged_pointer_leaves_the_version_that_is_served():
     assert served.problem == "champion: cannot be read; version 0001 answers in its place"
     with pytest.raises(UserError, match="cannot be read"):
         LoadedVersions(source).hold()
-
-
-def test_a_version_is_loaded_once_for_people_who_come_together():
-    source, begun, go = Versions(), threading.Event(), threading.Event()
-    served, load = LoadedVersions(source), source.load
-
-    def slow(version):
-        begun.set()
-        go.wait()
-        return load(version)
-
-    source.load = slow
-    people = [threading.Thread(target=served.hold) for _ in range(4)]
-    for person in people:
-        person.start()
-    begun.wait()
-    go.set()
-    for person in people:
-        person.join()
-    assert source.loaded == ["0001"]
 
 
 def resampled(change):

@@ -17,7 +17,6 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.layout import CSS, LOOKS
 from rlhf_dialog.feedback.page.page import FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
-from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
 
@@ -157,14 +156,6 @@ def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, requ
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
-def test_the_same_answer_again(bot, page, request_, monkeypatch):
-    place = said(page, request_)[1][PLACE]
-    monkeypatch.setattr(page.answering, "_seed", lambda: page.talks._open[PERSON, "tab"].talk.last.sampling["seed"])
-    *_, view = page.again(place, request_)
-    assert "The bot gave the same answer again" in view[NOTE]
-    assert (len(view[CHAT].value), is_visible(view[COMPARE]), view[PLACE]) == (2, False, place)
-
-
 def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert "allow cookies" in said(page, request_of(page, None))[1][NOTE]
     box, view = said(page, request_, "x" * 51)
@@ -198,18 +189,6 @@ def test_forget_me(bot, page, request_):
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
     assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
-
-
-def test_a_locked_store_does_not_hide_the_answer(bot, page, request_, monkeypatch):
-    monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
-    connection = sqlite3.connect(bot.store_path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    view = said(page, request_)[1]
-    assert "not stored, so it cannot be rated" in view[NOTE]
-    assert "cannot be rated" in thumb(page, request_, "", True)[NOTE]
-    connection.close()
-    assert "Saved" in thumb(page, request_, "", True)[NOTE]
-    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb"]
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):

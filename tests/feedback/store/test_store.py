@@ -4,7 +4,6 @@ import hashlib
 import os
 import random
 import sqlite3
-import threading
 from contextlib import closing
 
 import pytest
@@ -240,22 +239,6 @@ def test_a_backup_while_others_write_is_a_whole_store(store, tmp_path):
     copy.close()
     assert Store(tmp_path / "copy.sqlite").last_event() == 1
     other.close()
-
-
-def test_threads_share_a_store(store):
-    def talks(person):
-        for _ in range(3):
-            dialogue, answer = talk(store, person)
-            store.add_feedback(dialogue, person, Rating("thumb", turn=answer, value=1))
-
-    threads = [threading.Thread(target=talks, args=(f"person {number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = store.feedback()
-    assert [event.id for event in found] == list(range(1, 13))
-    assert {len([event for event in found if event.person == person]) for person in store.people()} == {3}
 
 
 def test_a_forked_process_uses_its_own_connection(store):
