@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent
+from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.models.responder import GrowingReply, stream
 
 CPU = torch.device("cpu")
+ONE_AGENT = "agent"  # the only version where there is no bot
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,14 @@ class Answering:
         `seed` is that of the answers' seeds (None: a new one each time); `adjust` changes versions of a bot.
         """
         self.bot = source if isinstance(source, Bot) else None
-        versions = BotVersions(source, device, adjust) if isinstance(source, Bot) else OneAgent(source)
-        self._served = LoadedVersions(versions, max_versions)
+
+        def load(version: str) -> ChatAgent:
+            if isinstance(source, Bot):
+                return load_agent(source.agent_folder(version), device=device, adjust=adjust)
+            return source
+
+        last_good = source.last_good if isinstance(source, Bot) else lambda: [ONE_AGENT]
+        self._served = LoadedVersions(last_good, load, max_versions)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()

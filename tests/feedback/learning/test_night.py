@@ -21,7 +21,7 @@ from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
+from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.runs.services.guard import GuardLimit
 from tests.parts.processes import start_python
@@ -354,7 +354,7 @@ def test_a_champion_with_weights_that_are_not_numbers(later):
     ):
         learn(later)
     assert files(later.folder) == before
-    served = LoadedVersions(BotVersions(later))
+    served = LoadedVersions(later.last_good, lambda version: load_agent(later.agent_folder(version)))
     assert served.hold() == "0001"
     assert re.search(
         r"version 0002 does not load .*NaN or infinity.*; version 0001 answers in its place", served.problem

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, load_agent
+from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 from tests.parts.agents import save
@@ -35,9 +35,13 @@ class Versions:
         return f"agent {version}"
 
 
+def served_of(source, **options):
+    return LoadedVersions(source.last_good, lambda version: source.load(version), **options)
+
+
 def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     early = served.hold()
     assert served.hold() == early
     source.line = ["0002", "0001"]
@@ -58,7 +62,7 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
 def test_a_dialogue_may_end_while_another_one_begins():
     """As garbage collection does it: in the same thread, in the middle of a load."""
     source = Versions()
-    served, load = LoadedVersions(source), source.load
+    served, load = served_of(source), source.load
     served.hold()
     source.line = ["0002", "0001"]
 
@@ -73,7 +77,7 @@ def test_a_dialogue_may_end_while_another_one_begins():
 
 def test_full_memory_serves_the_newest_version_in_it():
     source = Versions()
-    served = LoadedVersions(source, max_versions=2)
+    served = served_of(source, max_versions=2)
     held = [served.hold()]
     source.line = ["0002", "0001"]
     held.append(served.hold())
@@ -87,7 +91,7 @@ def test_full_memory_serves_the_newest_version_in_it():
 
 def test_a_champion_that_does_not_load_is_said_once(caplog):
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     served.hold()
     source.line, source.broken = ["0002", "0001"], {"0002"}
     with caplog.at_level(logging.WARNING):
@@ -102,21 +106,21 @@ def test_a_champion_that_does_not_load_is_said_once(caplog):
 def test_at_the_start_the_parent_of_a_broken_champion_answers_if_it_loads():
     source = Versions()
     source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
-    assert LoadedVersions(source).hold() == "0001"
+    assert served_of(source).hold() == "0001"
     source.line, source.broken = ["0001"], {"0001"}
     with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
-        LoadedVersions(source).hold()
+        served_of(source).hold()
 
 
 def test_a_damaged_pointer_leaves_the_version_that_is_served():
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     served.hold()
     source.line = []
     assert served.hold() == "0001"
     assert served.problem == "champion: cannot be read; version 0001 answers in its place"
     with pytest.raises(UserError, match="cannot be read"):
-        LoadedVersions(source).hold()
+        served_of(source).hold()
 
 
 def resampled(change):
@@ -130,7 +134,7 @@ def test_a_version_with_broken_weights_is_not_served(bot):
         weights.write_bytes(weights.read_bytes()[:1000])
 
     new_version(bot, break_weights)
-    served = LoadedVersions(BotVersions(bot))
+    served = LoadedVersions(bot.last_good, lambda version: load_agent(bot.agent_folder(version)))
     assert served.hold() == "0001"
     assert "version 0002 does not load" in served.problem
 
