@@ -1,7 +1,5 @@
 """The words of a chat that begin with a slash, and how a growing answer is shown."""
 
-import sqlite3
-
 import pytest
 
 from rlhf_dialog.commands.chat import converse
@@ -9,7 +7,9 @@ from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.feedback.commands.chat_words import WORDS, run_word
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
-from tests.parts.bots import new_version
+from tests.parts.bots import new_version, rows
+
+RATINGS = "SELECT kind, value, text FROM feedback"
 
 
 @pytest.fixture
@@ -28,14 +28,6 @@ def chat(bot):
         store.close()
 
 
-def rows(bot, statement: str = "SELECT kind, value, text FROM feedback ORDER BY id") -> list[tuple]:
-    connection = sqlite3.connect(bot.store_path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize(
     ("line", "row"),
     [
@@ -49,7 +41,7 @@ def rows(bot, statement: str = "SELECT kind, value, text FROM feedback ORDER BY 
 )
 def test_a_word_is_feedback_on_disk(bot, chat, line, row):
     written = chat("Hello", line)
-    assert rows(bot) == [row]
+    assert rows(bot, RATINGS) == [row]
     assert written[1].startswith("(stored: ")
 
 

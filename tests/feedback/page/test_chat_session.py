@@ -12,42 +12,12 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.store import schema
-from tests.parts.bots import new_version
-
-
-@pytest.fixture
-def answering(bot):
-    with Answering(bot, seed=0) as answering:
-        yield answering
-
-
-@pytest.fixture
-def store(bot):
-    store = bot.store()
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def talk(store, answering):
-    return ChatSession(store, answering, "somebody", "terminal")
+from tests.parts.bots import new_version, rows
 
 
 def said(talk: ChatSession, text: str) -> str:
     *_, answer = talk.say(text)
     return answer
-
-
-def rows(bot, statement: str) -> list[tuple]:
-    """What plain sqlite3 reads."""
-    connection = sqlite3.connect(bot.store_path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
-FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
 
 
 def test_a_dialogue_is_on_disk_after_each_answer(bot, store, talk):
@@ -118,7 +88,7 @@ def test_what_cannot_be_rated(bot, talk):
     for number in (0, 3, -1):
         with pytest.raises(UserError, match=f"choose 1 to 2, not {number}"):
             talk.choose(number)
-    assert rows(bot, FEEDBACK) == []
+    assert rows(bot) == []
 
 
 def prompts(monkeypatch, answering) -> list[list[str]]:
@@ -143,7 +113,7 @@ def test_the_dialogue_goes_on_with_the_chosen_answer(bot, talk, answering, monke
     ids = [turn.id for turn in talk.alternatives()]
     talk.choose(1)
     assert talk.last.id == ids[0]
-    assert rows(bot, FEEDBACK) == [("choice", ids[0], None, None, ids[1]), ("choice", ids[0], None, None, ids[2])]
+    assert rows(bot) == [("choice", ids[0], None, None, ids[1]), ("choice", ids[0], None, None, ids[2])]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", first, "Go on"]
     with pytest.raises(UserError, match="only one answer"):
@@ -154,7 +124,7 @@ def test_the_dialogue_goes_on_with_the_edited_answer(bot, talk, answering, monke
     asked = prompts(monkeypatch, answering)
     answer = said(talk, "Hello")
     talk.edit(" Good <EOU> morning ")
-    assert rows(bot, FEEDBACK) == [("edit", talk.last.id, None, "Good morning", None)]
+    assert rows(bot) == [("edit", talk.last.id, None, "Good morning", None)]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'agent'") == [(answer,)]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Good morning", "Go on"]
@@ -169,7 +139,7 @@ def test_what_a_person_wrote_is_not_rated_as_the_bot_s_answer(bot, talk):
             rate()
     talk.score_dialogue(4)
     talk.withdraw("thumb")
-    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb", "edit", "dialogue_score", "withdrawn"]
+    assert [row[0] for row in rows(bot)] == ["thumb", "edit", "dialogue_score", "withdrawn"]
     talk.withdraw("edit")
     talk.score(1)  # of the bot's own answer again
     said(talk, "And ?")
@@ -183,7 +153,7 @@ def test_an_edited_answer_that_is_preferred_to_another_one_is_an_edit_of_that(bo
     list(talk.again())
     talk.choose(1)
     first, second = (turn.id for turn in talk.alternatives())
-    assert rows(bot, FEEDBACK) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
+    assert rows(bot) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
     assert ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue).texts == {0: "Hello", 1: "Better"}
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Better", "Go on"]
@@ -196,7 +166,7 @@ def test_an_answer_that_is_preferred_to_an_edited_one_is_a_choice(bot, talk, ans
     *_, new = talk.again()
     talk.choose(2)
     first, second = (turn.id for turn in talk.alternatives())
-    assert rows(bot, FEEDBACK)[1:] == [("choice", second, None, None, first)]
+    assert rows(bot)[1:] == [("choice", second, None, None, first)]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", new, "Go on"]
 
@@ -283,7 +253,7 @@ def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_o
         talk.score(5)
     assert talk.ratings() == {}
     talk.thumb(True)
-    assert rows(bot, FEEDBACK) == [("thumb", talk.last.id, 1.0, None, None)]
+    assert rows(bot) == [("thumb", talk.last.id, 1.0, None, None)]
 
 
 def test_a_dialogue_that_was_forgotten_elsewhere(bot, store, talk):
@@ -372,7 +342,7 @@ def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
         with pytest.raises(SessionChanged, match="gone on in another tab"):
             act()
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
-    assert rows(bot, FEEDBACK) == []
+    assert rows(bot) == []
     again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     other.edit("Better")
     with pytest.raises(SessionChanged):

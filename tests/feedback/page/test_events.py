@@ -10,10 +10,8 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
 from rlhf_dialog.feedback.page.request_filter import RequestRefused, read_event
-from tests.parts.bots import bot  # noqa: F401
 
 JOIN, CANCEL = "/gradio_api/queue/join", "/gradio_api/cancel"
 EVENT = {"data": ["Hello", ""], "event_data": None, "fn_index": 0, "session_hash": "tab", "trigger_id": 5}
@@ -26,11 +24,8 @@ NO_EVENTS = [
 
 
 @pytest.fixture
-def page(bot):  # noqa: F811
-    store = bot.store()
-    with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering)
-    store.close()
+def page(store, answering):
+    return FeedbackPage(store, answering)
 
 
 @pytest.fixture

@@ -6,22 +6,13 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import open_sessions
-from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 
 @pytest.fixture
-def store(bot):
-    store = bot.store()
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def talks(bot, store):
-    with Answering(bot, seed=0) as answering:
-        yield OpenSessions(store, answering, PageKeys(page_person_open_dialogues=2, page_open_dialogues=3))
+def talks(store, answering):
+    return OpenSessions(store, answering, PageKeys(page_person_open_dialogues=2, page_open_dialogues=3))
 
 
 def said(talks, person, page, dialogue=""):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sqlite3
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -19,17 +18,15 @@ from rlhf_dialog.feedback.page.page import FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
+from tests.parts.bots import rows
 
 PERSON = "ab" * 16
 CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10)
 
 
 @pytest.fixture
-def page(bot):
-    store = bot.store()
-    with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering, limits=PageKeys(page_message_chars=50, page_messages_a_minute=6))
-    store.close()
+def page(store, answering):
+    return FeedbackPage(store, answering, limits=PageKeys(page_message_chars=50, page_messages_a_minute=6))
 
 
 @pytest.fixture
@@ -62,17 +59,6 @@ def edit(page, request, dialogue, text):
 def is_visible(part):
     """Gradio gives an update, or a part; what is left as it is has no key `visible`."""
     return part.get("visible", True) if isinstance(part, dict) else part.visible
-
-
-def rows(bot, statement):
-    connection = sqlite3.connect(bot.store_path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
-FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
 
 
 def test_an_answer_grows_and_is_stored(bot, page, request_):
@@ -112,7 +98,7 @@ def test_ratings_are_stored(bot, page, request_):
     assert is_open is False
     assert "You wrote this answer" in thumb(page, request_, view[PLACE], True)[NOTE]
     page.score_dialogue(5, dialogue, request_)
-    assert rows(bot, FEEDBACK) == [
+    assert rows(bot) == [
         ("thumb", 2, 1.0, None, None),
         ("thumb", 2, -1.0, "Unkind", None),
         ("withdrawn", 2, None, "thumb", None),
@@ -138,7 +124,7 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
         restarted = FeedbackPage(page.store, answering)
         thumb(restarted, request_, dialogue, False)
         assert not is_visible(said(restarted, request_, "And ?", dialogue)[1][EDITOR])
-    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None), ("thumb", 2, -1.0, None, None)]
+    assert rows(bot) == [("thumb", 2, 1.0, None, None), ("thumb", 2, -1.0, None, None)]
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
@@ -152,7 +138,7 @@ def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, requ
     assert "From the other tab" in str(view[CHAT].value)
     assert thumb(page, request_, place, True, 1)[NOTE] == view[NOTE]
     assert "you like this answer" in thumb(page, request_, view[PLACE], True, 3)[NOTE]
-    assert rows(bot, FEEDBACK) == [("thumb", 4, 1.0, None, None)]
+    assert rows(bot) == [("thumb", 4, 1.0, None, None)]
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
@@ -169,7 +155,7 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert "only one answer" in page.choose_second(dialogue, request_)[NOTE]
     assert "is 1, 2, 3, 4 or 5" in page.score(None, dialogue, request_)[NOTE]
     assert "is 1, 2, 3, 4 or 5" in page.score(7, dialogue, request_)[NOTE]
-    assert rows(bot, FEEDBACK) == []
+    assert rows(bot) == []
 
 
 def test_too_fast(page, request_):

@@ -5,8 +5,6 @@ import html.parser
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.rendering import (
     describe_versions,
     escape_text,
@@ -19,14 +17,6 @@ from rlhf_dialog.feedback.page.rendering import (
     split_introduction,
     thumb_label,
 )
-
-
-@pytest.fixture
-def talk(bot):
-    store = bot.store()
-    with Answering(bot, seed=0) as answering:
-        yield ChatSession(store, answering, "somebody", "page")
-    store.close()
 
 
 def test_two_answers_are_compared_until_one_is_chosen(talk):
