@@ -75,10 +75,3 @@ def run_backup(options: BackupOptions) -> None:
             raise UserError(f"FILE: '{options.file}' is the store itself; name another file")
         store.backup(options.file)
     logger.info("%s copied to %s", store.path, options.file)
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "export": (FeedbackExportOptions, run_export),
-    "import": (ImportOptions, run_import),
-    "backup": (BackupOptions, run_backup),
-}

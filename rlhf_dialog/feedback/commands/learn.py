@@ -42,8 +42,3 @@ def run_learn(options: LearnOptions) -> None:
                 options.trust_config,
             )
     print("\n".join(visible(line) for line in report.lines()))
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "learn": (LearnOptions, run_learn)
-}

@@ -146,8 +146,3 @@ def listening_socket(family: int, address: Any) -> socket.socket:
             f"port {address[1]} of {address[0]} {why}; choose another one with --port, or any free one with --port 0"
         ) from error
     return listener
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "serve": (ServeOptions, run_serve)
-}

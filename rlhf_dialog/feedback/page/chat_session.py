@@ -71,7 +71,7 @@ class ChatSession:
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
         by_id = {turn.id: turn for turn in talk.turns}
         texts: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
-        for event in store.feedback_on(dialogue):
+        for event in store.feedback(dialogue=dialogue):
             if event.turn in by_id and event.kind in CHANGES:
                 texts.append((by_id[event.turn], event.created, event.text))
         for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
@@ -162,7 +162,7 @@ class ChatSession:
         if self.store is None or self.dialogue is None:
             return []
         person = self.store.hash_person(self.person)
-        return [event for event in self.store.feedback_on(self.dialogue) if event.person == person]
+        return [event for event in self.store.feedback(dialogue=self.dialogue) if event.person == person]
 
     def ratings(self) -> dict[int | None, dict[str, float | str | None]]:
         """This person's feedback on the dialogue that counts: of each turn (None: the dialogue), by kind, value or text."""

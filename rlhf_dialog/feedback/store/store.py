@@ -190,16 +190,12 @@ class Store:
         rows = self.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
         return [_turn(row) for row in rows]
 
-    def feedback(self, upto: int | None = None, newest: bool = True) -> list[Event]:
-        """The events with id <= `upto`, by id; with `newest`, those that count as of `upto` (`counting`)."""
-        wanted = counting("feedback") if newest else "true"
-        statement = f"SELECT * FROM feedback WHERE id <= :upto AND {wanted} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"upto": as_limit(upto)})]
-
-    def feedback_on(self, dialogue: str) -> list[Event]:
-        """The events on a dialogue that count, by id."""
-        statement = f"SELECT * FROM feedback WHERE dialogue = :dialogue AND {counting('feedback')} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(None)})]
+    def feedback(self, upto: int | None = None, newest: bool = True, dialogue: str | None = None) -> list[Event]:
+        """The events with id <= `upto`, by id, of one dialogue or all; with `newest`, those that count as of `upto`."""
+        wanted = "id <= :upto" if dialogue is None else "id <= :upto AND dialogue = :dialogue"
+        wanted += f" AND {counting('feedback')}" if newest else ""
+        statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
+        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})]
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""

@@ -80,7 +80,11 @@ def test_a_choice_replaces_the_choice_between_the_same_answers(store):
     store.add_feedback(dialogue, ANN, Rating("choice", turn=first, other=second))
     turned = store.add_feedback(dialogue, ANN, Rating("choice", turn=second, other=first))
     another = store.add_feedback(dialogue, ANN, Rating("choice", turn=first, other=third))
-    assert [one.id for one in store.feedback()] == [one.id for one in store.feedback_on(dialogue)] == [turned, another]
+    assert (
+        [one.id for one in store.feedback()]
+        == [one.id for one in store.feedback(dialogue=dialogue)]
+        == [turned, another]
+    )
     store.add_feedback(dialogue, ANN, Rating("withdrawn", turn=second, text="choice"))
     assert [one.id for one in store.feedback()] == [another]
 
