@@ -110,6 +110,13 @@ def test_ratings_are_stored(bot, page, request_):
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
 
 
+def test_the_second_of_two_answers_is_better(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    list(page.again(dialogue, request_))
+    assert "Saved: the second answer is better" in page.choose_second(dialogue, request_)[NOTE]
+    assert rows(bot) == [("choice", 3, None, None, 2)]
+
+
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
