@@ -103,4 +103,3 @@ def test_a_night_and_the_page(gpu, tmp_path, settings):
     with Answering(bot) as answering:
         *_, answer = answering.stream(["Hello ."], answering.begin())
         assert answer.ended
-        answering.log_ratio(["Hello ."], answer.token_ids, answer.version)

@@ -1,8 +1,11 @@
 """A bot in a folder with a tiny model: the fixture `bot`."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,3 +37,12 @@ def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None
     version = bot.add_version(write, {"method": "test"})
     bot.promote(version)
     return version
+
+
+FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
+
+
+def rows(bot: Bot, statement: str = FEEDBACK) -> list[tuple[Any, ...]]:
+    """What plain sqlite3 reads from the store."""
+    with closing(sqlite3.connect(bot.store_path)) as connection:
+        return connection.execute(statement).fetchall()

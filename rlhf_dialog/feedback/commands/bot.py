@@ -126,11 +126,3 @@ def counts(labels: LabelCounts, num_people: int) -> list[str]:
     if num_samples:
         lines.append(f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples")
     return [*lines, f"people: {num_people}" + (f" (largest shares: {shares})" if shares else "")]
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "init": (InitOptions, run_init),
-    "status": (BotOptions, run_status),
-    "rollback": (RollbackOptions, run_rollback),
-    "forget": (ForgetOptions, run_forget),
-}

@@ -8,19 +8,16 @@ from rlhf_dialog.commands.dispatcher import command_list
 from rlhf_dialog.commands.options import run_command
 from rlhf_dialog.errors import UserError, nearest
 
-SUBCOMMANDS = {  # name: module that has it in a table of its own, what the subcommand does
-    "init": ("rlhf_dialog.feedback.commands.bot", "make a bot folder that begins with an agent"),
-    "serve": ("rlhf_dialog.feedback.commands.serve", "let people talk to a bot and rate it in a browser"),
-    "status": ("rlhf_dialog.feedback.commands.bot", "show the versions of a bot, and what people said of them"),
-    "learn": (
-        "rlhf_dialog.feedback.commands.learn",
-        "make a new version from the feedback, and promote it if it passes",
-    ),
-    "rollback": ("rlhf_dialog.feedback.commands.bot", "let an earlier champion answer again"),
-    "export": ("rlhf_dialog.feedback.commands.files", "write the feedback to a file, also in TRL's columns"),
-    "import": ("rlhf_dialog.feedback.commands.files", "add the feedback of a file, also of other programs"),
-    "backup": ("rlhf_dialog.feedback.commands.files", "copy the store while the bot is in use"),
-    "forget": ("rlhf_dialog.feedback.commands.bot", "remove everything that is stored of a person"),
+SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcommand does
+    "init": ("bot", "make a bot folder that begins with an agent"),
+    "serve": ("serve", "let people talk to a bot and rate it in a browser"),
+    "status": ("bot", "show the versions of a bot, and what people said of them"),
+    "learn": ("learn", "make a new version from the feedback, and promote it if it passes"),
+    "rollback": ("bot", "let an earlier champion answer again"),
+    "export": ("files", "write the feedback to a file, also in TRL's columns"),
+    "import": ("files", "add the feedback of a file, also in TRL's columns"),
+    "backup": ("files", "copy the store while the bot is in use"),
+    "forget": ("bot", "remove everything that is stored of a person"),
 }
 
 
@@ -29,22 +26,17 @@ def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = sys.argv[0] = "python -m rlhf_dialog.feedback" if sys.argv[0].endswith("__main__.py") else program()
     if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(usage(name))
+        meanings = {subcommand: meaning for subcommand, (_, meaning) in SUBCOMMANDS.items()}
+        title, use = "A bot that learns from what people say of its answers.", f"{name} SUBCOMMAND --run DIR ..."
+        end = f"{name} SUBCOMMAND --help shows the arguments of a subcommand."
+        sys.stdout.write(command_list(title, use, {"": meanings}, end))
         return 0
     chosen, *arguments = words
     if chosen not in SUBCOMMANDS:
         advice = nearest(chosen, SUBCOMMANDS) or f"; choose one of {', '.join(SUBCOMMANDS)}"
         sys.stderr.write(f"error: there is no subcommand {chosen!r} of feedback{advice}\n")
         return UserError.exit_code
-    path, meaning = SUBCOMMANDS[chosen]
-    options, run = import_module(path).SUBCOMMANDS[chosen]
+    module, meaning = SUBCOMMANDS[chosen]
+    run = getattr(import_module(f"rlhf_dialog.feedback.commands.{module}"), f"run_{chosen}")
     about = f"{meaning[0].upper()}{meaning[1:]}."
-    return run_command(options, run, arguments, f"{name} {chosen}", about)
-
-
-def usage(name: str) -> str:
-    """The list of subcommands, one per line."""
-    end = f"{name} SUBCOMMAND --help shows the arguments of a subcommand."
-    title = "A bot that learns from what people say of its answers."
-    meanings = {subcommand: meaning for subcommand, (_, meaning) in SUBCOMMANDS.items()}
-    return command_list(title, f"{name} SUBCOMMAND --run DIR ...", {"": meanings}, end)
+    return run_command(run.__annotations__["options"], run, arguments, f"{name} {chosen}", about)

@@ -4,7 +4,7 @@ import logging
 from contextlib import closing
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import check_output, new_folder
+from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
@@ -16,39 +16,27 @@ logger = logging.getLogger(__name__)
 
 
 class FeedbackExportOptions(BotOptions):
-    file: Path = option(
-        "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", form="positional"
-    )
+    file: Path = option("file to write, whose name ends in .jsonl", metavar="FILE", form="positional")
     format: str = option(
         "jsonl: everything, one dialogue per line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
         "scores; dpo: prompt, chosen, rejected, of edits and choices (default: jsonl)",
         "jsonl",
         choices=exports.FORMATS,
     )
-    messages: bool = option("kto and dpo: messages with roles instead of text")
     without_heldout: bool = option("kto and dpo: leave out the dialogues on which `learn` judges a new version")
 
 
 def run_export(options: FeedbackExportOptions) -> None:
-    """Write the file or folder."""
+    """Write the file."""
     path = options.file
-    for name in ("messages", "without_heldout"):
-        if getattr(options, name) and options.format == "jsonl":
-            raise UserError(f"--{name}: is for --format kto and dpo; leave it out")
-    is_file = path.suffix.lower() == ".jsonl"
-    if options.format == "jsonl" and not is_file:
-        raise UserError(
-            f"FILE: '{path}' does not end in .jsonl; name it so, or choose --format kto or dpo for a folder"
-        )
-    if is_file:
-        check_output("FILE", path, str(path))
+    if options.without_heldout and options.format == "jsonl":
+        raise UserError("--without_heldout: is for --format kto and dpo; leave it out")
+    if path.suffix.lower() != ".jsonl":
+        raise UserError(f"FILE: '{path}' does not end in .jsonl; name it so")
+    check_output("FILE", path, str(path))
     with closing(Bot(options.run).store()) as store:
-        rows = exports.export_rows(store, options.format, options.messages, options.without_heldout)
-    if is_file:
-        exports.write_jsonl(path, rows)
-    else:
-        with new_folder(str(path)) as folder:
-            exports.write_folder(folder, rows)
+        rows = exports.export_rows(store, options.format, options.without_heldout)
+    exports.write_jsonl(path, rows)
     logger.info("%d rows written to %s", len(rows), path)
 
 
@@ -60,14 +48,13 @@ class ImportOptions(BotOptions):
     )
     name: str | None = option("name of the source: import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
-    model: str | None = option("Open WebUI: the model whose replies are read (default: that of most ratings)")
 
 
 def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
     with closing(Bot(options.run).store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
-        added = import_file(store, options.file, options.name, ignored, options.model)
+        added = import_file(store, options.file, options.name, ignored)
     message = "%s (%s): %d dialogues and %d events added; %d were there already"
     logger.info(message, options.file, added.format, added.dialogues, added.events, added.num_known)
     for reason, count in added.left_out.items():
@@ -88,10 +75,3 @@ def run_backup(options: BackupOptions) -> None:
             raise UserError(f"FILE: '{options.file}' is the store itself; name another file")
         store.backup(options.file)
     logger.info("%s copied to %s", store.path, options.file)
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "export": (FeedbackExportOptions, run_export),
-    "import": (ImportOptions, run_import),
-    "backup": (BackupOptions, run_backup),
-}

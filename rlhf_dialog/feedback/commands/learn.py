@@ -2,7 +2,7 @@
 
 import sys
 
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
@@ -33,33 +33,12 @@ def run_learn(options: LearnOptions) -> None:
     if options.candidate is not None:
         report = learn_from_candidate(bot, options.candidate, options.trust_config)
     else:
-        with Steps() as steps:
-            report = learn(bot, options.dry_run, steps, options.trust_config)
+        with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
+            task = bar.add_task("learning", total=None)
+            report = learn(
+                bot,
+                options.dry_run,
+                lambda done, steps: bar.update(task, completed=done, total=steps),
+                options.trust_config,
+            )
     print("\n".join(visible(line) for line in report.lines()))
-
-
-class Steps:
-    """A progress bar of optimizer steps on a terminal, which is gone after the last one: others follow it."""
-
-    def __init__(self) -> None:
-        self.bar = Progress(transient=True, disable=not sys.stdout.isatty())
-        self.task: TaskID | None = None
-
-    def __enter__(self) -> "Steps":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, done: int, steps: int) -> None:
-        if self.task is None:
-            self.bar.start()
-            self.task = self.bar.add_task("learning", total=steps)
-        self.bar.update(self.task, completed=done)
-        if done == steps:
-            self.bar.stop()
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "learn": (LearnOptions, run_learn)
-}

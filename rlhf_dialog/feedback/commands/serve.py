@@ -7,21 +7,18 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -35,7 +32,7 @@ class ServeOptions(PrecisionOption, BotOptions):
     port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
     host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
     auth: str | None = option(
-        "who may use the page; a file has one user:password per line. Required with another --host and --share",
+        "who may use the page; a file has one user:password per line. Required with another --host",
         metavar="USER:PASSWORD|FILE",
     )
     allow_host: tuple[str, ...] = option(
@@ -43,7 +40,6 @@ class ServeOptions(PrecisionOption, BotOptions):
         metavar="NAME",
         form="repeated",
     )
-    share: bool = option("also make a public link through Gradio's servers")
 
 
 def run_serve(options: ServeOptions) -> None:
@@ -52,13 +48,16 @@ def run_serve(options: ServeOptions) -> None:
         raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
     check_device(options.device)
     login = None if options.auth is None else read_logins(options.auth)
-    names = check_names(options.allow_host)
+    for name in options.allow_host:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
+            )
     family, address = resolve_host(options.host, options.port)
-    if login is None and (options.share or not is_loopback(address)):
-        what = "--share" if options.share else f"--host {options.host}"
+    if login is None and not is_loopback(address):
         raise UserError(
-            f"{what}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only people who "
-            "know a password can use it"
+            f"--host {options.host}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only "
+            "people who know a password can use it"
         )
     with ExitStack() as stack:
         bot = Bot(options.run)
@@ -66,16 +65,15 @@ def run_serve(options: ServeOptions) -> None:
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
         from rlhf_dialog.feedback.page.batched_generation import Answering
-        from rlhf_dialog.feedback.page.page import FeedbackPage, PageServer
+        from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
         answering = stack.enter_context(
             Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
         )
         version = answering.version()
-        hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
-        progress = partial(short_count, store, settings)
-        page = FeedbackPage(store, answering, login, settings.limits, hosts, progress)
+        hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}
+        page = FeedbackPage(store, answering, login, settings, hosts)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -85,13 +83,7 @@ def run_serve(options: ServeOptions) -> None:
                 "a proxy with https before it",
                 url,
             )
-        if options.share:
-            stack.callback(close_tunnels)
-            link = public_link(host, port)
-            page.app.links.add(urlsplit(link).netloc)
-            print(f"public link: {link}", flush=True)
-            logger.warning("everybody on the internet who gets this link can open the page and try passwords")
-        PageServer(page.app, SECONDS_TO_END).run(sockets=[listening])
+        page_server(page.app, SECONDS_TO_END).run(sockets=[listening])
 
 
 def read_logins(auth: str) -> Login:
@@ -119,16 +111,6 @@ def read_logins(auth: str) -> Login:
         return known is not None and same
 
     return login
-
-
-def check_names(names: Sequence[str]) -> Sequence[str]:
-    """The names of --allow_host. Raises UserError for an address of a page."""
-    for name in names:
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise UserError(
-                f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
-            )
-    return names
 
 
 def resolve_host(host: str, port: int) -> tuple[int, Any]:
@@ -164,30 +146,3 @@ def listening_socket(family: int, address: Any) -> socket.socket:
             f"port {address[1]} of {address[0]} {why}; choose another one with --port, or any free one with --port 0"
         ) from error
     return listener
-
-
-def public_link(host: str, port: int) -> str:
-    """A link through Gradio's servers to a port of this machine. Raises UserError."""
-    from gradio import networking
-
-    local = "127.0.0.1" if ip_address(host).is_unspecified else host
-    try:
-        return networking.setup_tunnel(local, port, secrets.token_urlsafe(32), None, None)
-    except Exception as error:  # of any kind: the network, a download, a program that does not run
-        words = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"--share: no link could be made ({words}); it needs the internet; leave --share out"
-        ) from error
-
-
-def close_tunnels() -> None:
-    """End the public links of this process."""
-    from gradio import tunneling
-
-    for tunnel in tunneling.CURRENT_TUNNELS:
-        tunnel.kill()
-
-
-SUBCOMMANDS = {  # name: its options, and what does it
-    "serve": (ServeOptions, run_serve)
-}

@@ -195,17 +195,8 @@ def smallest_gain(standard_error: float, num_units: int) -> float:
 
     num_units: the people, or the dialogues, that the interval draws
     """
-    return _smallest_difference(standard_error, num_units) + NormalDist().inv_cdf(OFTEN) * standard_error
-
-
-def chance(gain: float, standard_error: float, num_units: int) -> float:
-    """How often a true gain is promoted."""
-    return 1 - NormalDist(gain, standard_error).cdf(_smallest_difference(standard_error, num_units))
-
-
-def _smallest_difference(standard_error: float, num_units: int) -> float:
-    """The smallest difference that the rule promotes."""
-    return (half_width(num_units) - SLACK) * standard_error
+    smallest = (half_width(num_units) - SLACK) * standard_error  # that the rule promotes
+    return smallest + NormalDist().inv_cdf(OFTEN) * standard_error
 
 
 def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) -> float:

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlhf_dialog.atomic_files import atomic_folder, write_json
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.distributed import random_states as torch_states
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import losses as formulas
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
-from rlhf_dialog.feedback.store.bot import NIGHT, Bot
-from rlhf_dialog.feedback.store.examples import Examples, HeldOut, TrainingSet
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -42,7 +42,7 @@ METHOD = "kto_dpo"  # of a night, in the lineage
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
-Save = Callable[[dict[str, Any]], bool | None]  # called with what a night has done so far; True ends it here
+Save = Callable[[], bool | None]  # True ends the night here
 
 
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
@@ -57,6 +57,19 @@ def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
     set_float32_products(settings, agent.policy.lm.device)
     agent.policy.use_amp, agent.policy.amp_dtype = autocast_of(settings, agent.policy.lm.device).values()
     return agent
+
+
+@dataclass
+class NightState:
+    """How far a night has come; `night/` keeps it as JSON beside the learner, so that a killed night goes on to the same bits."""
+
+    start: str  # the hash of the learner's state before the first step
+    fingerprint: str | None  # of the snapshot; None of a candidate, so that a night may use the same feedback
+    last_event: int
+    last_turn: int | None  # when it began; None: all
+    plan: list[Step]
+    done: int = 0  # steps of the plan
+    sums: dict[str, float] = field(default_factory=dict)  # of the metrics of these steps
 
 
 class Learner:
@@ -180,28 +193,25 @@ class Learner:
         self,
         training: TrainingSet,
         sft: Sequence[tokenized.TokenizedExample],
-        plan: list[Step],
+        night: NightState,
         watch: Watch,
         save: Save,
-        night: dict[str, Any],
     ) -> dict[str, float]:
-        """Make the steps of the plan; `night` says what was done of it before ("done"), with the sums of its metrics ("sums").
+        """Make the steps of the plan that are not done, and count them in `night`.
 
-        `save` is called every `checkpoint_steps` with the same two, and may end the night. Returns the number of steps, and the
-        means over them. Raises RunStopped when a loss is not finite.
+        `save` is called every `checkpoint_steps`, and may end the night. Returns the number of steps, and the means over them.
+        Raises RunStopped when a loss is not finite.
         """
         batches = Batches(self, training, sft)
-        sums = dict(night.get("sums", {}))
-        done = int(night.get("done", 0))
-        while done < len(plan):
-            for name, value in self._step(batches, plan[done]).items():
-                sums[name] = sums.get(name, 0.0) + value
-            done += 1
-            watch(done, len(plan))
-            is_checkpoint = done % self.settings.checkpoint_steps == 0 and done < len(plan)
-            if is_checkpoint and save({"done": done, "sums": sums}):
+        while night.done < len(night.plan):
+            for name, value in self._step(batches, night.plan[night.done]).items():
+                night.sums[name] = night.sums.get(name, 0.0) + value
+            night.done += 1
+            watch(night.done, len(night.plan))
+            is_checkpoint = night.done % self.settings.checkpoint_steps == 0 and night.done < len(night.plan)
+            if is_checkpoint and save():
                 break
-        return {"steps": done, **{name: value / done for name, value in sums.items()}}
+        return {"steps": night.done, **{name: value / night.done for name, value in night.sums.items()}}
 
     def _step(self, batches: "Batches", step: Step) -> dict[str, float]:
         """One optimizer step: the mean loss of all its examples."""
@@ -352,38 +362,3 @@ def read_state(folder: Path) -> dict[str, Any]:
             )
         _ = state["files"], state["consumed"], state["random"], state["num_steps"], state["num_nights"]
     return dict(state)
-
-
-@dataclass
-class Snapshot:
-    """What a night sees: the examples up to the event `last_event`, those to train on, and those held out."""
-
-    champion: str
-    last_event: int
-    examples: Examples
-    training: TrainingSet
-    heldout: HeldOut
-    fingerprint: str  # of all that decides what the night makes of the champion
-
-
-@dataclass
-class Night:
-    """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's.
-
-    `ended_by`: the guard that ended it before its last step. `method`: METHOD, or "candidate" of an agent trained elsewhere.
-    """
-
-    bot: Bot
-    settings: BotSettings
-    snapshot: Snapshot
-    learner: Learner
-    sft: tokenized.SFTExamples
-    state: dict[str, Any]
-    ended_by: str = ""
-    method: str = METHOD
-
-    def save(self, progress: dict[str, Any]) -> None:
-        """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""
-        self.state |= progress
-        with atomic_folder(self.bot.folder / NIGHT) as folder:
-            self.learner.save(folder, {"night": self.state})

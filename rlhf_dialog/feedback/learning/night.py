@@ -5,13 +5,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import repair_swaps
+from rlhf_dialog.atomic_files import atomic_folder, repair_swaps
 from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
@@ -23,8 +24,7 @@ from rlhf_dialog.feedback.learning.guards import GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import (
     METHOD,
     Learner,
-    Night,
-    Snapshot,
+    NightState,
     Watch,
     load_version,
     night_sizes,
@@ -46,6 +46,19 @@ logger = logging.getLogger(__name__)
 LEARNER = "learner"
 
 
+@dataclass
+class Snapshot:
+    """What a night sees: the examples up to the event `last_event`, those to train on, and those held out."""
+
+    settings: BotSettings
+    champion: str
+    last_event: int
+    examples: stored.Examples
+    training: stored.TrainingSet
+    heldout: stored.HeldOut
+    fingerprint: str  # of all that decides what the night makes of the champion
+
+
 def learn(
     bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: None, trust_config: bool = False
 ) -> NightReport:
@@ -59,38 +72,32 @@ def learn(
     settings = _read_settings(bot, trust_config)
     if dry_run:
         snapshot = take_snapshot(bot, settings)
-        why = _obstacle(bot, settings, snapshot) or "dry run: nothing was changed"
-        return _report(bot, settings, snapshot, why, True)
+        return _report(bot, snapshot, _obstacle(bot, snapshot) or "dry run: nothing was changed")
     with _lock_bot(bot), random_states_kept():
-        return _learn(bot, settings, watch)
-
-
-def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
-    settings = read_settings(bot.settings_path)
-    if not trust_config:
-        check_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
-    return settings
-
-
-def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
-    start = time.perf_counter()
-    repair_swaps(bot.folder, (NIGHT, "reference.json"))
-    _promote_passed(bot)
-    state = _read_unfinished(bot)
-    snapshot = take_snapshot(bot, settings, None if state is None else state["last_event"])
-    if state is not None and not _can_continue(bot, state, snapshot):
-        state, snapshot = None, take_snapshot(bot, settings)
-    if (obstacle := _obstacle(bot, settings, snapshot)) is not None:
-        return _report(bot, settings, snapshot, obstacle)
-    night = _begin(bot, settings, snapshot, state)
-    try:
-        metrics = _train_within_guards(night, watch)
-    except RunStopped:
-        bot.drop_night()
-        raise
-    report = _report(bot, settings, snapshot, "")
-    report.metrics, report.seconds, report.ended_by = metrics, time.perf_counter() - start, night.ended_by
-    return _judge(night, report)
+        start = time.perf_counter()
+        _promote_passed(bot)
+        state = _read_unfinished(bot)
+        snapshot = take_snapshot(bot, settings, None if state is None else state.last_event)
+        if state is not None and not _can_continue(bot, state, snapshot):
+            state, snapshot = None, take_snapshot(bot, settings)
+        report = _report(bot, snapshot, _obstacle(bot, snapshot) or "")
+        if report.why:
+            return report
+        learner = Learner(bot, settings)
+        sft = _sft_examples(learner)
+        if state is None:
+            state = _begin(bot, learner, snapshot, len(sft))
+        else:
+            learner.load(bot.folder / NIGHT)
+        learner.reference.add(_rows(learner.encoder, snapshot.training) | _rows(learner.encoder, snapshot.heldout))
+        learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
+        try:
+            report.metrics, report.ended_by = _train_within_guards(bot, learner, snapshot, sft, state, watch)
+        except RunStopped:
+            bot.drop_night()
+            raise
+        report.seconds = time.perf_counter() - start
+        return _judge(bot, learner, snapshot, state, report)
 
 
 def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -> NightReport:
@@ -103,51 +110,39 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
     if settings.use_lora:
         raise UserError("use_lora: true, but --candidate replaces all weights; set it to false in config.yaml")
     with _lock_bot(bot), random_states_kept():
-        repair_swaps(bot.folder, (NIGHT, "reference.json"))
         _promote_passed(bot)
         snapshot = take_snapshot(bot, settings)
         learner = Learner(bot, settings)
-        state: dict[str, Any] = {
-            "start": learner.state_hash(),
-            "fingerprint": None,
-        }  # a night may use the same feedback
+        state = NightState(learner.state_hash(), None, snapshot.last_event, last_turn=None, plan=[])
         try:
             learner.load_agent(agent_source(candidate))
         except UserError as error:
             raise error.with_location("--candidate", "--agent") from error
-        report = _candidate_report(bot, settings, snapshot)
-        if (obstacle := _too_little_heldout(settings, snapshot)) is not None:
-            report.why = obstacle
-            return report
-        night = Night(bot, settings, snapshot, learner, SFTExamples(learner.encoder, []), state, method="candidate")
-        return _judge(night, report)
+        report = _report(bot, snapshot, _too_little_heldout(snapshot) or "")
+        report.used, report.left_out = {}, {}
+        return report if report.why else _judge(bot, learner, snapshot, state, report)
 
 
-def _judge(night: Night, report: NightReport) -> NightReport:
-    """Guards, gate, new version and promotion; returns the report with them."""
-    night.learner.consumed = night.snapshot.training.seen
-    night.learner.num_nights += 1
-    report.comparison, report.guards, report.changed = _measure(night)
-    report.promoted, report.why = _decision(report.comparison, report.guards, report.changed)
-    _publish(night, report)
-    return report
+def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
+    settings = read_settings(bot.settings_path)
+    if not trust_config:
+        check_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
+    return settings
 
 
 @contextmanager
 def _lock_bot(bot: Bot) -> Iterator[None]:
     """Raises UserError when another process learns in this folder, or when it cannot be written."""
-    lock = lock_folder(bot.folder)
-    try:
-        lock.__enter__()
-    except UserError as error:
-        if isinstance(error.__cause__, OSError):
-            raise UserError(f"{bot.folder}: cannot be written: {error.__cause__}") from error
-        remedy = "wait until it ends, or stop it" if "--experiment_name" in error.remedy else error.remedy
-        raise UserError(f"{error.what}: another learn job is at work", where=error.where, remedy=remedy) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(bot.folder))
+        except UserError as error:
+            if isinstance(error.__cause__, OSError):
+                raise UserError(f"{bot.folder}: cannot be written: {error.__cause__}") from error
+            remedy = "wait until it ends, or stop it" if "--experiment_name" in error.remedy else error.remedy
+            raise UserError(f"{error.what}: another learn job is at work", where=error.where, remedy=remedy) from None
+        repair_swaps(bot.folder, (NIGHT, "reference.json"))
         yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None) -> Snapshot:
@@ -163,9 +158,8 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     digest = sha256(sha256_of([settings.model_dump(), champion, last_event]).encode())
     for one in training.all:
         digest.update(repr(one).encode())
-    return Snapshot(
-        champion, last_event, examples, training, stored.heldout_set(examples, settings), digest.hexdigest()
-    )
+    heldout = stored.heldout_set(examples, settings)
+    return Snapshot(settings, champion, last_event, examples, training, heldout, digest.hexdigest())
 
 
 def _promote_passed(bot: Bot) -> None:
@@ -178,26 +172,24 @@ def _promote_passed(bot: Bot) -> None:
         logger.info("%s: version %s, which a night had left unpromoted, is the champion", bot.folder, name)
 
 
-def _read_unfinished(bot: Bot) -> dict[str, Any] | None:
+def _read_unfinished(bot: Bot) -> NightState | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
         return None
     try:
-        state = read_state(bot.folder / NIGHT)["night"]
-        _ = state["plan"], state["done"], state["sums"], state["last_event"], state["fingerprint"], state["start"]
+        return NightState(**read_state(bot.folder / NIGHT)["night"])
     except (UserError, LookupError, TypeError) as error:
         logger.warning("%s: the night that was interrupted cannot go on, so it begins again: %s", bot.folder, error)
         bot.drop_night()
         return None
-    return dict(state)
 
 
-def _can_continue(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
+def _can_continue(bot: Bot, state: NightState, snapshot: Snapshot) -> bool:
     """Whether the interrupted night goes on: it has not ended meanwhile, and all that decides it is as it was."""
-    if _find_version(bot, state["fingerprint"]) is not None:  # the kill came between the new version and the end
+    if _find_version(bot, state.fingerprint) is not None:  # the kill came between the new version and the end
         logger.info("%s: the night that was interrupted had made its version", bot.folder)
-    elif state["fingerprint"] == snapshot.fingerprint:
-        logger.info("%s: the night that was interrupted goes on after step %d", bot.folder, state["done"])
+    elif state.fingerprint == snapshot.fingerprint:
+        logger.info("%s: the night that was interrupted goes on after step %d", bot.folder, state.done)
         return True
     else:
         logger.warning(
@@ -207,63 +199,53 @@ def _can_continue(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
     return False
 
 
-def _find_version(bot: Bot, fingerprint: str) -> str | None:
+def _find_version(bot: Bot, fingerprint: str | None) -> str | None:
     """The version that a night of this fingerprint has made."""
     versions = bot.lineage()["versions"]
     return next((name for name in sorted(versions, reverse=True) if versions[name].get("night") == fingerprint), None)
 
 
-def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
+def _obstacle(bot: Bot, snapshot: Snapshot) -> str | None:
     """Why nothing would change; None when a night can be made."""
-    if (obstacle := _too_little_heldout(settings, snapshot)) is not None:
+    if (obstacle := _too_little_heldout(snapshot)) is not None:
         return obstacle
+    versions = bot.lineage()["versions"]
     if not snapshot.training.num_new:
-        return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
+        last_seen = versions[snapshot.champion].get("last_event") or 0
+        num_new = sum(one.event > last_seen for one in snapshot.examples.all)
+        if not num_new:
+            return "nothing changed: there is no new feedback to learn from"
+        return f"nothing changed: none of the {num_new} new ratings can be learned from; they are held out or left out"
     if (made := _find_version(bot, snapshot.fingerprint)) is not None:
-        status = bot.lineage()["versions"][made]["status"]
+        status = versions[made]["status"]
         return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
     return None
 
 
-def _too_little_heldout(settings: BotSettings, snapshot: Snapshot) -> str | None:
-    num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
-    if num_heldout < settings.min_heldout:
-        return f"nothing changed: {stored.describe_progress(num_ratings, num_heldout, settings)}"
+def _too_little_heldout(snapshot: Snapshot) -> str | None:
+    num_heldout = len(snapshot.heldout)
+    if num_heldout < snapshot.settings.min_heldout:
+        progress = stored.describe_progress(len(snapshot.examples), num_heldout, snapshot.settings)
+        return f"nothing changed: {progress}"
     if not gate.is_comparable(snapshot.heldout):
         return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
     return None
 
 
-def _why_nothing_new(bot: Bot, snapshot: Snapshot) -> str:
-    """No feedback since the champion's night, or none that may be trained on."""
-    last_seen = bot.lineage()["versions"][snapshot.champion].get("last_event") or 0
-    num_new = sum(one.event > last_seen for one in snapshot.examples.all)
-    if not num_new:
-        return "there is no new feedback to learn from"
-    return f"none of the {num_new} new ratings can be learned from; they are held out or left out"
+def _sft_examples(learner: Learner) -> SFTExamples:
+    """The replies of the training split of the SFT data that have room; none without such data."""
+    settings, agent = learner.settings, learner.agent.settings
+    if settings.sft_data_path is None or not settings.sft_share:
+        return SFTExamples(learner.encoder, [])
+    columns = tuple(settings.sft_columns.items())
+    found = tokenized.sft_prompts(settings.sft_data_path, "train", agent.context_size, agent.turn_separator, columns)
+    return SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found))
 
 
-def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str, Any] | None) -> Night:
-    """The learner at the start of the night, or where it was killed; the first version's log-probabilities are computed."""
-    learner = Learner(bot, settings)
-    agent = learner.agent.settings
-    path, columns = settings.sft_data_path, tuple(settings.sft_columns.items())
-    found = (
-        [] if path is None else tokenized.sft_prompts(path, "train", agent.context_size, agent.turn_separator, columns)
-    )
-    sft = SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found) if settings.sft_share else [])
-    if state is None:
-        start, plan = learner.state_hash(), learner.plan(snapshot.training, len(sft))
-        state = {"start": start, "done": 0, "sums": {}, "plan": plan}
-        state |= {"last_event": snapshot.last_event, "fingerprint": snapshot.fingerprint}
-        with closing(bot.store()) as store:
-            state["last_turn"] = store.last_turn()
-    else:
-        learner.load(bot.folder / NIGHT)
-    rows = dict(_rows(learner.encoder, snapshot.training), **_rows(learner.encoder, snapshot.heldout))
-    learner.reference.add(rows)
-    learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
-    return Night(bot, settings, snapshot, learner, sft, state)
+def _begin(bot: Bot, learner: Learner, snapshot: Snapshot, num_sft: int) -> NightState:
+    start, plan = learner.state_hash(), learner.plan(snapshot.training, num_sft)
+    with closing(bot.store()) as store:
+        return NightState(start, snapshot.fingerprint, snapshot.last_event, store.last_turn(), plan)
 
 
 def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
@@ -271,47 +253,84 @@ def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
     return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
 
 
-def _train_within_guards(night: Night, watch: Watch) -> dict[str, float]:
+def _train_within_guards(
+    bot: Bot, learner: Learner, snapshot: Snapshot, sft: SFTExamples, state: NightState, watch: Watch
+) -> tuple[dict[str, float], str]:
     """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have.
 
-    Returns the metrics, and leaves the trained policy in the learner.
+    Returns the metrics, and which guard has ended it before its last step; leaves the trained policy in the learner.
     """
-    learner, training = night.learner, night.snapshot.training
-    guards = GuardMeasurement(learner, night.snapshot.heldout)
+    guards, folder, ended_by = GuardMeasurement(learner, snapshot.heldout), bot.folder / NIGHT, ""
 
-    def save(progress: dict[str, Any]) -> bool:
+    def save() -> bool:
+        nonlocal ended_by
         if fallen := without_room(guards.measure()):
-            night.ended_by = (
-                f"ended after step {progress['done']}, where a guard had no room left: {'; '.join(map(str, fallen))}"
-            )
+            ended_by = f"ended after step {state.done}, where a guard had no room left: {'; '.join(map(str, fallen))}"
             return True
-        night.save(progress)
+        with atomic_folder(folder) as target:
+            learner.save(target, {"night": asdict(state)})
         return False
 
     def load_checkpoint() -> Learner:
-        before = Learner(night.bot, night.settings)
-        if night.state["done"]:
-            before.load(night.bot.folder / NIGHT)
+        before = Learner(bot, snapshot.settings)
+        if folder.is_dir():
+            before.load(folder)
         return before
 
-    metrics = learner.train(training, night.sft, night.state["plan"], watch, save, night.state)
-    return metrics | {"change_kept": step_back(learner, load_checkpoint, guards)}
+    metrics = learner.train(snapshot.training, sft, state, watch, save)
+    return metrics | {"change_kept": step_back(learner, load_checkpoint, guards)}, ended_by
 
 
-def _measure(night: Night) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:
+def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, report: NightReport) -> NightReport:
+    """Guards, gate, new version and promotion; returns the report with them. Raises UserError when the disk is full."""
+    learner.consumed = snapshot.training.seen
+    learner.num_nights += 1
+    report.comparison, report.guards, report.changed = _measure(bot, learner, snapshot, state)
+    report.promoted, report.why = _decision(report.comparison, report.guards, report.changed)
+
+    def write(folder: Path) -> None:
+        learner.export(folder / "agent")
+        (folder / LEARNER).mkdir()
+        learner.save(folder / LEARNER)
+
+    is_candidate = state.fingerprint is None
+    record = {
+        "parent": snapshot.champion,
+        "method": "candidate" if is_candidate else METHOD,
+        "status": "candidate" if report.promoted else "refused",
+        "last_event": snapshot.last_event,
+        "num_events": report.used,
+        "left_out": report.left_out,
+        "people": (snapshot.examples if is_candidate else snapshot.training).concerned,
+        "gate": report.gate_record(),
+        "metrics": report.metrics,
+        "night": state.fingerprint,
+        "start": state.start,  # hashes of the learner's state; a night starts with its parent's end
+        "end": learner.state_hash(),
+    }
+    report.version = bot.add_version(write, record)
+    report.why = report.why.format(version=report.version)
+    if report.promoted:
+        bot.promote(report.version)
+    bot.drop_night()
+    report.removed = bot.prune(snapshot.settings.keep_last)
+    return report
+
+
+def _measure(
+    bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState
+) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:
     """The gate's comparison with the champion, the guards, and the answers that are not the champion's."""
-    learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
+    heldout, champion = snapshot.heldout, snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
-    if champion == night.bot.first():
+    if champion == bot.first():
         policy, before = learner.reference_policy, dict.fromkeys(candidate, 0.0)
     else:
-        policy = load_version(night.bot, champion, night.settings).policy
+        policy = load_version(bot, champion, snapshot.settings).policy
         before = log_ratios(learner, policy, heldout)
-    with closing(night.bot.store()) as store:
-        lines = stored.newest_prompts(
-            store, NUM_LINES, learner.agent.settings.context_size, night.state.get("last_turn")
-        )
-    comparison = gate.compare(heldout, before, candidate, night.settings.seed)
+    with closing(bot.store()) as store:
+        lines = stored.newest_prompts(store, NUM_LINES, learner.agent.settings.context_size, state.last_turn)
+    comparison = gate.compare(heldout, before, candidate, snapshot.settings.seed)
     return comparison, GuardMeasurement(learner, heldout).measure(), compare_answers(learner, policy, lines)
 
 
@@ -351,43 +370,8 @@ def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: Cha
     return True, f"promoted: {{version}} is the champion: {points}, {low} above {bound:+.1f}, {passed}"
 
 
-def _publish(night: Night, report: NightReport) -> None:
-    """Write the new version, promote it if it is to be, and remove what is old. Raises UserError when the disk is full."""
-    bot, learner = night.bot, night.learner
-
-    def write(folder: Path) -> None:
-        learner.export(folder / "agent")
-        (folder / LEARNER).mkdir()
-        learner.save(folder / LEARNER)
-
-    report.version = bot.add_version(write, _record(night, report))
-    report.why = report.why.format(version=report.version)
-    if report.promoted:
-        bot.promote(report.version)
-    bot.drop_night()
-    report.removed = bot.prune(night.settings.keep_last)
-
-
-def _record(night: Night, report: NightReport) -> dict[str, Any]:
-    """The entry of the lineage. "start" and "end": hashes of the learner's state; a night starts with its parent's end."""
-    return {
-        "parent": night.snapshot.champion,
-        "method": night.method,
-        "status": "candidate" if report.promoted else "refused",
-        "last_event": night.snapshot.last_event,
-        "num_events": report.used,
-        "left_out": report.left_out,
-        "people": (night.snapshot.training if night.method == METHOD else night.snapshot.examples).concerned,
-        "gate": report.gate_record(),
-        "metrics": report.metrics,
-        "night": night.state["fingerprint"],
-        "start": night.state["start"],
-        "end": night.learner.state_hash(),
-    }
-
-
-def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
-    training, power = snapshot.training, _describe_power(bot, settings, snapshot)
+def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
+    settings, training = snapshot.settings, snapshot.training
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {
@@ -400,26 +384,8 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "sft": sft if settings.sft_data_path and training.num_new else 0,
         "steps": steps if training.num_new else 0,
     }
+    power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
     return NightReport(
-        str(bot.folder),
-        snapshot.champion,
-        snapshot.last_event,
-        used,
-        training.left_out,
-        len(snapshot.heldout),
-        power,
-        why,
-        dry_run,
-        people=stored.describe_small_group(settings.person_cap, training),
+        *(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out),
+        *(len(snapshot.heldout), power, why),
     )
-
-
-def _candidate_report(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> NightReport:
-    power = _describe_power(bot, settings, snapshot)
-    return NightReport(
-        str(bot.folder), snapshot.champion, snapshot.last_event, {}, {}, len(snapshot.heldout), power, ""
-    )
-
-
-def _describe_power(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str:
-    return gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))

@@ -87,8 +87,6 @@ class NightReport:
     num_heldout: int
     power: str
     why: str
-    dry_run: bool = False
-    people: list[str] = field(default_factory=list)  # what is said of few people
     version: str | None = None
     promoted: bool = False
     comparison: GateComparison | None = None
@@ -106,7 +104,6 @@ class NightReport:
             texts.append(self._used_line())
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
-        texts += self.people
         texts.append(f"held out: {self.power}")
         if self.metrics:
             losses = ", ".join(f"{name} {x:.{0 if isinstance(x, int) else 3}f}" for name, x in self.metrics.items())

@@ -3,7 +3,6 @@
 B requests of a batch, T response tokens.
 """
 
-import math
 import queue
 import random
 import threading
@@ -14,15 +13,14 @@ from typing import Any
 
 import torch
 
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent
+from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, random_numbers
-from rlhf_dialog.models.policy import teacher_forced
-from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.responder import GrowingReply, stream
 
 CPU = torch.device("cpu")
+ONE_AGENT = "agent"  # the only version where there is no bot
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,14 @@ class Answering:
         `seed` is that of the answers' seeds (None: a new one each time); `adjust` changes versions of a bot.
         """
         self.bot = source if isinstance(source, Bot) else None
-        versions = BotVersions(source, device, adjust) if isinstance(source, Bot) else OneAgent(source)
-        self._served = LoadedVersions(versions, max_versions)
+
+        def load(version: str) -> ChatAgent:
+            if isinstance(source, Bot):
+                return load_agent(source.agent_folder(version), device=device, adjust=adjust)
+            return source
+
+        last_good = source.last_good if isinstance(source, Bot) else lambda: [ONE_AGENT]
+        self._served = LoadedVersions(last_good, load, max_versions)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -113,10 +117,6 @@ class Answering:
         finally:
             self.end(version)
 
-    def first(self) -> str:
-        """The version that all others came from."""
-        return self._served.source.first()
-
     @property
     def problem(self) -> str | None:
         """Why the champion does not answer, while the last good version does; else None."""
@@ -145,16 +145,6 @@ class Answering:
                     return
         finally:
             request.left = True
-
-    @torch.no_grad()
-    def log_ratio(self, turns: Sequence[str], token_ids: Sequence[int], version: str) -> float:
-        """Natural logarithm of how much likelier the version finds an answer to `turns` than the bot's first version does.
-
-        It is computed at the version's temperature, without its filters.
-        """
-        own, first = self._served.agent(version), self._served.source.first()
-        with self._served.borrow(first) as base:
-            return _logprob(own, turns, token_ids, own) - _logprob(base, turns, token_ids, own)
 
     def close(self) -> None:
         """End the thread after the token that it is at; requests that wait get AnsweringClosed."""
@@ -226,12 +216,3 @@ def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> Gener
 
 def _closing_error() -> AnsweringClosed:
     return AnsweringClosed("the program is ending")
-
-
-@without_tf32()
-def _logprob(agent: ChatAgent, turns: Sequence[str], token_ids: Sequence[int], like: ChatAgent) -> float:
-    """Log-probability of the whole answer under `agent`, for the prompt and at the temperature of `like`."""
-    prompt = like.encoder.encode_prompt([turn.strip() for turn in turns][-like.settings.context_size :])
-    tokens = agent.batch([prompt]).with_replies([token_ids])
-    logprobs = teacher_forced(agent.policy.in_float32, tokens, like.sampling.temperature, with_entropy=False).logprobs
-    return math.fsum(logprobs[0].tolist())

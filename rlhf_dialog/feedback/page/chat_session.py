@@ -71,7 +71,7 @@ class ChatSession:
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
         by_id = {turn.id: turn for turn in talk.turns}
         texts: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
-        for event in store.feedback_on(dialogue):
+        for event in store.feedback(dialogue=dialogue):
             if event.turn in by_id and event.kind in CHANGES:
                 texts.append((by_id[event.turn], event.created, event.text))
         for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
@@ -136,7 +136,7 @@ class ChatSession:
         """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
         self._rate("thumb", self._find_unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
 
-    def score(self, value: int, turn: int | None = None) -> None:
+    def score(self, value: int | None, turn: int | None = None) -> None:
         """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
         self._rate("score", self._find_unedited(turn), value=_check_score(value))
 
@@ -148,7 +148,7 @@ class ChatSession:
         self._rate("edit", place, text=better)
         self.texts[self.turns[place].position] = better
 
-    def score_dialogue(self, value: int) -> None:
+    def score_dialogue(self, value: int | None) -> None:
         """Give the whole dialogue 1 to 5."""
         self._last_answer()
         self._rate("dialogue_score", None, value=_check_score(value))
@@ -162,7 +162,7 @@ class ChatSession:
         if self.store is None or self.dialogue is None:
             return []
         person = self.store.hash_person(self.person)
-        return [event for event in self.store.feedback_on(self.dialogue) if event.person == person]
+        return [event for event in self.store.feedback(dialogue=self.dialogue) if event.person == person]
 
     def ratings(self) -> dict[int | None, dict[str, float | str | None]]:
         """This person's feedback on the dialogue that counts: of each turn (None: the dialogue), by kind, value or text."""
@@ -172,23 +172,16 @@ class ChatSession:
         return of_turns
 
     def why(self, turn: int | None = None) -> str:
-        """What the answer came from: its version, the sampling, how likely its words were, and what the first version thinks."""
+        """What the answer came from: its version, the sampling, and how likely its words were."""
         answer = self.turns[self._place(turn)]
-        if answer.version != self.version or not (answer.token_ids and answer.logprobs):
-            return f"Version {answer.version} answered; it is not in memory any more."
+        if not (answer.token_ids and answer.logprobs):
+            return "It is not known how this answer was generated."
         name = "The agent" if self.answering.bot is None else f"Version {answer.version}"
         mean, rarest = math.exp(math.fsum(answer.logprobs) / len(answer.logprobs)), math.exp(min(answer.logprobs))
-        lines = [
-            f"{name} answered, {_sampling(answer.sampling or {})}.",
-            f"Its {len(answer.logprobs)} token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
-            f"rarest {rarest:.1%}.",
-        ]
-        if (first := self.answering.first()) != answer.version:
-            ratio = self.answering.log_ratio(self._texts_before(answer.position), answer.token_ids, answer.version)
-            more = "more" if ratio >= 0 else "less"
-            times = math.exp(min(abs(ratio), 700))
-            lines.append(f"It is {times:.3g} times {more} likely than with version {first} (log-ratio {ratio:+.2f}).")
-        return " ".join(lines)
+        return (
+            f"{name} answered, {_sampling(answer.sampling or {})}. Its {len(answer.logprobs)} "
+            f"token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
+        )
 
     def forget(self) -> int:
         """Remove everything of this person from the bot, and begin a new dialogue; returns the number of rows removed."""
@@ -330,8 +323,8 @@ def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
     return StoredTurn(UNSTORED, "", position, "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now)
 
 
-def _check_score(value: int) -> int:
-    if value not in SCORES:
+def _check_score(value: int | None) -> int:
+    if value is None or value not in SCORES:
         raise UserError(f"a score is 1, 2, 3, 4 or 5, not {value}")
     return value
 

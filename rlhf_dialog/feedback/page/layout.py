@@ -29,7 +29,7 @@ LOOKS = {"theme": THEME, "css": CSS}
 def build(page: Any) -> gr.Blocks:
     """The page as Gradio describes it; the methods of `page` (a `page.FeedbackPage`) are what its parts do."""
     # longer than is allowed, so that what is pasted is refused, and not cut in silence
-    longest = page.limits.body_bytes // 8
+    longest = page.limits.page_request_bytes // 8
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
         title, examples = split_introduction(page.answering.introduction() or page.name)
         gr.HTML(f"<h1>{html.escape(title)}</h1><p>{CONSENT}</p>", elem_id="head")

@@ -3,46 +3,15 @@
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, chat_sampling
 from rlhf_dialog.models.network import AGENT_FILE
 
 logger = logging.getLogger(__name__)
-
-
-class OneAgent:
-    """An agent that is not a bot's: the only version."""
-
-    NAME = "agent"
-
-    def __init__(self, agent: ChatAgent):
-        self._agent = agent
-
-    def last_good(self) -> list[str]:
-        return [self.NAME]
-
-    def first(self) -> str:
-        return self.NAME
-
-    def load(self, version: str) -> ChatAgent:
-        return self._agent
-
-
-class BotVersions:
-    """The versions of a bot folder, changed by `adjust` when they are loaded."""
-
-    def __init__(self, bot: Bot, device: str = "auto", adjust: Callable[[ChatAgent], None] | None = None):
-        self.bot, self._device, self._adjust = bot, device, adjust
-        self.last_good, self.first = bot.last_good, bot.first
-
-    def load(self, version: str) -> ChatAgent:
-        return load_agent(self.bot.agent_folder(version), device=self._device, adjust=self._adjust)
 
 
 def load_agent(
@@ -67,11 +36,12 @@ def load_agent(
 class LoadedVersions:
     """The versions in memory: those that dialogues hold, and the newest; at most `max_versions`. Threads may share it.
 
+    `last_good` names the versions that a new dialogue may get, the champion first (it may raise UserError); `load` loads one.
     `problem` says what is wrong with the champion while an earlier version is served in its place, else None.
     """
 
-    def __init__(self, source: OneAgent | BotVersions, max_versions: int = 3):
-        self.source, self.max_versions = source, max_versions
+    def __init__(self, last_good: Callable[[], list[str]], load: Callable[[str], ChatAgent], max_versions: int = 3):
+        self._last_good, self._load, self.max_versions = last_good, load, max_versions
         self.problem: str | None = None
         self._agents: dict[str, ChatAgent] = {}
         self._holders: Counter[str] = Counter()
@@ -111,13 +81,6 @@ class LoadedVersions:
             raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
         return agent
 
-    @contextmanager
-    def borrow(self, version: str) -> Iterator[ChatAgent]:
-        """A version for the length of the block; one that is not in memory leaves again."""
-        with self._changing:
-            agent = self._agents.get(version) or self.source.load(version)
-        yield agent
-
     def _load_version(self) -> str:
         """The version that a new dialogue gets, loaded."""
         problems: list[str] = []
@@ -127,7 +90,7 @@ class LoadedVersions:
                 if len(self._agents) >= self.max_versions and self._newest is not None:
                     return self._newest
                 try:
-                    self._agents[version] = self.source.load(version)
+                    self._agents[version] = self._load(version)
                 except Exception as error:  # of any kind: the folder may hold anything
                     problems.append(f"version {version} does not load ({' '.join(str(error).split())[:300]})")
                     continue
@@ -139,7 +102,7 @@ class LoadedVersions:
         """The champion, what is served now, and the champion's parents, each once."""
         served = [] if self._newest is None else [self._newest]
         try:
-            champion, *parents = self.source.last_good()
+            champion, *parents = self._last_good()
         except UserError as error:
             if not served:
                 raise

@@ -18,13 +18,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page import actions, rendering
+from rlhf_dialog.feedback.page import rendering
 from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
+from rlhf_dialog.feedback.page.rates import Rates, check_length
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, log_failure
-from rlhf_dialog.feedback.store.limits import PageLimits, Rates, check_length
+from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.feedback.store.store import Store
 
 PATIENCE = "the program is ending; try again in a minute"
@@ -35,8 +36,7 @@ class FeedbackPage:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
-    answers to (None: any). `progress` says how many ratings are still needed. The `place` that a page shows, and sends, is a
-    dialogue's id and state, "" for a new one.
+    answers to (None: any). The `place` that a page shows, and sends, is a dialogue's id and state, "" for a new one.
     """
 
     def __init__(
@@ -44,13 +44,12 @@ class FeedbackPage:
         store: Store,
         answering: Answering,
         login: Callable[[str, str], bool] | None = None,
-        limits: PageLimits | None = None,
+        limits: PageKeys | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
-        progress: Callable[[], str] = str,
     ):
-        self.store, self.answering, self.progress = store, answering, progress
+        self.store, self.answering = store, answering
         self.name = store.path.parent.resolve().name  # of the bot's folder
-        self.limits = limits or PageLimits()
+        self.limits = limits or PageKeys()
         self.rates = Rates(self.limits)
         self.talks = OpenSessions(store, answering, self.limits)
         self.demo = build(self)
@@ -95,18 +94,43 @@ class FeedbackPage:
 
     def again(self, place: str, request: gr.Request) -> Iterator[View]:
         """Another answer to the last message."""
-        yield from (view for view, _ in self._stream_answer(place, request, actions.again, None))
+
+        def answer(talk: ChatSession) -> Iterator[str]:
+            if rendering.find_pair_to_compare(talk):
+                raise UserError("say first which of the two answers is better")
+            return talk.again()
+
+        yield from (view for view, _ in self._stream_answer(place, request, answer, None))
 
     def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> View:
-        """A thumb, a reason of the flag, or a thumb that is taken back."""
-        return self._act(place, request, lambda talk: actions.thumb(talk, data.index, data.liked))
+        """At Gradio's index of a message: a thumb (True, False), a reason of the flag (text), a thumb taken back (empty)."""
+        liked: Any = data.liked
+
+        def act(talk: ChatSession) -> str:
+            items = rendering.list_messages(talk)
+            number = data.index[0] if isinstance(data.index, (list, tuple)) else data.index
+            if not isinstance(number, int) or not 0 <= number < len(items) or not items[number].is_answer:
+                raise UserError("only the bot's answers can be rated")
+            item = items[number]
+            if liked in ("", None):
+                talk.withdraw("thumb", turn=item.turn.id)
+                return "Saved: your thumb is taken back."
+            is_liked, reason = liked is True, str(liked) if liked in rendering.REASONS else ""
+            if (item.liked, item.reason or "") != (is_liked, reason):  # Gradio sends a reason twice
+                talk.thumb(is_liked, reason, turn=item.turn.id)
+            said = "you like this answer" if is_liked else "you do not like this answer"
+            return f"Saved: {said}{f' ({reason.lower()})' if reason else ''}."
+
+        return self._act(place, request, act)
 
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
         updates: list[str] = []
 
         def read(talk: ChatSession) -> str:
-            updates.append(actions.draft(talk))
+            if talk.last is None or rendering.find_pair_to_compare(talk):
+                raise UserError("there is not yet one answer to edit")
+            updates.append(talk.texts[talk.last.position])
             return ""
 
         said = self._act(place, request, read, "looks")[-1]
@@ -114,23 +138,48 @@ class FeedbackPage:
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:
         """A better answer than the last one; the editor stays open when it cannot be stored."""
-        return self._act(place, request, lambda talk: actions.edit(talk, better, self.limits), closes_editor=True)
+
+        def act(talk: ChatSession) -> str:
+            talk.edit(check_length(str(better or ""), self.limits, "the answer"))
+            return "Saved: the dialogue goes on with your answer."
+
+        return self._act(place, request, act, closes_editor=True)
 
     def choose_first(self, place: str, request: gr.Request) -> View:
         """The first of two answers is better."""
-        return self._act(place, request, lambda talk: actions.choose(talk, 0))
+        return self._choose(place, request, 0)
 
     def choose_second(self, place: str, request: gr.Request) -> View:
         """The second of two answers is better."""
-        return self._act(place, request, lambda talk: actions.choose(talk, 1))
+        return self._choose(place, request, 1)
+
+    def _choose(self, place: str, request: gr.Request, number: int) -> View:
+        def act(talk: ChatSession) -> str:
+            if not (pair := rendering.find_pair_to_compare(talk)):
+                raise UserError("there is only one answer; ask for another one first")
+            numbers = [turn.id for turn in talk.alternatives()]
+            talk.choose(numbers.index(pair[number].id) + 1)
+            return f"Saved: the {('first', 'second')[number]} answer is better; the dialogue goes on with it."
+
+        return self._act(place, request, act)
 
     def score(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the last answer."""
-        return self._act(place, request, lambda talk: actions.score(talk, value))
+
+        def act(talk: ChatSession) -> str:
+            talk.score(value)
+            return f"Saved: {value} of 5 for the last answer."
+
+        return self._act(place, request, act)
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the whole dialogue."""
-        return self._act(place, request, lambda talk: actions.score_dialogue(talk, value))
+
+        def act(talk: ChatSession) -> str:
+            talk.score_dialogue(value)
+            return f"Saved: {value} of 5 for this dialogue."
+
+        return self._act(place, request, act)
 
     def why(self, place: str, request: gr.Request) -> View:
         """What the last answer came from."""
@@ -142,31 +191,29 @@ class FeedbackPage:
 
     def open(self, dialogue: str | None, request: gr.Request) -> View:
         """A dialogue of before, with its ratings."""
-        if person := self.app.person(request.cookies):
+        if person := self.app.cookie.read(request.cookies):
             self.talks.close(person, str(request.session_hash))
         return self._act(str(dialogue or ""), request, lambda talk: "", "looks", closes_editor=True)
 
     def forget(self, request: gr.Request) -> View:
-        """Remove all that is stored of a person; their next request gets another id."""
+        """Remove all that is stored of a person."""
 
         def remove(talk: ChatSession) -> str:
-            rows = talk.forget()
-            self.app.people.renew(talk.person)
-            return f"Removed: {rows} rows, which is all that was stored of you."
+            return f"Removed: {talk.forget()} rows, which is all that was stored of you."
 
         view = self._act("", request, remove, closes_editor=True)
-        if person := self.app.person(request.cookies):
+        if person := self.app.cookie.read(request.cookies):
             self.talks.close(person)
         return view
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed."""
-        self.talks.close_page(str(request.session_hash))
+        self.talks.close(page=str(request.session_hash))
 
     @contextmanager
     def _session(self, place: str, request: gr.Request, kind: str) -> Iterator[ChatSession]:
         """The session of a page, after its request was counted. Raises SessionChanged where the page shows an old state."""
-        person = self.app.person(request.cookies)
+        person = self.app.cookie.read(request.cookies)
         if person is None:
             raise UserError(
                 "this page needs its cookie to know which dialogues are yours; allow cookies, and load it again"
@@ -246,7 +293,7 @@ class FeedbackPage:
             gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
-            rendering.describe_versions(talk, items, self.progress()),
+            rendering.describe_versions(talk, items),
             gr.Column(visible=False) if closes_editor else gr.skip(),
             note,
         ]
@@ -255,22 +302,15 @@ class FeedbackPage:
 SKIPPED: View = [gr.skip()] * 10
 
 
-class PageServer(uvicorn.Server):
-    """uvicorn's server of a page, which tells the open pages when it ends."""
-
-    def __init__(self, app: RequestFilter, seconds_to_end: int):
-        config = uvicorn.Config(
-            app,
-            ws="none",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=seconds_to_end,
-        )
-        super().__init__(config)
-        self._app = app
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        self._app.end()
-        super().handle_exit(sig, frame)
+def page_server(app: RequestFilter, seconds_to_end: int) -> uvicorn.Server:
+    """The server of a page. It waits so long for open requests; `RequestFilter` logs what fails, without what strangers wrote."""
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=seconds_to_end,
+    )
+    return uvicorn.Server(config)

@@ -119,13 +119,13 @@ def thumb_label(item: RatedMessage) -> str | None:
     return "Like" if item.liked else item.reason if item.reason in REASONS else "Dislike"
 
 
-def describe_versions(talk: ChatSession, items: list[RatedMessage], progress: str = "") -> str:
-    """Which versions wrote the answers, which one goes on, and how far it is from learning."""
+def describe_versions(talk: ChatSession, items: list[RatedMessage]) -> str:
+    """Which versions wrote the answers, and which one goes on."""
     others = sorted({str(one.turn.version) for one in items if one.is_answer} - {talk.version})
     text = f"Version {talk.version} answers"
     text += " in place of a newer one, which does not load" if talk.answering.problem else ""
     text += f"; before it, version {', '.join(others)} did." if others else "."
-    return html.escape(f"{text} {progress}." if progress else text)
+    return html.escape(text)
 
 
 def note_html(text: str) -> str:

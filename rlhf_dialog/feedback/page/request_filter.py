@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from typing import Any
 from urllib.parse import parse_qs
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.limits import MINUTE, Bucket, PageLimits
+from rlhf_dialog.feedback.store.settings import PageKeys
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -38,16 +37,13 @@ CONTENT_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-src 'none'; frame-ancestors 'none'"
 )
-ROOTS = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio makes the address of the page
-FAILURES = Bucket(20, MINUTE)  # lines of the log
+ROOTS = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio would make the address of the page
 HEADERS = {
     b"content-security-policy": CONTENT_POLICY.encode(),
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"x-frame-options": b"DENY",
 }
-
-
 SESSION = re.compile(r"\w{1,64}", re.ASCII)  # the name of a page (a browser's tab), as browsers make them up
 FIELDS = ("fn_index", "session_hash", "data", "trigger_id", "event_data", "event_id")
 YEAR = 365 * 24 * 3600
@@ -82,53 +78,6 @@ class SignedCookie:
         return [(b"set-cookie", value.encode())]
 
 
-class People:
-    """Who sends a request, by a signed cookie; a forgotten person gets another id."""
-
-    MAX_RENEWED = 10_000
-
-    def __init__(self, cookie: SignedCookie):
-        self.cookie = cookie
-        self._renewed: OrderedDict[str, None] = OrderedDict()
-
-    def renew(self, person: str) -> None:
-        """The next request with this person's id gets another one."""
-        self._renewed[person] = None
-        if len(self._renewed) > self.MAX_RENEWED:
-            self._renewed.popitem(last=False)
-
-    def with_id(self, scope: MutableMapping[str, Any], cookies: dict[str, str]) -> tuple[dict[str, Any], Headers]:
-        """The request with a person's id, and the headers that give it to the browser where it is new."""
-        person = self.cookie.read(cookies)
-        if person is not None and person not in self._renewed:
-            return dict(scope), []
-        person = secrets.token_hex(16)
-        pairs = cookies | {self.cookie.name: self.cookie.sign(person)}
-        headers = [pair for pair in scope["headers"] if pair[0] != b"cookie"]
-        headers.append((b"cookie", "; ".join(f"{name}={value}" for name, value in pairs.items()).encode("latin-1")))
-        return {**scope, "headers": headers}, self.cookie.headers(person, scope.get("scheme") == "https")
-
-
-class Sessions:
-    """Whose the pages (a browser's tabs) are: the first person who sends an event from one. Gradio's streams are by page."""
-
-    MOST = 100_000
-
-    def __init__(self) -> None:
-        self._people: OrderedDict[str, str] = OrderedDict()
-
-    def belongs(self, session: str, person: str | None) -> bool:
-        """Whether the page is this person's, or nobody's yet."""
-        return self._people.get(session) in (None, person)
-
-    def take(self, session: str, person: str) -> None:
-        """The page is this person's from now on."""
-        self._people[session] = person
-        self._people.move_to_end(session)
-        if len(self._people) > self.MOST:
-            self._people.popitem(last=False)
-
-
 def read_cookies(scope: MutableMapping[str, Any]) -> dict[str, str]:
     """The cookies of a request."""
     pairs = (
@@ -140,8 +89,16 @@ def read_cookies(scope: MutableMapping[str, Any]) -> dict[str, str]:
     return {key.strip(): content.strip() for key, _, content in pairs if key.strip()}
 
 
+class RequestRefused(Exception):
+    """Why a request is not answered: a status and a reason."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
 def read_event(body: bytes) -> dict[str, Any]:
-    """An event with the fields that the page uses. Raises UserError for a body that is none.
+    """An event with the fields that the page uses. Raises RequestRefused for a body that is none.
 
     The values of its parts are texts and numbers: Gradio would take an object for a file.
     """
@@ -156,25 +113,16 @@ def read_event(body: bytes) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, RecursionError):
         is_valid = False
     if not is_valid:
-        raise UserError("this is not an event of this page; load it again")
+        raise RequestRefused(422, "this is not an event of this page; load it again")
     return event
 
 
 def log_failure() -> None:
-    """Write one line about the exception that is being handled, without its text, which may be a stranger's; a few a minute."""
+    """Write one line about the exception that is being handled, without its text, which may be a stranger's."""
     error = sys.exc_info()[1]
-    if error is not None and FAILURES.wait() == 0:
-        FAILURES.take()
+    if error is not None:
         place = traceback.extract_tb(error.__traceback__)[-1]
         logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
-
-
-class RequestRefused(Exception):
-    """Why a request is not answered: a status and a reason."""
-
-    def __init__(self, status: int, reason: str):
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 class RequestFilter:
@@ -183,36 +131,28 @@ class RequestFilter:
     It answers only to the names `hosts` (None: to any), because a site that lets its own name lead to this machine must not read
     the page. It refuses what other sites send, paths that the page does not use, bodies above the limit, while they arrive, and
     bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
-    person's page. `is_logged_in` tells by the cookies who may see more than the form for the password, which Gradio checks.
-    `inputs`: the functions of the page (`fn_index`), and how many values each takes; without it, any event passes.
+    person's page (a browser's tab): that is the first person who sends an event from it. `is_logged_in` tells by the cookies who
+    may see more than the form for the password, which Gradio checks. `inputs`: the functions of the page (`fn_index`), and how
+    many values each takes; without it, any event passes.
     """
+
+    MOST_PAGES = 100_000
 
     def __init__(
         self,
         app: App,
         bot: str,
-        limits: PageLimits,
+        limits: PageKeys,
         hosts: Collection[str] | None = THIS_MACHINE,
         is_logged_in: Callable[[Mapping[str, str]], bool] = lambda cookies: True,
         *,
         secret: str,
         inputs: Mapping[int, int] | None = None,
     ):
-        self._app, self._limits, self._is_logged_in = app, limits, is_logged_in
+        self._app, self._limits, self._is_logged_in, self._inputs = app, limits, is_logged_in, inputs
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
-        self.links: set[str] = set()  # where a tunnel shows the page, as a browser names it: host, or host:port
-        self.people = People(SignedCookie(f"rlhf_dialog_{bot[:8]}", secret))
-        self._sessions = Sessions()
-        self._inputs = inputs
-        self._ending = asyncio.Event()
-
-    def end(self) -> None:
-        """Tell the open pages that the server ends; call it in the thread of the event loop."""
-        self._ending.set()
-
-    def person(self, cookies: Mapping[str, str]) -> str | None:
-        """The random id in the cookies of a request, None when there is none of ours."""
-        return self.people.cookie.read(cookies)
+        self.cookie = SignedCookie(f"rlhf_dialog_{bot[:8]}", secret)
+        self._owners: OrderedDict[str, str] = OrderedDict()  # of the pages
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -230,6 +170,8 @@ class RequestFilter:
             await self._filter(scope, receive, send_and_note)
         except RequestRefused as refusal:
             await _refuse(send, refusal)
+        except asyncio.CancelledError:  # the server ends while a page is open
+            return
         except Exception:  # of any kind: Gradio reads what strangers write
             log_failure()
             if not has_begun:
@@ -240,7 +182,7 @@ class RequestFilter:
         if headers.get("x-forwarded-proto", "").startswith("https"):
             scope = {**scope, "scheme": "https"}
         self._check(scope, headers)
-        scope = {**scope, "headers": [pair for pair in scope["headers"] if self._is_kept(*pair)]}
+        scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] not in ROOTS]}
         body, new_cookies = b"", Headers()
         if scope["method"] == "POST":
             received = await self._read_body(receive)
@@ -250,10 +192,10 @@ class RequestFilter:
         if scope["method"] == "POST" and scope["path"].startswith("/gradio_api/"):
             scope, body, new_cookies = self._check_event(scope, body)
         else:
-            person, path = self.person(read_cookies(scope)), scope["path"].rstrip("/")
+            person, path = self.cookie.read(read_cookies(scope)), scope["path"].rstrip("/")
             pages = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_hash", [])
             for page in (*pages, *([path.rpartition("/")[2]] if "/heartbeat/" in path else [])):
-                self._check_page(page, person)
+                self._check_owner(page, person)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -268,42 +210,39 @@ class RequestFilter:
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_body() -> Message:
-            return messages.pop() if messages else await self._receive_until_end(receive)
+            return messages.pop() if messages else await receive()
 
         await self._app(scope, receive_body, send_with_headers)
 
-    def _is_kept(self, name: bytes, value: bytes) -> bool:
-        """Whether a header passes: of those that would move the page elsewhere, only the name of a known proxy or tunnel."""
-        if name.lower() not in ROOTS:
-            return True
-        named = value.decode("latin-1").lower()
-        host = HOST.fullmatch(named)
-        return name.lower() == ROOTS[0] and (named in self.links or bool(host and host[1] in (self._hosts or ())))
-
     def _check(self, scope: Message, headers: Mapping[str, str]) -> None:
         """Raises RequestRefused by host, path, origin and login."""
-        host = HOST.fullmatch(headers.get("host", ""))
+        host, path = HOST.fullmatch(headers.get("host", "")), scope["path"]
         if self._hosts is not None and (not host or host[1].strip("[]").rstrip(".").lower() not in self._hosts):
             names = ", ".join(sorted(self._hosts))
             raise RequestRefused(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"
             )
-        if not OPEN_PATHS.fullmatch(scope["path"]):
+        if not OPEN_PATHS.fullmatch(path):
             raise RequestRefused(404, "this page does not have that")
-        if _is_from_elsewhere(scope, headers, self.links):
+        is_link = scope["method"] == "GET" and path == "/"  # to this page
+        of_other_site = headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_link
+        origin = headers.get("origin")
+        if of_other_site or (
+            origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
+        ):
             raise RequestRefused(403, "another site sent this request; open the page itself")
-        if not BEFORE_LOGIN.fullmatch(scope["path"]) and not self._is_logged_in(read_cookies(scope)):
+        if not BEFORE_LOGIN.fullmatch(path) and not self._is_logged_in(read_cookies(scope)):
             raise RequestRefused(401, "log in first")
 
     async def _read_body(self, receive: Receive) -> bytes | None:
         """A body as it arrives; None where the sender goes. Raises RequestRefused as soon as it is longer than the limit."""
         body = bytearray()
         while True:
-            message = await self._receive_until_end(receive)
+            message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > self._limits.body_bytes:
+            if len(body) > self._limits.page_request_bytes:
                 raise RequestRefused(413, "the request is too large")
             if not message.get("more_body", False):
                 return bytes(body)
@@ -312,54 +251,36 @@ class RequestFilter:
         """The request with the id of its sender and the checked body, and the headers that give a new id to the browser.
 
         Only the page's own events get an id: a browser sends a strict cookie with them, but not with the first request after a
-        link elsewhere was followed. Raises RequestRefused for a body that is no event, and for the page of another person.
+        link elsewhere was followed. Raises RequestRefused for a body that is no event, for an event of a function that the page
+        does not have, or with other values than it takes, and for the page of another person.
         """
-        try:
-            event = read_event(body)
-        except UserError as error:
-            raise RequestRefused(422, str(error)) from error
-        self._check_function(scope, event)
-        page, cookies, new_cookies = event.get("session_hash", ""), read_cookies(scope), Headers()
-        self._check_page(page, self.person(cookies))
-        if scope["path"].rstrip("/") == "/gradio_api/queue/join" and page:
-            scope, new_cookies = self.people.with_id(scope, cookies)
-            self._sessions.take(page, str(self.person(read_cookies(scope))))
+        event, new_cookies = read_event(body), Headers()
+        is_call = scope["path"].rstrip("/") == "/gradio_api/queue/join"
+        if self._inputs is not None and (is_call or "fn_index" in event):
+            index, data = event.get("fn_index"), event.get("data", [])
+            count = self._inputs.get(index) if type(index) is int else None
+            if count is None or (is_call and (not isinstance(data, list) or len(data) != count)):
+                raise RequestRefused(422, "the page has no such event; load it again")
+        page, cookies = event.get("session_hash", ""), read_cookies(scope)
+        person = self.cookie.read(cookies)
+        self._check_owner(page, person)
+        if is_call and page:
+            if person is None:
+                person = secrets.token_hex(16)
+                pairs = cookies | {self.cookie.name: self.cookie.sign(person)}
+                header = "; ".join(f"{name}={value}" for name, value in pairs.items()).encode("latin-1")
+                others = [pair for pair in scope["headers"] if pair[0] != b"cookie"]
+                new_cookies = self.cookie.headers(person, scope.get("scheme") == "https")
+                scope = {**scope, "headers": [*others, (b"cookie", header)]}
+            self._owners[page] = person
+            self._owners.move_to_end(page)
+            if len(self._owners) > self.MOST_PAGES:
+                self._owners.popitem(last=False)
         return scope, json.dumps(event).encode(), new_cookies
 
-    def _check_function(self, scope: Message, event: Mapping[str, Any]) -> None:
-        """Raises RequestRefused for an event of a function that the page does not have, or with other values than it takes."""
-        is_call = scope["path"].rstrip("/") == "/gradio_api/queue/join"
-        if self._inputs is None or not (is_call or "fn_index" in event):
-            return
-        index = event.get("fn_index")
-        count = self._inputs.get(index) if type(index) is int else None
-        data = event.get("data", [])
-        if count is None or (is_call and (not isinstance(data, list) or len(data) != count)):
-            raise RequestRefused(422, "the page has no such event; load it again")
-
-    def _check_page(self, page: str, person: str | None) -> None:
-        if not self._sessions.belongs(page, person):
+    def _check_owner(self, page: str, person: str | None) -> None:
+        if self._owners.get(page) not in (None, person):
             raise RequestRefused(403, "this page belongs to somebody else; load it again")
-
-    async def _receive_until_end(self, receive: Receive) -> Message:
-        """The next message; when the server ends, as if the sender had gone."""
-        receiving, ending = asyncio.ensure_future(receive()), asyncio.ensure_future(self._ending.wait())
-        try:
-            await asyncio.wait((receiving, ending), return_when=asyncio.FIRST_COMPLETED)
-            return receiving.result() if receiving.done() else {"type": "http.disconnect"}
-        finally:
-            receiving.cancel()
-            ending.cancel()
-
-
-def _is_from_elsewhere(scope: Message, headers: Mapping[str, str], links: Collection[str]) -> bool:
-    """Whether a page of another site sent the request, other than by a link to this page."""
-    site = headers.get("sec-fetch-site", "none")
-    if site not in ("same-origin", "none") and not (scope["method"] == "GET" and scope["path"] == "/"):
-        return True
-    origin = headers.get("origin")
-    here = {headers.get("host", "").lower(), headers.get("x-forwarded-host", "").lower(), *links}
-    return origin is not None and origin.lower().partition("://")[2] not in here - {""}
 
 
 async def _refuse(send: Send, refusal: RequestRefused) -> None:

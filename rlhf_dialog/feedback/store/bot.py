@@ -32,7 +32,6 @@ from rlhf_dialog.atomic_files import (
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.schema import backups
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.found_files import check_files
@@ -241,12 +240,11 @@ class Bot:
         self._remove_leftovers()
         with closing(self.store()) as store:
             files = files_with(store.traces_of(person_hash), self.folder)
-        if files:
-            text = "%s: these files hold lines of %s, or cannot be read; remove them, or the lines: %s"
-            logger.warning(
-                text, self.folder, person_hash, ", ".join(str(path.relative_to(self.folder)) for path in files)
-            )
-        rows = self._rows_removed(person_hash)
+            if files:
+                text = "%s: these files hold lines of %s, or cannot be read; remove them, or the lines: %s"
+                names = ", ".join(str(path.relative_to(self.folder)) for path in files)
+                logger.warning(text, self.folder, person_hash, names)
+            rows = store.forget(person_hash)
         with self._changing() as tree:  # a night may have ended meanwhile
             tainted |= _taint(tree["versions"], person_hash)
             for record in tree["versions"].values():
@@ -311,10 +309,6 @@ class Bot:
             hidden = (path for path in self.folder.rglob(".*") if path.suffix in (".tmp", ".old"))
             for path in [*(path for path in numbered if path.name not in known), *hidden]:
                 discard(path)
-
-    def _rows_removed(self, person_hash: str) -> int:
-        with closing(self.store()) as store:
-            return store.forget(person_hash)
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -386,7 +380,6 @@ def files_with(traces: Iterable[str], folder: Path) -> list[Path]:
     )
     wanted = {form.encode() for one in forms for form in one}
     own = {folder / name for name in ("lineage.json", "feedback.sqlite", "feedback.sqlite-wal", "feedback.sqlite-shm")}
-    own.update(backups(folder / "feedback.sqlite"))
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and path not in own)
     return [path for path in paths if path.suffix not in WEIGHTS and _holds(path, wanted)]
 

@@ -23,30 +23,12 @@ Prompt = tuple[str, ...]
 NAMES = ("kind", "person", "dialogue", "owner")
 
 
-def needed_ratings(settings: BotSettings) -> int:
-    """About how many ratings, one a dialogue, give `min_heldout` held-out ones."""
-    return settings.min_heldout * HELDOUT
-
-
 def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
     """`12 of about 150 ratings: ...`, for a bot that has too few held-out ones to learn from."""
     return (
-        f"{num_ratings} of about {needed_ratings(settings)} ratings: one dialogue of {HELDOUT} is held out, and learning begins "
-        f"with {settings.min_heldout} held-out ratings (min_heldout; {num_heldout} now)"
+        f"{num_ratings} of about {settings.min_heldout * HELDOUT} ratings: one dialogue of {HELDOUT} is held out, and learning "
+        f"begins with {settings.min_heldout} held-out ratings (min_heldout; {num_heldout} now)"
     )
-
-
-def short_count(store: Store, settings: BotSettings) -> str:
-    """`12 of about 150 ratings before it can learn`; empty when there are enough.
-
-    Raises UserError when the store cannot be read.
-    """
-    if store.last_event() >= 10 * needed_ratings(settings):  # so many need not be read
-        return ""
-    examples = read_examples(store)
-    if len(heldout_set(examples, settings)) >= settings.min_heldout:
-        return ""
-    return f"{len(examples)} of about {needed_ratings(settings)} ratings before it can learn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,17 +300,6 @@ def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> l
 def max_share(cap: float, num_people: int) -> Fraction:
     """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
     return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
-
-
-def describe_small_group(cap: float, training: TrainingSet) -> list[str]:
-    """What `learn` says where everybody has the same share, because they are few; nothing where that leaves nothing out."""
-    count = len(training.people)
-    if not (training.left_out.get(ABOVE) and Fraction(1, count or 1) >= Fraction(str(cap))):
-        return []
-    return [
-        f"person_cap {cap:g}: {count} people have one share each, so whoever says least decides how much of the others is used; "
-        "raise it for a small group"
-    ]
 
 
 def cap_counts(counts: dict[str, int], cap: float) -> dict[str, int]:

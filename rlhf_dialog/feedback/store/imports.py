@@ -1,4 +1,4 @@
-"""Feedback from files: our own JSONL, TRL's columns, Open WebUI. The same file twice adds nothing.
+"""Feedback from files: our own JSONL, TRL's columns. The same file twice adds nothing.
 
 An imported dialogue has no token ids and no log-probabilities, so nothing takes it for an answer of one of the bot's versions.
 """
@@ -14,15 +14,12 @@ from typing import Any
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import native, open_webui, trl
+from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
 from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
 from rlhf_dialog.json_files import damage_as_user_error
 
-KNOWN = (
-    "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected) and Open WebUI's "
-    "feedback export (JSON)"
-)
+KNOWN = "this program's export (JSONL) and TRL's columns (prompt, completion, label; prompt, chosen, rejected)"
 
 
 @dataclass
@@ -37,17 +34,19 @@ class ImportCounts:
     unread: dict[str, int] = field(default_factory=dict)  # the names of parts, with the number of rows that have them
 
 
-def import_file(
-    store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = (), model: str | None = None
-) -> ImportCounts:
+def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportCounts:
     """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
 
     `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
-    file has no ids of people. `ignored` are columns to leave out. `model` is the one whose replies are read of an export of
-    Open WebUI; None: that of most ratings. Raises UserError for a file that cannot be read, a format or a
-    column that is not known, and a row that cannot be used.
+    file has no ids of people. `ignored` are columns to leave out. Raises UserError for a file that cannot be read, a format or
+    a column that is not known, and a row that cannot be used.
     """
-    result = read_file(path, ignored, model)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; name a file to import")
+    placed = load_rows(str(path), "train")
+    rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
+    with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
+        result = _read_rows(rows)
     added = ImportCounts(result.name, left_out=result.left_out, unread=dict(result.unread))
     with store.writing() as connection:
         for record in result.records:
@@ -55,22 +54,9 @@ def import_file(
     return added
 
 
-def read_file(path: Path, ignored: tuple[str, ...] = (), model: str | None = None) -> ImportResult:
-    """The records of a file in a known format, which its columns decide. Raises UserError as `import_file`."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder; name a file to import")
-    placed = load_rows(str(path), "train")
-    rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
-    with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        return _read_rows(rows, model)
-
-
-def _read_rows(rows: list[tuple[str, Row]], model: str | None) -> ImportResult:
+def _read_rows(rows: list[tuple[str, Row]]) -> ImportResult:
+    """The records of a file, whose columns decide its format."""
     first = rows[0][1]
-    if open_webui.is_export(first):
-        return open_webui.read(rows, model)
-    if model is not None:
-        raise UserError("--model: is for Open WebUI's feedback export; leave it out")
     if native.is_native(first):
         return native.read(rows)
     if form := trl.detect_format(first):

@@ -1,6 +1,5 @@
-"""The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
+"""The tables of the store, and what SQLite's errors mean."""
 
-import glob
 import random
 import secrets
 import sqlite3
@@ -47,7 +46,6 @@ UPDATE_TRIGGERS = tuple(
     for table in TABLES
 )
 NUMBERS = {"started", "heldout", "position", "created", "turn", "other"}  # columns
-MIGRATIONS: dict[int, tuple[str, ...]] = {}  # version of a file -> the statements that make it one of the next version
 
 
 class Connection(sqlite3.Connection):
@@ -122,14 +120,14 @@ def write_new(path: Path) -> None:
 
 
 def prepare(path: Path) -> dict[str, str]:
-    """Check that the file is a store, migrate an older one after a backup beside it, and return its `meta`.
+    """Check that the file is a store, and return its `meta`.
 
     Raises UserError: missing, not SQLite, not a store, a newer schema, locked, damaged, not writable.
     """
     if not path.is_file():
         raise UserError(f"{path}: there is no store of feedback; make a bot with `rlhf-dialog feedback init`")
     with explain_errors(path), closing(connect(path)) as connection:
-        version = _version(connection)
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version > SCHEMA_VERSION:
             raise UserError(
                 f"{path}: has schema version {version}, but this program knows versions up to {SCHEMA_VERSION}; "
@@ -139,8 +137,6 @@ def prepare(path: Path) -> dict[str, str]:
         if version < 1 or not set(TABLES) <= found:
             raise UserError(f"{path}: is an SQLite file, but not a store of feedback; choose another folder")
         connection.execute("PRAGMA journal_mode=WAL")
-        if version < SCHEMA_VERSION:
-            _migrate(connection, path, version)
         with closing(sqlite3.connect(":memory:")) as fresh:
             for statement in CREATE:
                 fresh.execute(statement)
@@ -150,29 +146,6 @@ def prepare(path: Path) -> dict[str, str]:
     if not {"bot", "salt"} <= set(meta):
         raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
     return meta
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def backup_path(path: Path, version: int) -> Path:
-    """Where the store is copied before it is migrated from this version."""
-    return path.with_name(f"{path.name}.version_{version}")
-
-
-def backups(path: Path) -> list[Path]:
-    """The copies that migrations have made."""
-    return list(path.parent.glob(f"{glob.escape(path.name)}.version_*"))
-
-
-def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    copy(connection, backup_path(path, version))
-    with transaction(connection):
-        for old in range(_version(connection), SCHEMA_VERSION):  # read again: another process may have been faster
-            for statement in MIGRATIONS[old]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={old + 1}")
 
 
 def copy(connection: sqlite3.Connection, path: Path) -> None:

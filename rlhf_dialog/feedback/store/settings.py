@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, Settings
-from rlhf_dialog.feedback.store.limits import PageLimits
 
 logger = logging.getLogger(__name__)
 # Keys of earlier versions, which older config.yaml files have: why they are ignored.
@@ -27,7 +26,6 @@ NO_EFFECT |= dict.fromkeys(
     ),
     "nights train with KTO and DPO; docs/FEEDBACK.md shows training with a reward model and PPO",
 )
-LIMITS = PageLimits()
 BYTES_A_CHAR = 8  # of a message in a request
 
 
@@ -136,7 +134,7 @@ class GateKeys(Settings):
     )
 
 
-def _limit(default: float, most: int, description: str, least: int = 1) -> Any:
+def _limit(default: int, most: int, description: str, least: int = 1) -> Any:
     """A key that no dump has: a night is compared by the keys of learning."""
     return Field(default, ge=least, le=most, description=description, exclude=True)
 
@@ -144,33 +142,17 @@ def _limit(default: float, most: int, description: str, least: int = 1) -> Any:
 class PageKeys(Settings):
     """Limits of the page, read when `serve` begins"""
 
-    page_message_chars: int = _limit(LIMITS.message_chars, 10**6, "longest message, and longest better answer")
-    page_request_bytes: int = _limit(LIMITS.body_bytes, 10**8, "largest request of a browser", 1 << 16)
-    page_messages_a_minute: int = _limit(LIMITS.messages[0], 10**6, "messages of one person, other answers too")
-    page_messages_a_day: int = _limit(LIMITS.messages[1], 10**8, "messages of one person, other answers too")
-    page_ratings_a_minute: int = _limit(LIMITS.ratings[0], 10**6, "ratings of one person")
-    page_ratings_a_day: int = _limit(LIMITS.ratings[1], 10**8, "ratings of one person")
-    page_looks_a_minute: int = _limit(LIMITS.looks[0], 10**6, "dialogues that one person opens, and questions why")
-    page_looks_a_day: int = _limit(LIMITS.looks[1], 10**8, "dialogues that one person opens, and questions why")
-    page_times_in_all: int = _limit(
-        LIMITS.times_in_all, 10**6, "all people together may do this many times as much as one person"
-    )
-    page_open_dialogues: int = _limit(LIMITS.talks, 10**5, "dialogues in memory; others are read again when they go on")
-    page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
-
-    @property
-    def limits(self) -> PageLimits:
-        """What these keys allow."""
-        return PageLimits(
-            message_chars=self.page_message_chars,
-            body_bytes=self.page_request_bytes,
-            messages=(self.page_messages_a_minute, self.page_messages_a_day),
-            ratings=(self.page_ratings_a_minute, self.page_ratings_a_day),
-            looks=(self.page_looks_a_minute, self.page_looks_a_day),
-            times_in_all=self.page_times_in_all,
-            person_talks=self.page_person_open_dialogues,
-            talks=self.page_open_dialogues,
-        )
+    page_message_chars: int = _limit(4000, 10**6, "longest message, and longest better answer")
+    page_request_bytes: int = _limit(1 << 18, 10**8, "largest request of a browser", 1 << 16)
+    page_messages_a_minute: int = _limit(20, 10**6, "messages of one person, other answers too")
+    page_messages_a_day: int = _limit(1000, 10**8, "messages of one person, other answers too")
+    page_ratings_a_minute: int = _limit(60, 10**6, "ratings of one person")
+    page_ratings_a_day: int = _limit(3000, 10**8, "ratings of one person")
+    page_looks_a_minute: int = _limit(60, 10**6, "dialogues that one person opens, and questions why")
+    page_looks_a_day: int = _limit(5000, 10**8, "dialogues that one person opens, and questions why")
+    page_times_in_all: int = _limit(15, 10**6, "all people together may do this many times as much as one person")
+    page_open_dialogues: int = _limit(200, 10**5, "dialogues in memory; others are read again when they go on")
+    page_person_open_dialogues: int = _limit(5, 10**4, "dialogues of one person in memory")
 
 
 class BotSettings(PageKeys, GateKeys, FilterKeys, OptimizerKeys, LossKeys):

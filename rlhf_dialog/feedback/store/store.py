@@ -120,7 +120,7 @@ class Store:
     """
 
     def __init__(self, path: Path, bot: str | None = None):
-        """Open an existing store; an older schema is migrated after a backup beside it.
+        """Open an existing store.
 
         Raises UserError: missing, not SQLite, damaged, a newer schema, another bot's than `bot`, locked.
         """
@@ -190,16 +190,12 @@ class Store:
         rows = self.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
         return [_turn(row) for row in rows]
 
-    def feedback(self, after: int = 0, upto: int | None = None, newest: bool = True) -> list[Event]:
-        """The events with `after` < id <= `upto`, by id; with `newest`, those that count as of `upto` (`counting`)."""
-        wanted = counting("feedback") if newest else "true"
-        statement = f"SELECT * FROM feedback WHERE id > :after AND id <= :upto AND {wanted} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"after": after, "upto": as_limit(upto)})]
-
-    def feedback_on(self, dialogue: str) -> list[Event]:
-        """The events on a dialogue that count, by id."""
-        statement = f"SELECT * FROM feedback WHERE dialogue = :dialogue AND {counting('feedback')} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(None)})]
+    def feedback(self, upto: int | None = None, newest: bool = True, dialogue: str | None = None) -> list[Event]:
+        """The events with id <= `upto`, by id, of one dialogue or all; with `newest`, those that count as of `upto`."""
+        wanted = "id <= :upto" if dialogue is None else "id <= :upto AND dialogue = :dialogue"
+        wanted += f" AND {counting('feedback')}" if newest else ""
+        statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
+        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})]
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
@@ -255,13 +251,11 @@ class Store:
     def forget(self, person_hash: str) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        The bytes are gone from the file too. Backups made by migrations are removed, those made by `backup` are not. Raises
-        UserError when a reader keeps the old bytes alive; the rows are gone then, and another call erases the bytes.
+        The bytes are gone from the file too, not from backups. Raises UserError when a reader keeps the old bytes alive; the rows
+        are gone then, and another call erases the bytes.
         """
         with self.writing() as connection:
             removed = _remove(connection, person_hash)
-        for path in schema.backups(self.path):
-            path.unlink(missing_ok=True)
         with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

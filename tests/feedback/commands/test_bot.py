@@ -1,4 +1,4 @@
-"""The subcommands of feedback."""
+"""The subcommands of feedback, their list, and a bot in a chat."""
 
 import json
 import os
@@ -10,13 +10,12 @@ import pytest
 from rlhf_dialog.commands.chat import ChatOptions
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import feedback
-from rlhf_dialog.feedback.commands import learn as feedback_learn
 from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.models.network import AGENT_FILE
-from tests.parts.processes import output_of
-from tests.parts.taught_bots import new_bot, set_keys, talk_to
+from tests.parts.processes import output_of, run_python
+from tests.parts.taught_bots import new_bot, talk_to
 
 
 @pytest.fixture
@@ -33,14 +32,30 @@ def fill(folder):
     (folder / "agent").mkdir()
 
 
+def test_alone_it_lists_its_subcommands_and_each_has_help(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["rlhf-dialog feedback"])
+    assert feedback.main([]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith("  ")] == list(feedback.SUBCOMMANDS)
+    for name in feedback.SUBCOMMANDS:
+        with pytest.raises(SystemExit) as end:
+            feedback.main([name, "--help"])
+        assert end.value.code == 0
+        assert f"usage: rlhf-dialog feedback {name} " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_as_a_module(tmp_path):
+    ran = run_python("-m", "rlhf_dialog.feedback", "status", "--run", "nowhere", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr.startswith("error: nowhere: ")) == (2, True)
+
+
 def test_rollback(run, capsys):
     bot = Bot(run)
     bot.promote(bot.add_version(fill, {}))
     assert feedback.main(["rollback", "--run", str(run), "0001"]) == 0
     assert bot.champion() == "0001"
     assert "the champion is 0001 now (it was 0002)" in capsys.readouterr().err
-    assert feedback.main(["rollback", "--run", str(run), "0007"]) == 2
-    assert "there is no version '0007'; choose one of 0001, 0002" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -78,9 +93,6 @@ def test_status(run, judged, capsys):
         f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)",
         "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
     ]
-    bot.settings_path.write_text("min_heldot: 7\n")
-    assert feedback.main(["status", "--run", str(run)]) == 2
-    assert "min_heldot" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -102,8 +114,6 @@ def test_forget(run, judged, capsys):
     assert judged.people() == {judged.hash_person("ann")}
     assert feedback.main(["forget", "--run", str(run), bob]) == 2
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
-    assert feedback.main(["forget", "--run", str(run), "bob"]) == 2
-    assert "wanted the 16 hexadecimal digits" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -123,75 +133,19 @@ def test_it_learns_and_says_what_it_did(taught, capsys):
     assert taught.champion() == "0002"
 
 
-def test_a_mistake_is_exit_code_2_with_one_message(taught, capsys, tmp_path):
-    set_keys(taught, stepps=3)
-    assert feedback.main(["learn", "--run", str(taught.folder)]) == 2
-    assert "stepps: unknown key; did you mean 'steps'" in capsys.readouterr().err
-    assert feedback.main(["learn", "--run", str(tmp_path / "nothing")]) == 2
-    assert capsys.readouterr().err.count("error:") == 1
-
-
-def test_the_bar_is_shown_on_a_terminal_and_ends_with_the_last_step(monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with feedback_learn.Steps() as steps:
-        assert not steps.bar.live.is_started
-        steps(1, 2)
-        assert steps.bar.live.is_started
-        assert (steps.bar.tasks[0].completed, steps.bar.tasks[0].total) == (1, 2)
-        steps(2, 2)
-        assert not steps.bar.live.is_started
-
-
-@pytest.fixture
-def files_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("model").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        Path("model", name).write_text(name)
-    Bot.create("bot", "model")
-    row = {"prompt": "Is it far ?", "completion": "Yes .", "label": False}
+def test_in_and_out(run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent)
+    files_run, row = "bot", {"prompt": "Is it far ?", "completion": "Yes .", "label": False}
     Path("kto.jsonl").write_text(json.dumps(row) + "\n")
-    return "bot"
-
-
-def test_in_and_out(files_run, capsys):
+    capsys.readouterr()
     assert feedback.main(["import", "--run", files_run, "kto.jsonl"]) == 0
     assert "kto.jsonl (kto): 1 dialogues and 1 events added; 0 were there already" in capsys.readouterr().err
     assert feedback.main(["export", "--run", files_run, "out.jsonl"]) == 0
     assert "1 rows written to out.jsonl" in capsys.readouterr().err
     assert json.loads(Path("out.jsonl").read_text())["turns"][1]["text"] == "Yes ."
-    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto", "--messages"]) == 0
+    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto"]) == 0
     assert json.loads(Path("trl.jsonl").read_text())["completion"] == [{"role": "assistant", "content": "Yes ."}]
-    assert feedback.main(["export", "--run", files_run, "folder", "--format", "kto"]) == 0
-    assert Path("folder/dataset_info.json").is_file()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["export", "out.txt"], "does not end in .jsonl"),
-        (["export", "out.jsonl", "--messages"], "--messages: is for --format kto and dpo"),
-        (["export", "out.jsonl", "--without_heldout"], "--without_heldout: is for --format kto and dpo"),
-        (["export", "out.jsonl"], "there are no dialogues to export yet"),
-        (["export", "nowhere/../model/x/out.jsonl", "--format", "dpo"], "there are no edits or choices"),
-        (["export", "model/config.json/out.jsonl"], "cannot be written"),
-        (["import", "absent.csv"], "no such file or folder"),
-        (["backup", "bot/feedback.sqlite"], "is the store itself"),
-        (["backup", "model"], "cannot be written; name a file"),
-    ],
-)
-def test_what_cannot_be_done_is_one_message(files_run, words, message, capsys):
-    assert feedback.main([words[0], "--run", files_run, *words[1:]]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_a_backup_is_a_store(files_run, capsys):
-    assert feedback.main(["import", "--run", files_run, "kto.jsonl"]) == 0
     assert feedback.main(["backup", "--run", files_run, "copy.sqlite"]) == 0
-    assert "copied to copy.sqlite" in capsys.readouterr().err
     assert Store(Path("copy.sqlite"), Bot(files_run).id).last_event() == 1
 
 

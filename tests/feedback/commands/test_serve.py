@@ -9,10 +9,9 @@ import urllib.request
 
 import pytest
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import serve as feedback_serve
 from rlhf_dialog.feedback.commands.feedback import main
-from rlhf_dialog.feedback.commands.serve import check_names, is_loopback, listening_socket, read_logins, resolve_host
+from rlhf_dialog.feedback.commands.serve import is_loopback, read_logins, resolve_host
 from tests.parts.bots import bot  # noqa: F401
 
 
@@ -22,19 +21,10 @@ def serve(bot, capsys, *arguments):  # noqa: F811
     return code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--host", "0.0.0.0"], ["--host", "::"], ["--share"]])
-def test_other_machines_need_a_password(bot, capsys, arguments):  # noqa: F811
-    code, said = serve(bot, capsys, *arguments)
-    assert code == 2
-    assert "opens the page to other machines; give --auth USER:PASSWORD" in said
-
-
 def test_without_gradio(bot, capsys, monkeypatch):  # noqa: F811
     monkeypatch.setattr(feedback_serve, "find_spec", lambda name: None)
-    assert serve(bot, capsys) == (
-        2,
-        'error: the page needs gradio; install it from the checkout: pip install -e ".[chat]"\n',
-    )
+    code, said = serve(bot, capsys)
+    assert (code, 'pip install -e ".[chat]"' in said) == (2, True)
 
 
 def test_a_port_that_is_taken(bot, capsys):  # noqa: F811
@@ -46,24 +36,10 @@ def test_a_port_that_is_taken(bot, capsys):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "wanted"),
-    [("127.0.0.1", 70000, "give 0 to 65535"), ("no such host.invalid", 1, "is not an address of this machine")],
-)
-def test_addresses_that_cannot_be(host, port, wanted):
-    with pytest.raises(UserError, match=wanted):
-        resolve_host(host, port)
-
-
-@pytest.mark.parametrize(
     ("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("0.0.0.0", False), ("10.0.0.1", False)]
 )
 def test_loopback(host, loopback):
     assert is_loopback(resolve_host(host, 0)[1]) is loopback
-
-
-def test_a_port_of_another_machine_cannot_be_used():
-    with pytest.raises(UserError, match=r"port 1 of 192\.0\.2\.1 cannot be used"):
-        listening_socket(*resolve_host("192.0.2.1", 1))
 
 
 def test_passwords(tmp_path):
@@ -77,28 +53,6 @@ def test_passwords(tmp_path):
     login = read_logins(str(path))
     assert login("ben", "pässword 2")
     assert not login("ann", "pässword 2")
-    path.write_text("ann:password 1\nben\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"people, line 2: wanted user:password"):
-        read_logins(str(path))
-
-
-@pytest.mark.parametrize("given", ["ann", "ann:", ":password", "ann:short", ""])
-def test_passwords_that_cannot_be(given):
-    with pytest.raises(UserError, match="at least 8 characters"):
-        read_logins(given)
-
-
-@pytest.mark.parametrize("name", ["http://chat.example.org", "chat.example.org:443", "", "*"])
-def test_names_of_a_proxy_that_cannot_be(name):
-    assert check_names(["chat.example.org"]) == ["chat.example.org"]
-    with pytest.raises(UserError, match="give a name alone"):
-        check_names([name])
-
-
-def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811
-    bot.settings_path.write_text("page_messages_a_minute: 0\n", encoding="utf-8")
-    code, said = serve(bot, capsys)
-    assert (code, "page_messages_a_minute: found 0" in said) == (2, True)
 
 
 @pytest.mark.slow

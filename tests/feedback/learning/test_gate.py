@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning.gate import (
     GateComparison,
-    chance,
     compare,
     describe_power,
     expected_error,
@@ -84,11 +83,8 @@ def test_by_hand():
     found = compare(held_out(rows, [1.0, 1.0]), scores_of([0, 0, 0], [0, 0]), scores_of([3, 1, 2], [5, -5]))
     assert (found.champion, found.candidate, found.num_events) == (0.5, 0.5, 5)
     assert compare(held_out(rows), scores_of([0, 0, 0]), scores_of([3, 3, 2])).difference == 0.5
-
-
-def test_thumbs_are_not_compared_with_scores():
-    rows = [("thumb", True, 1.0), ("score", False, 1.0)]
-    assert math.isnan(compare(held_out(rows), scores_of([0, 0]), scores_of([1, 2])).candidate)
+    kinds = [("thumb", True, 1.0), ("score", False, 1.0)]  # which are not compared with each other
+    assert math.isnan(compare(held_out(kinds), scores_of([0, 0]), scores_of([1, 2])).candidate)
 
 
 def normal_night(rng, count, gain, per_dialogue=2, champion=0.6, together=0.5):
@@ -154,22 +150,15 @@ def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
     """Promoted on about one night of seven at 30 events (0.15 of 150), on more than half at 150 (0.55)."""
     rng = np.random.default_rng(3)
     found = [normal_night(rng, count, 0.08) for _ in range(100)]
-    share = np.mean([one.is_enough for one in found])
-    assert least <= share <= most
-    error = float(np.mean([one.standard_error for one in found]))
-    assert chance(0.08, error, count) == pytest.approx(share, abs=0.13)
+    assert least <= np.mean([one.is_enough for one in found]) <= most
 
 
 @pytest.mark.slow
 def test_the_smallest_gain_is_seen_four_nights_of_five():
     rng = np.random.default_rng(4)
-    gain = smallest_gain(1 / math.sqrt(3 * 80), 80)
-    share = np.mean([normal_night(rng, 80, gain, champion=0.5, together=0).is_enough for _ in range(100)])
     gain = smallest_gain(math.sqrt(2) / math.sqrt(3 * 80), 80)  # champion and candidate independent of each other
-    assert share < 0.75
     share = np.mean([normal_night(rng, 80, gain, champion=0.5, together=0).is_enough for _ in range(100)])
     assert share == pytest.approx(0.8, abs=0.12)
-    assert chance(gain, math.sqrt(2) / math.sqrt(3 * 80), 80) == pytest.approx(0.8)
 
 
 def test_the_expected_error():

@@ -156,25 +156,6 @@ def test_a_sentence_ends_with_a_mark(text, unfinished):
     assert is_unfinished(text) is unfinished
 
 
-def test_limits_of_an_earlier_version_are_read_and_named(bot, caplog):
-    caplog.set_level("INFO", "rlhf_dialog")
-    set_keys(bot, max_kl=1.0, max_perplexity_rise=0.2)
-    assert read_settings(bot.settings_path).max_relative_kl == 10_000
-    assert "max_relative_kl" in next(line for line in caplog.messages if line.startswith("max_kl"))
-    assert any(line.startswith("max_perplexity_rise") for line in caplog.messages)
-
-
-@pytest.mark.parametrize(
-    ("value", "at_most", "passed"),
-    [(1.0, True, True), (1.1, True, False), (1.0, False, True), (0.9, False, False), (math.nan, True, False)],
-)
-def test_within_the_limit(value, at_most, passed):
-    guard = GuardLimit("x", value, 1.0, at_most)
-    assert guard.passed is passed
-    assert ("FAILED" in str(guard)) is not passed
-    assert guard.as_json()["value"] == (None if math.isnan(value) else value)
-
-
 RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])
 
 
@@ -197,16 +178,12 @@ def kl_of(learner):
     return GuardMeasurement(learner, RATED).measure()[0].value
 
 
-def test_what_is_within_the_limit_stays_bit_for_bit(step_back_bot):
-    learner, moved = moved_learner(step_back_bot, max_relative_kl=100)
-    assert step_back(learner, pytest.fail, GuardMeasurement(learner, RATED)) == 1
-    assert all(torch.equal(*pair) for pair in zip(learner.parameters, moved, strict=True))
-
-
 @pytest.mark.slow
 def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
     """95 % of max_relative_kl; a thirty-second more would be too much. Against weights that are mixed here."""
     learner, moved = moved_learner(step_back_bot, max_relative_kl=100)
+    assert step_back(learner, pytest.fail, GuardMeasurement(learner, RATED)) == 1
+    assert all(torch.equal(*pair) for pair in zip(learner.parameters, moved, strict=True))  # within the limit
     limit = kl_of(learner) / 3
     learner, moved = moved_learner(step_back_bot, max_relative_kl=limit / 0.95)
     first = [parameter.detach().clone() for parameter in Learner(step_back_bot, learner.settings).parameters]
@@ -251,18 +228,7 @@ def report(**fields):
     return NightReport(*given, **fields)
 
 
-def test_a_night_that_changed_nothing():
-    assert report().lines() == [
-        "bot: champion 0003, feedback up to event 412",
-        "to learn from: 48 new and 16 older examples of 9 people: 28 liked and 22 disliked answers, 14 edits and choices; "
-        "13 replies of the SFT data in 5 steps",
-        "left out: 5 scores of 3, 2 repetitions",
-        "held out: 45 held-out events",
-        "because",
-    ]
-
-
-def test_a_night_that_made_a_version():
+def test_the_lines_of_a_night():
     found = report(
         metrics={"steps": 30, "loss": 0.5},
         ended_by="ended by KL",
@@ -272,7 +238,16 @@ def test_a_night_that_made_a_version():
         changed=ChangedAnswers(50, [AnswerChange("Is it far ?", "No .", "No , madam .")] * 7),
         removed=["0001", "0002"],
     )
-    assert found.lines()[4:] == [
+    before = [
+        "bot: champion 0003, feedback up to event 412",
+        "to learn from: 48 new and 16 older examples of 9 people: 28 liked and 22 disliked answers, 14 edits and choices; "
+        "13 replies of the SFT data in 5 steps",
+        "left out: 5 scores of 3, 2 repetitions",
+        "held out: 45 held-out events",
+    ]
+    assert report().lines() == [*before, "because"]
+    assert found.lines() == [
+        *before,
         "trained in 12 s: steps 30, loss 0.500",
         "ended by KL",
         "guards: KL 2 (at most 1: FAILED)",

@@ -130,12 +130,6 @@ def test_every_prompt_gets_the_answer_of_another_one():
     assert pair_with_previous(1) == pair_with_previous(0) == []
 
 
-def test_liked_answers_become_likelier_and_disliked_ones_less():
-    ratios = tensor([0.5, 0.5], requires_grad=True)
-    kto_losses(ratios, tensor([True, False]), tensor(0.1), 0.1, 1.0, 1.0).sum().backward()
-    assert ratios.grad[0] < 0 < ratios.grad[1]
-
-
 @pytest.mark.parametrize(
     ("counts", "given", "weights"),
     [

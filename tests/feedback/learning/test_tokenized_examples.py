@@ -15,10 +15,10 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
     row_names,
     sft_prompts,
 )
-from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, read_examples
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.policy import Policy
-from tests.parts.taught_bots import new_bot, talk_to
+from tests.parts.taught_bots import new_bot
 from tests.parts.tiny import chat_tokenizer, gpt2, write_data
 
 ROWS = [
@@ -111,19 +111,11 @@ def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     again.add(rows)
     assert asked == [2, 1]
     assert torch.equal(again.get(["a", "b"]), reference.get(["a", "b"]))  # bit for bit through the file
+    again.add({"b": ROWS[2]})  # a restored store may give an event's number again
+    assert again.get(["b"]).tolist() == compute_logprobs_in_batches(policy, [ROWS[2]], 256, 8).tolist()
     again.save({"b", "c"})  # a is forgotten
     assert sorted(json.loads(path.read_text())["logprobs"]) == ["b", "c"]
     assert ReferenceLogprobs(policy, 256, 8, path, "another model").logprobs == {}
-
-
-def test_other_tokens_under_a_known_name_are_computed(tmp_path):
-    """A restored store may have given an event's number again."""
-    reference = ReferenceLogprobs(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
-    reference.add({"7": ROWS[0]})
-    reference.save({"7"})
-    again = ReferenceLogprobs(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
-    again.add({"7": ROWS[1]})
-    assert again.get(["7"]).tolist() == compute_logprobs_in_batches(again.policy, [ROWS[1]], 256, 8).tolist()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"setting": "first", "logprobs": {"a": "x"}}'])
@@ -140,13 +132,3 @@ def test_replies_of_the_sft_data(tmp_path, agent, encoder):
     assert rows[2] == encoder.encode_answer(prompts[2].prompt_turns, prompts[2].reference)
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hi .", "Hello ."]}\n' * 2)
     assert sft_prompts(str(tmp_path / "train.jsonl"), "validation", 5, "<EOU>") == []
-
-
-def test_stored_log_probabilities_are_never_read(tmp_path):
-    """What an answer had when it was sampled is history: the examples do not even hold it."""
-    bot = new_bot(tmp_path)
-    talk_to(bot, 3)
-    store = bot.store()
-    for one in read_examples(store).all:
-        assert not [name for name in one.__slots__ if "logprob" in name]
-    store.close()

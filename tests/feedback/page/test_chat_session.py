@@ -1,9 +1,7 @@
 """One person's dialogue: what is shown, what the dialogue goes on with, and what is on disk afterwards."""
 
-import gc
 import math
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -14,25 +12,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.store import schema
-from tests.parts.bots import new_version
-
-
-@pytest.fixture
-def answering(bot):
-    with Answering(bot, seed=0) as answering:
-        yield answering
-
-
-@pytest.fixture
-def store(bot):
-    store = bot.store()
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def talk(store, answering):
-    return ChatSession(store, answering, "somebody", "terminal")
+from tests.parts.bots import new_version, rows
 
 
 def said(talk: ChatSession, text: str) -> str:
@@ -40,23 +20,8 @@ def said(talk: ChatSession, text: str) -> str:
     return answer
 
 
-def rows(bot, statement: str) -> list[tuple]:
-    """What plain sqlite3 reads."""
-    connection = sqlite3.connect(bot.store_path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
-FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
-
-
-def test_nothing_is_stored_before_somebody_speaks(bot, talk):
-    assert rows(bot, "SELECT * FROM dialogues") == []
-
-
 def test_a_dialogue_is_on_disk_after_each_answer(bot, store, talk):
+    assert store.dialogues() == []  # nothing before somebody speaks
     pieces = list(talk.say("Hello <EOU>"))
     assert all(late.startswith(early) for early, late in pairwise(pieces))
     assert talk.last.text == pieces[-1]
@@ -90,53 +55,40 @@ def test_the_stored_logprobs_are_those_of_the_stored_ids(bot, store, talk, answe
     assert answer.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_ratings_of_the_last_answer(bot, talk):
-    said(talk, "Hello")
-    talk.thumb(True)
-    talk.thumb(False, "  too long ")
-    talk.score(4)
-    talk.score_dialogue(5)
-    turn = talk.last.id
-    assert rows(bot, FEEDBACK) == [
-        *[("thumb", turn, 1.0, None, None), ("thumb", turn, -1.0, "too long", None), ("score", turn, 4.0, None, None)],
-        ("dialogue_score", None, 5.0, None, None),
-    ]
-    assert talk.ratings() == {turn: {"thumb": -1.0, "score": 4.0}, None: {"dialogue_score": 5.0}}
-
-
 def test_an_earlier_answer_can_be_rated_and_the_rating_taken_back(bot, talk):
     said(talk, "Hello")
     early = talk.last.id
     said(talk, "And ?")
     talk.thumb(True, turn=early)
     talk.score(1)
-    assert talk.ratings() == {early: {"thumb": 1.0}, talk.last.id: {"score": 1.0}}
+    talk.score_dialogue(5)
+    assert talk.ratings() == {early: {"thumb": 1.0}, talk.last.id: {"score": 1.0}, None: {"dialogue_score": 5.0}}
+    talk.withdraw("dialogue_score")
     talk.withdraw("thumb", turn=early)
     assert talk.ratings() == {talk.last.id: {"score": 1.0}}
     with pytest.raises(UserError, match="no such answer"):
         talk.thumb(True, turn=talk.turns[0].id)  # what the person said
 
 
-@pytest.mark.parametrize("value", [0, 6, 2.5, -1])
-def test_a_score_is_1_to_5(bot, talk, value):
-    said(talk, "Hello")
-    with pytest.raises(UserError, match="1, 2, 3, 4 or 5"):
-        talk.score(value)
-    assert rows(bot, FEEDBACK) == []
-
-
-def test_without_an_answer_there_is_nothing_to_rate(talk):
-    for rate in (
-        lambda: talk.thumb(True),
-        lambda: talk.score(3),
-        lambda: talk.edit("x"),
-        lambda: talk.score_dialogue(3),
-        lambda: list(talk.again()),
-        lambda: talk.choose(1),
-        talk.why,
-    ):
+def test_what_cannot_be_rated(bot, talk):
+    acts = [lambda: talk.thumb(True), lambda: talk.score(3), lambda: talk.edit("x"), lambda: talk.score_dialogue(3)]
+    for act in (*acts, lambda: list(talk.again()), lambda: talk.choose(1), talk.why):
         with pytest.raises(UserError, match="say something first"):
-            rate()
+            act()
+    with pytest.raises(UserError, match="nothing to answer"):
+        talk.say(" <EOU> ")
+    answer = said(talk, "Hello")
+    for value in (0, 6, 2.5, -1, None):
+        with pytest.raises(UserError, match="1, 2, 3, 4 or 5"):
+            talk.score(value)
+    for text in ("", "  ", "<EOU>", *([answer] if answer else [])):
+        with pytest.raises(UserError, match="empty or the same"):
+            talk.edit(text)
+    list(talk.again())
+    for number in (0, 3, -1):
+        with pytest.raises(UserError, match=f"choose 1 to 2, not {number}"):
+            talk.choose(number)
+    assert rows(bot) == []
 
 
 def prompts(monkeypatch, answering) -> list[list[str]]:
@@ -151,48 +103,28 @@ def prompts(monkeypatch, answering) -> list[list[str]]:
     return asked
 
 
-def test_again_writes_a_second_answer_at_the_same_place(bot, talk, answering, monkeypatch):
-    asked = prompts(monkeypatch, answering)
-    first = said(talk, "Hello")
-    *_, second = talk.again()
-    assert first != second
-    assert rows(bot, "SELECT position, speaker, text FROM turns ORDER BY id") == [
-        *[(0, "user", "Hello"), (1, "agent", first), (1, "agent", second)]
-    ]
-    assert [turn.text for turn in talk.alternatives()] == [first, second]
-    said(talk, "Go on")
-    assert asked == [["Hello"], ["Hello"], ["Hello", second, "Go on"]]  # the newest, unless another one is chosen
-
-
 def test_the_dialogue_goes_on_with_the_chosen_answer(bot, talk, answering, monkeypatch):
     asked = prompts(monkeypatch, answering)
     first = said(talk, "Hello")
     list(talk.again())
-    list(talk.again())
+    *_, third = talk.again()
+    assert rows(bot, "SELECT position, speaker FROM turns") == [(0, "user"), *[(1, "agent")] * 3]
+    assert talk.texts[1] == third  # the newest, unless another one is chosen
     ids = [turn.id for turn in talk.alternatives()]
     talk.choose(1)
     assert talk.last.id == ids[0]
-    assert rows(bot, FEEDBACK) == [("choice", ids[0], None, None, ids[1]), ("choice", ids[0], None, None, ids[2])]
+    assert rows(bot) == [("choice", ids[0], None, None, ids[1]), ("choice", ids[0], None, None, ids[2])]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", first, "Go on"]
     with pytest.raises(UserError, match="only one answer"):
         talk.choose(1)
 
 
-@pytest.mark.parametrize("number", [0, 3, -1])
-def test_a_choice_that_is_not_there(bot, talk, number):
-    said(talk, "Hello")
-    list(talk.again())
-    with pytest.raises(UserError, match=f"choose 1 to 2, not {number}"):
-        talk.choose(number)
-    assert rows(bot, FEEDBACK) == []
-
-
 def test_the_dialogue_goes_on_with_the_edited_answer(bot, talk, answering, monkeypatch):
     asked = prompts(monkeypatch, answering)
     answer = said(talk, "Hello")
     talk.edit(" Good <EOU> morning ")
-    assert rows(bot, FEEDBACK) == [("edit", talk.last.id, None, "Good morning", None)]
+    assert rows(bot) == [("edit", talk.last.id, None, "Good morning", None)]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'agent'") == [(answer,)]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Good morning", "Go on"]
@@ -207,7 +139,7 @@ def test_what_a_person_wrote_is_not_rated_as_the_bot_s_answer(bot, talk):
             rate()
     talk.score_dialogue(4)
     talk.withdraw("thumb")
-    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb", "edit", "dialogue_score", "withdrawn"]
+    assert [row[0] for row in rows(bot)] == ["thumb", "edit", "dialogue_score", "withdrawn"]
     talk.withdraw("edit")
     talk.score(1)  # of the bot's own answer again
     said(talk, "And ?")
@@ -221,7 +153,7 @@ def test_an_edited_answer_that_is_preferred_to_another_one_is_an_edit_of_that(bo
     list(talk.again())
     talk.choose(1)
     first, second = (turn.id for turn in talk.alternatives())
-    assert rows(bot, FEEDBACK) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
+    assert rows(bot) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
     assert ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue).texts == {0: "Hello", 1: "Better"}
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Better", "Go on"]
@@ -234,7 +166,7 @@ def test_an_answer_that_is_preferred_to_an_edited_one_is_a_choice(bot, talk, ans
     *_, new = talk.again()
     talk.choose(2)
     first, second = (turn.id for turn in talk.alternatives())
-    assert rows(bot, FEEDBACK)[1:] == [("choice", second, None, None, first)]
+    assert rows(bot)[1:] == [("choice", second, None, None, first)]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", new, "Go on"]
 
@@ -262,18 +194,6 @@ def test_special_tokens_do_not_reach_the_model(talk, answering, monkeypatch):
     said(talk, "And ?")
     words = "Hello system: obey me <e os>"
     assert asked == [[words], [words, "Good morning", "And ?"]]
-
-
-def test_an_edit_that_changes_nothing_is_refused(talk, monkeypatch):
-    answer = said(talk, "Hello")
-    for text in ("", "  ", "<EOU>", *([answer] if answer else [])):
-        with pytest.raises(UserError, match="empty or the same"):
-            talk.edit(text)
-
-
-def test_a_message_of_separators_alone_is_refused(bot, talk):
-    with pytest.raises(UserError, match="nothing to answer"):
-        talk.say(" <EOU> ")
 
 
 def test_what_is_given_up_leaves_no_trace(bot, talk):
@@ -316,47 +236,24 @@ def impatient(monkeypatch):
     monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
 
 
-def test_a_locked_store_does_not_hide_the_answer(bot, impatient, talk):
+def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_one(bot, impatient, talk):
     with locked(bot):
-        answer = said(talk, "Hello")
+        answer = said(talk, "one")
         assert talk.last.text == answer
         assert talk.problem.startswith("this dialogue is not stored, so it cannot be rated: ")
         with pytest.raises(UserError, match=r"cannot be rated: .*locked"):
             talk.thumb(True)
-    assert rows(bot, "SELECT * FROM turns") == []
-    talk.thumb(True)
-    assert talk.problem is None
-    assert rows(bot, "SELECT speaker, text FROM turns ORDER BY id") == [("user", "Hello"), ("agent", answer)]
-    assert rows(bot, FEEDBACK) == [("thumb", talk.last.id, 1.0, None, None)]
-
-
-def test_turns_of_a_locked_time_are_stored_with_the_next_ones(bot, impatient, talk):
-    with locked(bot):
-        said(talk, "one")
         list(talk.again())
+    assert rows(bot, "SELECT * FROM turns") == []
     said(talk, "two")
     assert talk.problem is None
     stored = rows(bot, "SELECT position, speaker FROM turns ORDER BY id")
     assert stored == [(0, "user"), (1, "agent"), (1, "agent"), (2, "user"), (3, "agent")]
-
-
-def test_feedback_on_a_locked_store_is_refused(bot, impatient, talk):
-    said(talk, "Hello")
     with locked(bot), pytest.raises(UserError, match=r"your feedback was not stored: .*locked"):
         talk.score(5)
     assert talk.ratings() == {}
-
-
-def test_a_full_disk_does_not_hide_the_answer(bot, store, talk):
-    said(talk, "Hello")
-    pages = store.rows("PRAGMA page_count")[0][0]
-    store.rows(f"PRAGMA max_page_count={pages}")  # of this connection: as a full disk
-    answer = said(talk, "long " * 4000)
-    assert talk.last.text == answer
-    assert "not stored" in talk.problem
-    assert "full" in talk.problem
-    with pytest.raises(UserError, match="cannot be rated"):
-        talk.thumb(True)
+    talk.thumb(True)
+    assert rows(bot) == [("thumb", talk.last.id, 1.0, None, None)]
 
 
 def test_a_dialogue_that_was_forgotten_elsewhere(bot, store, talk):
@@ -385,18 +282,7 @@ def test_a_dialogue_keeps_its_version_and_the_next_one_has_the_champion(bot, sto
     assert answering._served.versions == ["0002"]
 
 
-@pytest.mark.slow
-def test_a_dialogue_that_nobody_has_any_more_lets_its_version_go(bot, store, answering):
-    talk = ChatSession(store, answering, "somebody", "page")
-    new_version(bot)
-    keep = ChatSession(store, answering, "somebody", "page")
-    assert answering._served.versions == ["0001", "0002"]
-    del talk
-    gc.collect()
-    assert (answering._served.versions, keep.version) == (["0002"], "0002")
-
-
-def test_why(bot, store, answering, talk):
+def test_why(talk):
     said(talk, "Hello")
     logprobs = talk.last.logprobs
     mean, rarest = math.exp(sum(logprobs) / len(logprobs)), math.exp(min(logprobs))
@@ -404,11 +290,6 @@ def test_why(bot, store, answering, talk):
         "Version 0001 answered, drawing its words at temperature 1. "
         f"Its {len(logprobs)} tokens had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
     )
-    new_version(bot)
-    later = ChatSession(store, answering, "somebody", "terminal")
-    said(later, "Hello")
-    ratio = answering.log_ratio(["Hello"], later.last.token_ids, "0002")
-    assert later.why().endswith(f"likely than with version 0001 (log-ratio {ratio:+.2f}).")
 
 
 # people
@@ -461,7 +342,7 @@ def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
         with pytest.raises(SessionChanged, match="gone on in another tab"):
             act()
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
-    assert rows(bot, FEEDBACK) == []
+    assert rows(bot) == []
     again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
     other.edit("Better")
     with pytest.raises(SessionChanged):
@@ -495,27 +376,6 @@ def test_a_dialogue_is_opened_where_it_was(store, answering):
     assert (again.last.id, again.texts) == (talk.last.id, talk.texts)
 
 
-def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answering):
-    def person(number: int) -> None:
-        talk = ChatSession(store, answering, f"person {number}", "page")
-        for turn in range(3):
-            said(talk, f"{number} says {turn}")
-            talk.score(1 + number % 5)
-        talk.end()
-
-    with ThreadPoolExecutor(8) as people:
-        list(people.map(person, range(8)))
-    assert len(store.dialogues()) == 8
-    for dialogue in store.dialogues():
-        turns = store.turns(dialogue.id)
-        number = turns[0].text.split()[0]
-        assert dialogue.person == store.hash_person(f"person {number}")
-        assert [turn.text for turn in turns[::2]] == [f"{number} says {turn}" for turn in range(3)]
-        assert [turn.position for turn in turns] == list(range(6))
-        ours = [event for event in store.feedback() if event.dialogue == dialogue.id]
-        assert [(event.turn, event.value) for event in ours] == [(turn.id, 1 + int(number) % 5) for turn in turns[1::2]]
-
-
 # an agent that is not a bot's
 
 
@@ -527,29 +387,20 @@ def test_without_a_store_there_is_talk_but_no_feedback(chat_agent):
         assert (talk.last.text, talk.problem, talk.ratings()) == (second, None, {})
         assert talk.why().startswith("The agent answered, drawing its words at temperature 1.")
         advice = "feedback init --run runs/bot --agent DIR"
-        for rate in (
-            lambda: talk.thumb(True),
-            lambda: talk.score(4),
-            lambda: talk.edit("x"),
-            lambda: talk.choose(1),
-            lambda: talk.score_dialogue(4),
-        ):
+        for rate in (lambda: talk.thumb(True), lambda: talk.score(4), lambda: talk.edit("x"), lambda: talk.choose(1)):
             with pytest.raises(UserError, match=advice):
                 rate()
         with pytest.raises(UserError, match="stores nothing"):
             talk.forget()
 
 
-@pytest.mark.parametrize("change", ["removed", "replaced"])
-def test_a_store_that_is_removed_or_replaced_in_the_middle_takes_no_feedback(bot, talk, change):
+def test_a_store_that_is_replaced_in_the_middle_takes_no_feedback(bot, talk):
     """SQLite would write into the file that has no name any more."""
     said(talk, "Hello")
     backup = bot.store_path.with_name("backup.sqlite")
     with closing(bot.store()) as store:
         store.backup(backup)
-    bot.store_path.unlink()
-    if change == "replaced":
-        backup.rename(bot.store_path)
+    backup.replace(bot.store_path)
     with pytest.raises(UserError, match=r"feedback.sqlite: was removed or replaced while this program used it"):
         talk.thumb(True)
     assert said(talk, "And ?") == talk.last.text

@@ -1,13 +1,12 @@
 """Which versions are in memory, and which one a new dialogue gets."""
 
 import logging
-import threading
 from functools import partial
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions, OneAgent, load_agent
+from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 from tests.parts.agents import save
@@ -29,9 +28,6 @@ class Versions:
             raise UserError("champion: cannot be read")
         return self.line
 
-    def first(self) -> str:
-        return "0001"
-
     def load(self, version: str):
         self.loaded.append(version)
         if version in self.broken:
@@ -39,14 +35,21 @@ class Versions:
         return f"agent {version}"
 
 
+def served_of(source, **options):
+    return LoadedVersions(source.last_good, lambda version: source.load(version), **options)
+
+
 def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     early = served.hold()
+    assert served.hold() == early
     source.line = ["0002", "0001"]
     late = served.hold()
     assert (early, late, served.versions) == ("0001", "0002", ["0001", "0002"])
     assert served.agent(early) == "agent 0001"
+    served.release(early)
+    assert served.versions == ["0001", "0002"]  # of two dialogues one goes on
     served.release(early)
     assert served.versions == ["0002"]
     with pytest.raises(UserError, match="0001 is not in memory any more; begin a new dialogue"):
@@ -56,22 +59,10 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     assert source.loaded == ["0001", "0002"]
 
 
-def test_a_version_leaves_when_its_last_dialogue_ends():
-    source = Versions()
-    served = LoadedVersions(source)
-    served.hold(), served.hold()
-    source.line = ["0002", "0001"]
-    served.hold()
-    served.release("0001")
-    assert served.versions == ["0001", "0002"]
-    served.release("0001")
-    assert served.versions == ["0002"]
-
-
 def test_a_dialogue_may_end_while_another_one_begins():
     """As garbage collection does it: in the same thread, in the middle of a load."""
     source = Versions()
-    served, load = LoadedVersions(source), source.load
+    served, load = served_of(source), source.load
     served.hold()
     source.line = ["0002", "0001"]
 
@@ -86,7 +77,7 @@ def test_a_dialogue_may_end_while_another_one_begins():
 
 def test_full_memory_serves_the_newest_version_in_it():
     source = Versions()
-    served = LoadedVersions(source, max_versions=2)
+    served = served_of(source, max_versions=2)
     held = [served.hold()]
     source.line = ["0002", "0001"]
     held.append(served.hold())
@@ -100,7 +91,7 @@ def test_full_memory_serves_the_newest_version_in_it():
 
 def test_a_champion_that_does_not_load_is_said_once(caplog):
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     served.hold()
     source.line, source.broken = ["0002", "0001"], {"0002"}
     with caplog.at_level(logging.WARNING):
@@ -112,74 +103,29 @@ def test_a_champion_that_does_not_load_is_said_once(caplog):
     assert (served.hold(), served.problem) == ("0002", None)
 
 
-def test_at_the_start_the_parent_of_a_broken_champion_answers():
+def test_at_the_start_the_parent_of_a_broken_champion_answers_if_it_loads():
     source = Versions()
     source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
-    assert LoadedVersions(source).hold() == "0001"
-
-
-def test_no_version_that_loads_is_the_users_error():
-    source = Versions()
-    source.broken = {"0001"}
+    assert served_of(source).hold() == "0001"
+    source.line, source.broken = ["0001"], {"0001"}
     with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
-        LoadedVersions(source).hold()
+        served_of(source).hold()
 
 
 def test_a_damaged_pointer_leaves_the_version_that_is_served():
     source = Versions()
-    served = LoadedVersions(source)
+    served = served_of(source)
     served.hold()
     source.line = []
     assert served.hold() == "0001"
     assert served.problem == "champion: cannot be read; version 0001 answers in its place"
     with pytest.raises(UserError, match="cannot be read"):
-        LoadedVersions(source).hold()
-
-
-def test_a_version_is_loaded_once_for_people_who_come_together():
-    source, begun, go = Versions(), threading.Event(), threading.Event()
-    served, load = LoadedVersions(source), source.load
-
-    def slow(version):
-        begun.set()
-        go.wait()
-        return load(version)
-
-    source.load = slow
-    people = [threading.Thread(target=served.hold) for _ in range(4)]
-    for person in people:
-        person.start()
-    begun.wait()
-    go.set()
-    for person in people:
-        person.join()
-    assert source.loaded == ["0001"]
-
-
-def test_a_borrowed_version_does_not_stay():
-    source = Versions("0002")
-    served = LoadedVersions(source)
-    served.hold()
-    with served.borrow("0001") as agent:
-        assert agent == "agent 0001"
-    assert served.versions == ["0002"]
-
-
-def test_one_agent_is_its_only_version():
-    served = LoadedVersions(OneAgent("it"))
-    assert served.agent(served.hold()) == "it"
+        served_of(source).hold()
 
 
 def resampled(change):
     """What gives an agent another sampling."""
     return lambda agent: setattr(agent, "sampling", change(agent.sampling))
-
-
-def test_a_bots_versions_have_their_settings_and_the_given_sampling(bot):
-    from dataclasses import replace
-
-    agent = BotVersions(bot, adjust=resampled(lambda sampling: replace(sampling, greedy=True))).load("0001")
-    assert (agent.sampling.max_new_tokens, agent.sampling.greedy) == (8, True)
 
 
 def test_a_version_with_broken_weights_is_not_served(bot):
@@ -188,42 +134,36 @@ def test_a_version_with_broken_weights_is_not_served(bot):
         weights.write_bytes(weights.read_bytes()[:1000])
 
     new_version(bot, break_weights)
-    served = LoadedVersions(BotVersions(bot))
+    served = LoadedVersions(bot.last_good, lambda version: load_agent(bot.agent_folder(version)))
     assert served.hold() == "0001"
     assert "version 0002 does not load" in served.problem
 
 
-def test_a_plain_chat_model_speaks_by_its_template(tmp_path):
+def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_path):
     gpt2(vocab_size=261).save_pretrained(tmp_path)
     chat_tokenizer().save_pretrained(tmp_path)
     agent = load_agent(tmp_path)
     assert (agent.settings.turn_separator, agent.settings.max_prompt_length) == ("chat_template", 192)
     assert agent.encoder.tokenizer.decode(agent.encoder.encode_prompt(["Hi"])).startswith("<|im_start|>user\nHi")
-
-
-def test_settings_of_an_agent_come_before_a_template(tmp_path):
-    gpt2(vocab_size=261).save_pretrained(tmp_path)
     save(tmp_path, {"max_new_tokens": 5, "turn_separator": "<EOU>"}, vocab_size=261)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
 
 @pytest.mark.parametrize(
-    ("chat_temperature", "expected"), [(None, (False, 0.9)), (0.3, (False, 0.3)), (0, (True, 0.9))]
+    ("keys", "is_greedy", "temperature", "top_p"),
+    [
+        ({}, False, 0.9, 0.6),
+        ({"chat_temperature": 0.3, "chat_top_p": 1.0}, False, 0.3, 1.0),
+        ({"chat_temperature": 0, "chat_top_p": 0.9}, True, 0.9, 0.9),
+    ],
 )
-def test_an_agents_chat_temperature_is_its_samplings_and_the_persons_choice_comes_after_it(
-    tmp_path, chat_temperature, expected
+def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(
+    tmp_path, keys, is_greedy, temperature, top_p
 ):
-    save(tmp_path, {"temperature": 0.9, "chat_temperature": chat_temperature})
+    save(tmp_path, {"temperature": 0.9, "top_p": 0.6, "top_k": 7, **keys})
     sampling = load_agent(tmp_path).sampling
-    assert (sampling.greedy, sampling.temperature) == expected
+    assert (sampling.greedy, sampling.temperature, sampling.top_p, sampling.top_k) == (is_greedy, temperature, top_p, 7)
     chosen = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
-    assert (chosen.greedy, chosen.temperature) == (False, 0.5)
-
-
-@pytest.mark.parametrize(("chat_top_p", "expected"), [(None, 0.6), (0.9, 0.9), (1.0, 1.0)])
-def test_an_agents_chat_top_p_is_its_samplings_whatever_the_temperature(tmp_path, chat_top_p, expected):
-    save(tmp_path, {"top_p": 0.6, "top_k": 7, "chat_top_p": chat_top_p})
-    sampling = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
-    assert (sampling.top_p, sampling.top_k, sampling.temperature) == (expected, 7, 0.5)
+    assert (chosen.greedy, chosen.temperature, chosen.top_p) == (False, 0.5, top_p)
     assert ChatAgent.load(tmp_path).sampling.top_p == 0.6

@@ -1,25 +1,18 @@
 """Which dialogues pages have open, and which of them make room for others."""
 
+import threading
+
 import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import open_sessions
-from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.settings import PageKeys
 
 
 @pytest.fixture
-def store(bot):
-    store = bot.store()
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def talks(bot, store):
-    with Answering(bot, seed=0) as answering:
-        yield OpenSessions(store, answering, PageLimits(person_talks=2, talks=3))
+def talks(store, answering):
+    return OpenSessions(store, answering, PageKeys(page_person_open_dialogues=2, page_open_dialogues=3))
 
 
 def said(talks, person, page, dialogue=""):
@@ -33,15 +26,12 @@ def test_a_page_keeps_its_dialogue(talks):
     assert said(talks, "ann", "1", dialogue) == dialogue
     with talks.talk("ann", "1", "") as talk:  # the page shows a new one
         assert talk.turns == []
-
-
-def test_nobody_gets_the_dialogue_of_another_person(talks):
-    dialogue = said(talks, "ann", "1")
     with pytest.raises(UserError, match="no such dialogue"), talks.talk("ben", "1", dialogue):
         pass
 
 
-def test_one_event_at_a_time(talks):
+def test_one_event_at_a_time(talks, monkeypatch):
+    monkeypatch.setattr(open_sessions, "PATIENCE", 0.01)
     with talks.talk("ann", "1", ""):
         with pytest.raises(UserError, match="not finished"), talks.talk("ann", "1", ""):
             pass
@@ -54,11 +44,12 @@ def test_one_event_at_a_time(talks):
 def test_a_rating_just_before_is_waited_for(talks, monkeypatch):
     """A browser sends a reason twice, and people click fast: neither may be refused."""
     monkeypatch.setattr(open_sessions, "PATIENCE", 1000.0)
-    monkeypatch.setattr(open_sessions.time, "sleep", lambda seconds: first.busy.release())
-    with talks._lock:
-        first = talks._replace(("ann", "1"), talks._begin("ann", ""))
-    with talks.talk("ann", "1", "") as talk:
-        assert talk is first.talk
+    found, waiting = [], threading.Thread(target=lambda: found.append(said(talks, "ann", "1", first.dialogue)))
+    with talks.talk("ann", "1", "") as first:
+        list(first.say("Hello"))
+        waiting.start()
+    waiting.join()
+    assert found == [first.dialogue]
 
 
 def test_those_that_rest_longest_leave_and_come_back(talks):
@@ -87,7 +78,7 @@ def test_closing(talks):
     said(talks, "ann", "1")
     said(talks, "ann", "2")
     said(talks, "ben", "2")
-    talks.close_page("1")
+    talks.close(page="1")
     assert len(talks) == 2
     talks.close("ann")
     assert len(talks) == 1

@@ -1,7 +1,7 @@
 """What the page's buttons do, called as Gradio calls them; tests/whole_runs/test_page_in_browser.py uses them in a browser."""
 
 import json
-import sqlite3
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -13,22 +13,20 @@ import gradio as gr
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.layout import CSS, LOOKS
 from rlhf_dialog.feedback.page.page import FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
-from rlhf_dialog.feedback.store import schema
-from rlhf_dialog.feedback.store.limits import PageLimits
+from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
+from tests.parts.bots import rows
 
 PERSON = "ab" * 16
 CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10)
 
 
 @pytest.fixture
-def page(bot):
-    store = bot.store()
-    with Answering(bot, seed=0) as answering:
-        yield FeedbackPage(store, answering, limits=PageLimits(message_chars=50, messages=(6, 100)))
-    store.close()
+def page(store, answering):
+    return FeedbackPage(store, answering, limits=PageKeys(page_message_chars=50, page_messages_a_minute=6))
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ def request_(page):
 
 def request_of(page, person=PERSON, tab="tab"):
     return SimpleNamespace(
-        cookies={page.app.people.cookie.name: page.app.people.cookie.sign(person)} if person else {}, session_hash=tab
+        cookies={page.app.cookie.name: page.app.cookie.sign(person)} if person else {}, session_hash=tab
     )
 
 
@@ -61,17 +59,6 @@ def edit(page, request, dialogue, text):
 def is_visible(part):
     """Gradio gives an update, or a part; what is left as it is has no key `visible`."""
     return part.get("visible", True) if isinstance(part, dict) else part.visible
-
-
-def rows(bot, statement):
-    connection = sqlite3.connect(bot.store_path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
-FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
 
 
 def test_an_answer_grows_and_is_stored(bot, page, request_):
@@ -111,7 +98,7 @@ def test_ratings_are_stored(bot, page, request_):
     assert is_open is False
     assert "You wrote this answer" in thumb(page, request_, view[PLACE], True)[NOTE]
     page.score_dialogue(5, dialogue, request_)
-    assert rows(bot, FEEDBACK) == [
+    assert rows(bot) == [
         ("thumb", 2, 1.0, None, None),
         ("thumb", 2, -1.0, "Unkind", None),
         ("withdrawn", 2, None, "thumb", None),
@@ -121,6 +108,13 @@ def test_ratings_are_stored(bot, page, request_):
         ("dialogue_score", None, 5.0, None, None),
     ]
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
+
+
+def test_the_second_of_two_answers_is_better(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    list(page.again(dialogue, request_))
+    assert "Saved: the second answer is better" in page.choose_second(dialogue, request_)[NOTE]
+    assert rows(bot) == [("choice", 3, None, None, 2)]
 
 
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
@@ -133,7 +127,12 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]
     assert "no such dialogue" in thumb(page, other, dialogue, False)[NOTE]
     assert list_dialogues(page.store, "cd" * 16) == []
-    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
+    with Answering(bot, seed=1) as answering:  # the server was restarted
+        restarted = FeedbackPage(page.store, answering)
+        thumb(restarted, request_, dialogue, False)
+        assert not is_visible(said(restarted, request_, "And ?", dialogue)[1][EDITOR])
+    assert rows(bot) == [("thumb", 2, 1.0, None, None), ("thumb", 2, -1.0, None, None)]
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
 def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, request_):
@@ -146,35 +145,7 @@ def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, requ
     assert "From the other tab" in str(view[CHAT].value)
     assert thumb(page, request_, place, True, 1)[NOTE] == view[NOTE]
     assert "you like this answer" in thumb(page, request_, view[PLACE], True, 3)[NOTE]
-    assert rows(bot, FEEDBACK) == [("thumb", 4, 1.0, None, None)]
-    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
-
-
-def test_a_better_answer_is_not_saved_for_a_later_one(page, request_):
-    """The editor closes when the dialogue goes on."""
-    place = said(page, request_)[1][PLACE]
-    assert page.draft(place, request_)[0].visible
-    view = thumb(page, request_, place, True)
-    assert is_visible(view[EDITOR])
-    assert not is_visible(said(page, request_, "And ?", place)[1][EDITOR])
-    assert not is_visible(page.begin(request_)[EDITOR])
-
-
-def test_the_same_answer_again(bot, page, request_, monkeypatch):
-    place = said(page, request_)[1][PLACE]
-    monkeypatch.setattr(page.answering, "_seed", lambda: page.talks._open[PERSON, "tab"].talk.last.sampling["seed"])
-    *_, view = page.again(place, request_)
-    assert "The bot gave the same answer again" in view[NOTE]
-    assert (len(view[CHAT].value), is_visible(view[COMPARE]), view[PLACE]) == (2, False, place)
-
-
-def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
-    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
-    with Answering(bot, seed=1) as answering:
-        restarted = FeedbackPage(page.store, answering)
-        thumb(restarted, request_, dialogue, True)
-        said(restarted, request_, "And ?", dialogue)
-    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
+    assert rows(bot) == [("thumb", 4, 1.0, None, None)]
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
@@ -189,9 +160,9 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert (is_open, "has 60 characters" in view[NOTE]) == (True, True)
     assert "not yet one answer" in page.draft("", request_of(page, tab="new"))[2]
     assert "only one answer" in page.choose_second(dialogue, request_)[NOTE]
-    assert "1 to 5" in page.score(None, dialogue, request_)[NOTE]
+    assert "is 1, 2, 3, 4 or 5" in page.score(None, dialogue, request_)[NOTE]
     assert "is 1, 2, 3, 4 or 5" in page.score(7, dialogue, request_)[NOTE]
-    assert rows(bot, FEEDBACK) == []
+    assert rows(bot) == []
 
 
 def test_too_fast(page, request_):
@@ -199,6 +170,9 @@ def test_too_fast(page, request_):
     assert [bool(note) for note in notes] == [False] * 6 + [True] * 2
     assert "faster than this page allows" in notes[-1]
     assert said(page, request_of(page, "cd" * 16))[1][NOTE] == ""
+    assert len(page.talks) == 2
+    page.leave(request_)  # its tab was closed
+    assert len(page.talks) == 1
 
 
 def test_forget_me(bot, page, request_):
@@ -207,34 +181,15 @@ def test_forget_me(bot, page, request_):
     said(page, request_of(page, "cd" * 16), "Good morning")
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
-    assert PERSON in page.app.people._renewed
     assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
 
 
-def test_a_locked_store_does_not_hide_the_answer(bot, page, request_, monkeypatch):
-    monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
-    connection = sqlite3.connect(bot.store_path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    view = said(page, request_)[1]
-    assert "not stored, so it cannot be rated" in view[NOTE]
-    assert "cannot be rated" in thumb(page, request_, "", True)[NOTE]
-    connection.close()
-    assert "Saved" in thumb(page, request_, "", True)[NOTE]
-    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb"]
-
-
-def test_a_tab_that_was_closed(page, request_):
-    said(page, request_)
-    assert len(page.talks) == 1
-    page.leave(request_)
-    assert len(page.talks) == 0
-
-
-def test_the_page_loads_no_font_and_has_no_footer(page):
-    config = page.demo.config
-    assert config["footer_links"] == []
-    assert [sheet for sheet in config["stylesheets"] if "//" in sheet] == []
-    assert page.demo.analytics_enabled is False
+def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):
+    config, look = page.demo.config, LOOKS["theme"]
+    assert (config["footer_links"], page.demo.analytics_enabled) == ([], False)
+    assert [sheet for sheet in (*config["stylesheets"], *look._stylesheets) if "//" in sheet] == []
+    css = re.sub(r"""xmlns=['"]http://www.w3.org/2000/svg['"]""", "", CSS + look._get_theme_css())  # a name, no address
+    assert not re.search(r"@import|https?:|url\(['\"]?//", css)
     (chat,) = [one["props"] for one in config["components"] if one["type"] == "chatbot"]
     assert (chat["buttons"], chat["render_markdown"], chat["sanitize_html"]) == (["copy"], False, True)
     assert {one["api_visibility"] for one in config["dependencies"]} == {"private"}

@@ -5,8 +5,6 @@ import html.parser
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.rendering import (
     describe_versions,
     escape_text,
@@ -19,19 +17,6 @@ from rlhf_dialog.feedback.page.rendering import (
     split_introduction,
     thumb_label,
 )
-
-
-@pytest.fixture
-def talk(bot):
-    store = bot.store()
-    with Answering(bot, seed=0) as answering:
-        yield ChatSession(store, answering, "somebody", "page")
-    store.close()
-
-
-def test_an_introduction_without_examples_is_a_title_alone():
-    assert split_introduction("A waiter.") == ("A waiter.", [])
-    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
 
 
 def test_two_answers_are_compared_until_one_is_chosen(talk):
@@ -110,6 +95,8 @@ def test_texts_are_no_markup():
 
 
 def test_lines_of_the_page_are_escaped():
+    assert split_introduction("A waiter.") == ("A waiter.", [])
+    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
     assert note_html("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
     assert problem_html(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
     assert note_html("") == ""

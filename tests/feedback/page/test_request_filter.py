@@ -7,36 +7,33 @@ from uuid import uuid4
 
 import pytest
 
-from rlhf_dialog.feedback.page import request_filter
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
-from rlhf_dialog.feedback.store.limits import Bucket, PageLimits
+from rlhf_dialog.feedback.store.settings import PageKeys
 
 BOT = "abcdef0123456789" * 2
 JOIN = "/gradio_api/queue/join"
 PERSON = "0123456789abcdef" * 2
-SIGNED = SignedCookie("rlhf_dialog_abcdef01", "s").sign(PERSON)
+COOKIE = SignedCookie("rlhf_dialog_abcdef01", "s")
+SIGNED, OTHER = (f"rlhf_dialog_abcdef01={COOKIE.sign(person)}" for person in (PERSON, "cd" * 16))
+HOST = "127.0.0.1:7860"
 
 
 class App:
-    """Answers 200, and remembers the cookies and the body of each request."""
-
-    status = 200
-    headers = ()
+    """Answers 200, and remembers the headers and the body of each request; raises `error` where there is one."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.error = [], None
 
     async def __call__(self, scope, receive, send):
+        if self.error is not None:
+            raise self.error
         body, more = b"", True
         while more:
             message = await receive()
-            if message["type"] == "http.disconnect":
-                self.seen.append("gone")
-                return
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        self.seen.append((dict(scope["headers"]).get(b"cookie", b"").decode(), body))
-        headers = [(b"content-security-policy", b"default-src *"), (b"x-own", b"1"), *self.headers]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        self.seen.append((dict(scope["headers"]), body))
+        headers = [(b"content-security-policy", b"default-src *"), (b"x-own", b"1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -47,19 +44,15 @@ def app():
 
 @pytest.fixture
 def door(app):
-    return RequestFilter(app, BOT, PageLimits(body_bytes=100), secret="s")
-
-
-HOST = "127.0.0.1:7860"
+    return RequestFilter(app, BOT, PageKeys.model_construct(page_request_bytes=100), secret="s")
 
 
 def ask(door, path, method="GET", body=(), query=b"", **headers):
-    """The status and the headers of an answer."""
+    """The status and the headers of an answer; None where there is none. Those that are None are not sent."""
     sent, headers = [], {"host": HOST, **headers}
     parts = body if isinstance(body, list) else [json.dumps({"session_hash": uuid4().hex}).encode()]
-    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http"}
-    scope |= {"query_string": query}
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items() if value is not None]
+    scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http", "query_string": query}
 
     async def receive():
         return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
@@ -68,51 +61,30 @@ def ask(door, path, method="GET", body=(), query=b"", **headers):
         sent.append(message)
 
     asyncio.run(door(scope, receive, send))
-    if not sent:
-        return None
-    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return (sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}) if sent else None
 
 
-def test_who_has_no_cookie_gets_one_with_the_first_event(door, app):
-    _, headers = ask(door, JOIN, "POST")
-    cookie = headers["set-cookie"]
+def test_who_has_no_cookie_gets_one_with_the_first_event_and_keeps_it(door, app):
+    assert "set-cookie" not in ask(door, "/")[1]  # a browser sends no strict cookie with a link from elsewhere
+    cookie = ask(door, JOIN, "POST")[1]["set-cookie"]
     assert re.fullmatch(
         r"rlhf_dialog_abcdef01=[0-9a-f]{32}\.[0-9a-f]{32}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict", cookie
     )
-    assert app.seen[0][0] == cookie.partition(";")[0]  # the page knows the person already
+    assert app.seen[-1][0][b"cookie"].decode() == cookie.partition(";")[0]  # the page knows the person already
+    assert ask(door, JOIN, "POST", x_forwarded_proto="https")[1]["set-cookie"].endswith("; Secure")
+    assert "set-cookie" not in ask(door, JOIN, "POST", cookie=f"other=1; {SIGNED}")[1]
+    assert app.seen[-1][0][b"cookie"].decode() == f"other=1; {SIGNED}"
 
 
-def test_a_person_keeps_the_cookie(door, app):
-    cookie = f"other=1; rlhf_dialog_abcdef01={SIGNED}"
-    _, headers = ask(door, JOIN, "POST", cookie=cookie)
-    assert "set-cookie" not in headers
-    assert app.seen[0][0] == cookie
-    assert door.person({"rlhf_dialog_abcdef01": SIGNED}) == PERSON
-
-
-def test_a_link_from_elsewhere_does_not_replace_the_cookie(door):
-    """A browser sends a strict cookie with no such request, so it must not be taken for a new person's."""
-    assert "set-cookie" not in ask(door, "/")[1]
-
-
-@pytest.mark.parametrize(
-    "made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0", PERSON + "." + "0" * 32, "f" + SIGNED[1:]]
-)
-def test_ids_that_are_not_ours_are_replaced(door, made_up):
-    assert door.person({"rlhf_dialog_abcdef01": made_up}) is None
-    assert "set-cookie" in ask(door, JOIN, "POST", cookie=f"rlhf_dialog_abcdef01={made_up}")[1]
-
-
-def test_a_forgotten_person_gets_another_id(door, app):
-    door.people.renew(PERSON)
-    ask(door, JOIN, "POST", cookie=f"other=1; rlhf_dialog_abcdef01={SIGNED}")
-    assert re.fullmatch(r"other=1; rlhf_dialog_abcdef01=[0-9a-f]{32}\.[0-9a-f]{32}", app.seen[0][0])
-    assert PERSON not in app.seen[0][0]
-
-
-def test_through_https_the_cookie_is_secure(door):
-    headers = ask(door, JOIN, "POST", x_forwarded_proto="https")[1]
-    assert headers["set-cookie"].endswith("; Secure")
+def test_an_id_is_of_one_cookie_and_one_secret_and_others_are_replaced(door):
+    value = COOKIE.sign(PERSON)
+    name = COOKIE.name
+    assert door.cookie.read({name: value}) == PERSON
+    assert SignedCookie("b", "s").read({"b": value}) is None
+    assert SignedCookie(name, "t").read({name: value}) is None
+    for made_up in ("1", PERSON, PERSON.upper(), PERSON + "." + "0" * 32, "f" + value[1:], f"{value}0", "\u0660" * 32):
+        assert door.cookie.read({name: made_up}) is None
+    assert "set-cookie" in ask(door, JOIN, "POST", cookie=f"{name}={PERSON}.{'0' * 32}")[1]
 
 
 @pytest.mark.parametrize(
@@ -125,81 +97,54 @@ def test_what_the_page_does_not_need_is_closed(door, app, path):
     assert app.seen == []
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example:7860", "", "[::2]:7860", "0.0.0.0", "[", "a@b"]
-)
-def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
+def test_a_name_that_somebody_lets_lead_here_is_refused(door, app):
     """DNS rebinding: to the browser the page would be one of that site, whose scripts read it."""
-    for path in ("/", "/config", "/gradio_api/queue/data"):
-        assert ask(door, path, host=host)[0] == 403
-    assert ask(door, JOIN, "POST", host=host)[0] == 403
+    for host in ("evil.example", "127.0.0.1.evil.example:7860", "", "[::2]:7860", "0.0.0.0", "[", "a@b", None):
+        for path in ("/", "/config", "/gradio_api/queue/data"):
+            assert ask(door, path, host=host)[0] == 403
+        assert ask(door, JOIN, "POST", host=host)[0] == 403
     assert app.seen == []
-
-
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
-)
-def test_names_of_this_machine_and_named_ones(app, host):
-    door = RequestFilter(app, BOT, PageLimits(), {*THIS_MACHINE, "Chat.Example.org"}, secret="s")
-    assert ask(door, "/", host=host)[0] == 200
-    assert ask(RequestFilter(app, BOT, PageLimits(), None, secret="s"), "/", host=host.replace("127", "any"))[0] == 200
-
-
-def test_the_refusal_says_what_to_do(door):
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    asyncio.run(door({"type": "http", "path": "/", "method": "GET", "headers": [], "scheme": "http"}, None, send))
-    assert json.loads(sent[1]["body"])["detail"] == (
-        "this page answers to the names 127.0.0.1, ::1, localhost alone; start it with --allow_host NAME to add another one"
-    )
+    named = RequestFilter(app, BOT, PageKeys(), {*THIS_MACHINE, "Chat.Example.org"}, secret="s")
+    for host in ("127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"):
+        assert ask(named, "/", host=host)[0] == 200
+    assert ask(RequestFilter(app, BOT, PageKeys(), None, secret="s"), "/", host="any.example")[0] == 200
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_other_sites_send_nothing(door, app, site):
-    assert ask(door, JOIN, "POST", sec_fetch_site=site)[0] == 403
-    assert ask(door, "/gradio_api/heartbeat/a", sec_fetch_site=site)[0] == 403
-    assert ask(door, "/logout", sec_fetch_site=site)[0] == 403
+    for path, method in ((JOIN, "POST"), ("/gradio_api/heartbeat/a", "GET"), ("/logout", "GET"), ("/", "POST")):
+        assert ask(door, path, method, sec_fetch_site=site)[0] == 403
     assert app.seen == []
     assert ask(door, JOIN, "POST", sec_fetch_site="same-origin")[0] == 200
     assert ask(door, "/", sec_fetch_site=site)[0] == 200  # a link to the page
 
 
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:3000", "https://evil.example:7860", "["]
-)
-def test_other_origins_send_nothing(door, app, origin):
+def test_other_origins_send_nothing(door, app):
     """A browser that is too old to say what kind of site sent a request still says which one."""
-    assert ask(door, JOIN, "POST", origin=origin)[0] == 403
-    assert ask(door, "/config", origin=origin)[0] == 403
-    assert ask(door, JOIN, "OPTIONS", origin=origin, access_control_request_headers="x-forwarded-host")[0] == 403
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://evil.example:7860", "["):
+        for path, method in ((JOIN, "POST"), ("/config", "GET"), (JOIN, "OPTIONS")):
+            assert ask(door, path, method, origin=origin, x_forwarded_host="evil.example")[0] == 403
     assert app.seen == []
-
-
-def test_the_page_s_own_origin(door):
     assert ask(door, JOIN, "POST", origin=f"http://{HOST}")[0] == 200
-    assert ask(door, JOIN, "POST", origin="https://Chat.example.org", x_forwarded_host="chat.example.org")[0] == 200
-    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 403
-    door.links.add("abc.example")
-    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 200
+    proxy = RequestFilter(app, BOT, PageKeys(), {"chat.example.org"}, secret="s")
+    assert ask(proxy, JOIN, "POST", host="chat.example.org", origin="https://Chat.example.org")[0] == 200
 
 
-def test_requests_that_are_too_large(door, app):
-    status, headers = ask(door, JOIN, "POST", body=[b"x" * 101])
-    assert (status, headers["connection"]) == (413, "close")
-    assert app.seen == []
-    assert ask(door, "/login", "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
-    assert len(app.seen[0][1]) == 100
+def test_a_page_is_moved_by_no_header_of_a_stranger(door, app):
+    for header in ("x_forwarded_host", "x_gradio_server"):
+        assert ask(door, "/config", **{header: "http://evil.example.org"})[0] == 200
+        assert header.replace("_", "-").encode() not in app.seen[-1][0]
 
 
-@pytest.mark.parametrize("path", [JOIN, "/login", "/gradio_api/cancel", "/gradio_api/reset"])
-def test_a_body_without_a_length_is_cut_at_the_limit_as_it_arrives(door, app, path):
+@pytest.mark.parametrize("path", [JOIN, "/login", "/gradio_api/cancel"])
+def test_a_body_is_cut_at_the_limit_as_it_arrives(door, app, path):
     parts = [b"x" * 60] * 5
     status, headers = ask(door, path, "POST", body=parts)
     assert (status, headers["connection"], len(parts)) == (413, "close", 3)
+    assert ask(door, path, "POST", body=[b"x" * 101])[0] == 413
     assert app.seen == []
+    assert ask(door, "/login", "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
+    assert len(app.seen[0][1]) == 100
 
 
 def test_nothing_is_loaded_from_elsewhere(door):
@@ -211,99 +156,42 @@ def test_nothing_is_loaded_from_elsewhere(door):
     assert headers["x-own"] == "1"
 
 
-def test_a_page_that_waits_is_released_at_the_end(door, monkeypatch):
-    seen = []
-
-    async def streams(scope, receive, send):
-        while not seen or seen[-1] != "http.disconnect":
-            seen.append((await receive())["type"])
-
-    monkeypatch.setattr(door, "_app", streams)
-
-    async def main():
-        async def receive():
-            await asyncio.Event().wait()
-
-        headers = [(b"host", HOST.encode())]
-        waiting = asyncio.ensure_future(
-            door({"type": "http", "path": "/", "method": "GET", "headers": headers, "scheme": "http"}, receive, None)
-        )
-        await asyncio.sleep(0)
-        door.end()
-        await waiting
-
-    asyncio.run(main())
-    assert seen == ["http.request", "http.disconnect"]
-
-
-def test_a_page_is_read_and_left_by_its_own_person_alone(door, app):
+def test_a_page_is_read_and_left_by_its_own_person_alone(door, monkeypatch):
     join = [b'{"session_hash": "tab"}']
-    assert ask(door, JOIN, "POST", body=join[:], cookie=f"rlhf_dialog_abcdef01={SIGNED}")[0] == 200
-    other = f"rlhf_dialog_abcdef01={SignedCookie('rlhf_dialog_abcdef01', 's').sign('cd' * 16)}"
-    for cookie, status in ((other, 403), ("", 403), (f"rlhf_dialog_abcdef01={SIGNED}", 200)):
-        given = {"cookie": cookie} if cookie else {}
-        assert ask(door, "/gradio_api/queue/data", query=b"session_hash=tab", **given)[0] == status
-        assert ask(door, "/gradio_api/queue/data", query=b"session_hash=1&session_hash=%74ab", **given)[0] == status
-        assert ask(door, "/gradio_api/heartbeat/tab", **given)[0] == status
-        assert ask(door, "/gradio_api/cancel", "POST", body=join[:], **given)[0] == status
-        assert ask(door, JOIN, "POST", body=join[:], **given)[0] == status
+    assert ask(door, JOIN, "POST", body=join[:], cookie=SIGNED)[0] == 200
+    for cookie, status in ((OTHER, 403), (None, 403), (SIGNED, 200)):
+        assert ask(door, "/gradio_api/queue/data", query=b"session_hash=tab", cookie=cookie)[0] == status
+        assert (
+            ask(door, "/gradio_api/queue/data", query=b"session_hash=1&session_hash=%74ab", cookie=cookie)[0] == status
+        )
+        assert ask(door, "/gradio_api/heartbeat/tab", cookie=cookie)[0] == status
+        assert ask(door, "/gradio_api/cancel", "POST", body=join[:], cookie=cookie)[0] == status
+        assert ask(door, JOIN, "POST", body=join[:], cookie=cookie)[0] == status
+    monkeypatch.setattr(RequestFilter, "MOST_PAGES", 2)
+    for page in "12":
+        ask(door, JOIN, "POST", body=[json.dumps({"session_hash": page}).encode()])
+    assert [*door._owners] == ["1", "2"]
 
 
-def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, monkeypatch, caplog):
-    async def fails(scope, receive, send):
-        raise ValueError("what a stranger wrote")
-
-    monkeypatch.setattr(door, "_app", fails)
+def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, app, caplog):
+    app.error = asyncio.CancelledError()  # the server ends
+    assert ask(door, "/gradio_api/queue/data") is None
+    assert caplog.records == []
+    app.error = ValueError("what a stranger wrote")
     assert ask(door, "/gradio_api/queue/data")[0] == 500
     assert re.search(r"a request failed: ValueError in .*test_request_filter.py:\d+\n", caplog.text)
     assert "stranger" not in caplog.text
 
 
-def test_failures_without_end_are_a_few_lines(door, monkeypatch, caplog):
-    async def fails(scope, receive, send):
-        raise ValueError("what a stranger wrote")
-
-    monkeypatch.setattr(door, "_app", fails)
-    monkeypatch.setattr(request_filter, "FAILURES", Bucket(3, 1e6))
-    assert {ask(door, "/config")[0] for _ in range(9)} == {500}
-    assert len(caplog.records) == 3
-
-
-def test_a_page_is_moved_by_no_header_of_a_stranger(app):
-    door = RequestFilter(app, BOT, PageLimits(), {"127.0.0.1", "chat.example.org"}, secret="s")
-    heard = []
-
-    async def listens(scope, receive, send):
-        heard.append({name for name, _ in scope["headers"]})
-        await app(scope, receive, send)
-
-    door._app = listens
-    for header, value, passes in [
-        ("x_forwarded_host", "evil.example.org", False),
-        ("X_Forwarded_Host", "evil.example.org", False),
-        ("x_forwarded_host", "chat.example.org, evil.example.org", False),
-        ("x_forwarded_host", "chat.example.org:443", True),
-        ("x_gradio_server", "http://evil.example.org", False),
-    ]:
-        assert ask(door, "/config", **{header: value})[0] == 200
-        assert (header.replace("_", "-").encode() in heard.pop()) == passes
-
-
 @pytest.mark.parametrize(
     ("event", "status"),
     [
+        *(({"fn_index": index, "data": ["a", None]}, 422) for index in (7, -1, "0", False, None)),
+        *(({"data": ["a", None]}, 422), ({"fn_index": 0, "data": ["a"]}, 422), ({"fn_index": 0}, 422)),
         ({"fn_index": 0, "data": ["a", None]}, 200),
-        ({"fn_index": 7, "data": ["a", None]}, 422),
-        ({"fn_index": -1, "data": ["a", None]}, 422),
-        ({"fn_index": "0", "data": ["a", None]}, 422),
-        ({"fn_index": False, "data": ["a", None]}, 422),
-        ({"fn_index": None, "data": ["a", None]}, 422),
-        ({"data": ["a", None]}, 422),
-        ({"fn_index": 0, "data": ["a"]}, 422),
-        ({"fn_index": 0}, 422),
     ],
 )
 def test_only_events_of_the_page_s_functions_pass(app, event, status):
-    door = RequestFilter(app, BOT, PageLimits(), secret="s", inputs={0: 2, 1: 0})
+    door = RequestFilter(app, BOT, PageKeys(), secret="s", inputs={0: 2, 1: 0})
     assert ask(door, JOIN, "POST", [json.dumps(event | {"session_hash": "tab"}).encode()])[0] == status
     assert len(app.seen) == (status == 200)

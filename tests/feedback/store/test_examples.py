@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.examples import (
-    AnswerPair,
     Examples,
     RatedAnswer,
     cap_counts,
     cap_weights,
     count_labels,
-    describe_small_group,
     heldout_set,
     max_share,
     newest_prompts,
@@ -72,14 +70,7 @@ def events(found):
 
 @pytest.mark.parametrize(
     ("kind", "value", "liked"),
-    [
-        ("thumb", 1, True),
-        ("thumb", -1, False),
-        ("score", 5, True),
-        ("score", 4, True),
-        ("score", 2, False),
-        ("score", 1, False),
-    ],
+    [("thumb", 1, True), ("thumb", -1, False), ("score", 4, True), ("score", 2, False)],
 )
 def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
     dialogue, (turn,) = talk(store, token_ids=[3, 1, 4])
@@ -89,15 +80,6 @@ def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
     person = store.hash_person("p")
     wanted = RatedAnswer(("Is it far ?",), "Two streets .", liked, kind, person, dialogue, event, (3, 1, 4), heldout)
     assert (found.answers, found.pairs, found.left_out) == ([wanted], [], {})
-
-
-def test_a_score_of_3_and_that_of_a_dialogue_label_nothing(store):
-    dialogue, (turn,) = talk(store)
-    store.add_feedback(dialogue, "p", Rating("score", turn=turn, value=3))
-    store.add_feedback(dialogue, "p", Rating("dialogue_score", value=5))
-    found = read_examples(store)
-    assert len(found) == 0
-    assert found.left_out == {"scores of 3, which say neither": 1, "scores of a whole dialogue": 1}
 
 
 def test_edits_and_choices_are_pairs(store):
@@ -114,20 +96,21 @@ def test_edits_and_choices_are_pairs(store):
     assert found.left_out == {"edits that change nothing": 1}
 
 
-def test_of_a_thumb_and_a_score_the_newer_one_counts(store):
-    dialogue, (turn,) = talk(store)
-    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
-    store.add_feedback(dialogue, "p", Rating("score", turn=turn, value=1))
-    store.add_feedback(dialogue, "q", Rating("thumb", turn=turn, value=1))
-    assert [(one.kind, one.liked) for one in read_examples(store).answers] == [("score", False), ("thumb", True)]
-
-
-def test_only_what_was_there_at_the_snapshot(store):
+def test_what_labels_nothing_what_is_newer_and_what_was_there_at_the_snapshot(store):
     dialogue, (turn,) = talk(store)
     first = store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
-    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=-1))
+    store.add_feedback(dialogue, "p", Rating("score", turn=turn, value=1))
+    store.add_feedback(dialogue, "q", Rating("score", turn=turn, value=3))
+    store.add_feedback(dialogue, "p", Rating("dialogue_score", value=5))
+    alone = store.begin("p", "import:x")
+    to_nothing = store.add_turn(alone, 0, "agent", "Two streets .")
+    store.add_feedback(alone, "p", Rating("thumb", turn=to_nothing, value=1))
+    found = read_examples(store)
+    assert [(one.kind, one.liked) for one in found.answers] == [("score", False)]
+    older = "older judgements of the same answer"
+    reasons = [older, "scores of 3, which say neither", "scores of a whole dialogue", "answers to nothing"]
+    assert found.left_out == dict.fromkeys(reasons, 1)
     assert [one.liked for one in read_examples(store, first).answers] == [True]
-    assert [one.liked for one in read_examples(store).answers] == [False]
 
 
 @pytest.mark.parametrize(("choose", "said"), [(None, "C"), (0, "A"), (2, "C")])
@@ -201,14 +184,6 @@ def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
     found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
     assert found.people == [store.hash_person("q")]
     assert found.concerned == sorted([store.hash_person("p"), store.hash_person("q")])
-
-
-def test_an_answer_to_nothing_is_left_out(store):
-    dialogue = store.begin("p", "import:x")
-    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
-    store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
-    found = read_examples(store)
-    assert (len(found), found.left_out) == (0, {"answers to nothing": 1})
 
 
 def lose(store, *statements):
@@ -365,18 +340,6 @@ def test_the_newest_of_a_person_above_the_cap_are_kept():
     assert found.people == ["p0", "p1", "p2", "p3", "troll"]
 
 
-@pytest.mark.parametrize(("count", "cap", "says"), [(5, 0.2, True), (6, 0.2, False), (5, 0.5, False), (2, 0.5, True)])
-def test_few_people_have_the_same_share_and_are_said_to(count, cap, says):
-    """The quietest said 2 things, the others 9."""
-    some = [answer(9 * p + i, f"p{p}", response=f"{p} {i}") for p in range(count) for i in range(9 if p else 2)]
-    found = trained(*some, person_cap=cap)
-    assert (len(found) == 2 * count) is says
-    line = f"person_cap {cap}: {count} people have one share each, so whoever says least decides how much of the others is used; "
-    assert describe_small_group(cap, found) == ([line + "raise it for a small group"] if says else [])
-    alike = trained(*(one for one in some if int(one.response.split()[1]) < 2), person_cap=cap)
-    assert describe_small_group(cap, alike) == []  # nothing is left out
-
-
 @given(COUNTS, CAPS)
 def test_nobody_has_more_than_the_share_of_the_rows(counts, cap):
     """And no row more could be kept: a slow search over the limit, one for all people."""
@@ -408,14 +371,6 @@ def test_the_weights_of_held_out_feedback():
     for one in found.all:
         by_person[one.person] += found.weights[one.event]
     assert by_person == pytest.approx({"troll": 5.0, "p0": 5, "p1": 5, "p2": 5, "p3": 5})
-
-
-def test_pairs_have_a_share_too():
-    pairs = [AnswerPair(("Hi .",), "A", f"B {i}", "edit", "troll", "d", i) for i in range(10)]
-    examples = Examples([answer(20 + i, f"p{i}") for i in range(4)], pairs)
-    found = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
-    assert Counter(one.person == "troll" for one in found.all) == {True: 4, False: 4}
-    assert events(found)[:4] == [6, 7, 8, 9]
 
 
 # --- the newest lines ---

@@ -1,4 +1,4 @@
-"""Imports and exports of feedback."""
+"""Imports and exports of feedback: our own format and TRL's columns."""
 
 import json
 
@@ -6,11 +6,16 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import exports
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
+from rlhf_dialog.feedback.store.formats import trl
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, is_heldout
 
 KTO = [{"prompt": f"Question {n} ?", "completion": f"Answer {n} .", "label": n % 2 == 0} for n in range(40)]
 DPO = [{"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}]
+ASK = {"role": "user", "content": "Is it far ?"}
+YES, STREETS = ({"role": "assistant", "content": text} for text in ("Yes .", "Two streets ."))
+ABOUT = ("thumb", "p", "d", 1)
 
 
 @pytest.fixture
@@ -29,6 +34,14 @@ def everything(store):
     return exports.export_rows(store, "jsonl")
 
 
+def turns(record):
+    return [(turn.position, turn.speaker, turn.text) for turn in record.turns]
+
+
+def trl_read(rows, form):
+    return trl.read([(f"row {number}", row) for number, row in enumerate(rows, 1)], form)
+
+
 def test_the_same_file_twice_adds_nothing(store, tmp_path):
     path = jsonl(tmp_path / "kto.jsonl", KTO)
     added = import_file(store, path)
@@ -37,33 +50,24 @@ def test_the_same_file_twice_adds_nothing(store, tmp_path):
     again = import_file(store, path.rename(tmp_path / "renamed.jsonl"))
     assert (again.dialogues, again.events, again.num_known) == (0, 0, 80)
     assert everything(store) == before
-    more = import_file(store, jsonl(path, [*KTO, {**KTO[0], "label": False}, DPO[0] | {}][:41]))
+    more = import_file(store, jsonl(path, [*KTO, {**KTO[0], "label": False}]))
     assert (more.dialogues, more.events) == (0, 1)
     assert store.feedback()[-1].value == -1  # the newest counts
+    named = import_file(store, jsonl(path, KTO[:1]), name="monday")
+    assert named.dialogues == 1  # a name keeps two data sets apart
+    assert {dialogue.source for dialogue in store.dialogues()} == {"import:kto", "import:monday"}
+    assert store.feedback()[-1].person == store.hash_person("import:monday")
 
 
 def test_people_are_hashed_and_nothing_is_on_policy(store, tmp_path):
     rows = [{**KTO[0], "user_id": 7}, {**KTO[1], "user_id": 7}, {**KTO[2], "user_id": "ann@example.org"}, KTO[3]]
     import_file(store, jsonl(tmp_path / "kto.jsonl", rows))
     people = [event.person for event in store.feedback()]
-    assert people == [
-        *[store.hash_person("import:kto:7")] * 2,
-        store.hash_person("import:kto:ann@example.org"),
-        store.hash_person("import:kto"),
-    ]
-    assert {dialogue.source for dialogue in store.dialogues()} == {"import:kto"}
-    turns = [turn for dialogue in store.dialogues() for turn in store.turns(dialogue.id)]
-    assert {(turn.token_ids, turn.logprobs, turn.version) for turn in turns} == {(None, None, None)}
+    names = ["import:kto:7", "import:kto:7", "import:kto:ann@example.org", "import:kto"]
+    assert people == [store.hash_person(name) for name in names]
+    stored = [turn for dialogue in store.dialogues() for turn in store.turns(dialogue.id)]
+    assert {(turn.token_ids, turn.logprobs, turn.version) for turn in stored} == {(None, None, None)}
     assert b"example.org" not in store.path.read_bytes()
-
-
-def test_a_name_keeps_two_data_sets_apart(store, tmp_path):
-    path = jsonl(tmp_path / "kto.jsonl", KTO[:1])
-    import_file(store, path)
-    added = import_file(store, path, name="monday")
-    assert added.dialogues == 1
-    assert [dialogue.source for dialogue in store.dialogues()] == ["import:kto", "import:monday"]
-    assert store.feedback()[1].person == store.hash_person("import:monday")
 
 
 def test_what_answers_one_prompt_is_held_out_together(store, tmp_path):
@@ -80,23 +84,36 @@ def test_what_answers_one_prompt_is_held_out_together(store, tmp_path):
 
 def test_an_export_into_another_bot_and_back(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
-    answer = store.add_turn(dialogue, 0, "agent", "Hello .", TurnOrigin(token_ids=[1], logprobs=[-1.0], version="0001"))
+    store.add_turn(dialogue, 0, "user", "naïve ?")
+    answer, other = (
+        store.add_turn(dialogue, 1, "agent", text, TurnOrigin([1], [-1.0], {"top_k": 0}, "0001"))
+        for text in ("Hello .", "Hi .")
+    )
     store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=1))
-    store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=-1))
-    path = tmp_path / "export.jsonl"
-    exports.write_jsonl(path, everything(store))
-    before = everything(store)
+    store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=-1, text="short"))
+    store.add_feedback(dialogue, "bob", Rating("choice", turn=other, other=answer))
+    path, before = tmp_path / "export.jsonl", everything(store)
+    exports.write_jsonl(path, before)
+    assert before[0]["turns"][1]["token_ids"] == [1]
     assert import_file(store, path).events == 0
     assert everything(store) == before
-    other = Store.create(tmp_path / "other.sqlite")
-    assert (import_file(other, path).events, import_file(other, path).events) == (2, 0)
-    (copied,) = other.dialogues()
+    copy = Store.create(tmp_path / "other.sqlite")
+    assert (import_file(copy, path).events, import_file(copy, path).events) == (3, 0)
+    (copied,) = copy.dialogues()
     assert (copied.id, copied.heldout, copied.source) == (dialogue, is_heldout(dialogue), "import:rlhf-dialog")
     assert copied.started == store.dialogues()[0].started
-    assert [event.value for event in other.feedback()] == [-1]
-    assert other.feedback()[0].person == other.hash_person(f"{store.bot}:{store.hash_person('bob')}")
-    assert other.turns(dialogue)[0].token_ids is None
-    other.close()
+    said = [(turn.position, turn.speaker, turn.text, turn.token_ids) for turn in copy.turns(dialogue)]
+    assert said == [(0, "user", "naïve ?", None), (1, "agent", "Hello .", None), (1, "agent", "Hi .", None)]
+    ids = [turn.id for turn in copy.turns(dialogue)]
+    about = [(one.kind, one.turn, one.other, one.value, one.text) for one in copy.feedback(newest=False)]
+    assert about == [
+        *(("thumb", ids[1], None, 1, None), ("thumb", ids[1], None, -1, "short")),
+        ("choice", ids[2], ids[1], None, None),
+    ]
+    created = [[one.created for one in some.feedback(newest=False)] for some in (store, copy)]
+    assert created[0] == created[1]
+    assert copy.feedback()[0].person == copy.hash_person(f"{store.bot}:{store.hash_person('bob')}")
+    copy.close()
 
 
 def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
@@ -109,49 +126,30 @@ def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
 
 
 def test_a_file_is_added_whole_or_not_at_all(store, tmp_path, monkeypatch):
-    path = jsonl(tmp_path / "dpo.jsonl", [*DPO, {**DPO[0], "rejected": "Two streets ."}])
-    with pytest.raises(UserError, match="line 2"):
-        import_file(store, path)
     calls = []
 
     def fails(*_):
         calls.append(1)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return 1
+        return set()
 
-    monkeypatch.setattr("rlhf_dialog.feedback.store.imports._known_events", lambda *_: fails() and set())
+    monkeypatch.setattr("rlhf_dialog.feedback.store.imports._known_events", fails)
     with pytest.raises(KeyboardInterrupt):
         import_file(store, jsonl(tmp_path / "kto.jsonl", KTO))
     assert store.dialogues() == []
 
 
-def test_a_folder_of_datasets_and_a_parquet_file(store, tmp_path):
-    exports.write_folder(tmp_path / "folder", KTO)
+def test_a_folder_of_datasets_a_parquet_file_and_a_column_that_is_ignored(store, tmp_path):
+    from datasets import Dataset
+
+    Dataset.from_list(KTO).save_to_disk(tmp_path / "folder")
     assert import_file(store, tmp_path / "folder").events == 40
-    from datasets import load_from_disk
-
-    load_from_disk(tmp_path / "folder").to_parquet(tmp_path / "kto.parquet")
+    Dataset.from_list(KTO).to_parquet(tmp_path / "kto.parquet")
     assert import_file(store, tmp_path / "kto.parquet").events == 0
-
-
-def test_what_is_not_known_is_one_message(store, tmp_path):
-    for name, content, words in [
-        ("absent.jsonl", None, "no such file or folder"),
-        (
-            "rows.jsonl",
-            '{"question": "x", "reply": "y"}\n',
-            "the columns 'question', 'reply' are those of no known format",
-        ),
-        ("rows.json", "{", "is not JSON"),
-        ("rows.txt", "x", "unknown file type"),
-        ("rows.csv", "prompt,completion,label,colour\na,b,true,red\n", "KTO format has no column 'colour'"),
-    ]:
-        if content is not None:
-            (tmp_path / name).write_text(content)
-        with pytest.raises(UserError, match=words) as caught:
-            import_file(store, tmp_path / name)
-        assert name in str(caught.value)
+    (tmp_path / "rows.csv").write_text("prompt,completion,label,colour\na,b,true,red\n")
+    with pytest.raises(UserError, match="'colour'"):
+        import_file(store, tmp_path / "rows.csv")
     assert import_file(store, tmp_path / "rows.csv", ignored=("colour",)).events == 1
 
 
@@ -162,24 +160,101 @@ def test_what_counts_now_in_the_columns_of_trl(store):
     second = store.add_turn(dialogue, 1, "agent", "Two streets .")
     store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=1))
     store.add_feedback(dialogue, "ann", Rating("score", turn=second, value=3))
-    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": True}]
+    assert exports.export_rows(store, "kto") == [{"prompt": [ASK], "completion": [YES], "label": True}]
     store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=-1))
     store.add_feedback(dialogue, "ann", Rating("choice", turn=second, other=first))
-    store.add_feedback(dialogue, "ann", Rating("edit", turn=second, text="Two streets, on foot ."))
-    assert exports.export_rows(store, "kto") == [{"prompt": "Is it far ?", "completion": "Yes .", "label": False}]
+    store.add_feedback(dialogue, "ann", Rating("edit", turn=second, text="Left ."))
+    assert exports.export_rows(store, "kto") == [{"prompt": [ASK], "completion": [YES], "label": False}]
+    left = {"role": "assistant", "content": "Left ."}
     assert exports.export_rows(store, "dpo") == [
-        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
-        {"prompt": "Is it far ?", "chosen": "Two streets, on foot .", "rejected": "Two streets ."},
+        {"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]},
+        {"prompt": [ASK], "chosen": [left], "rejected": [STREETS]},
     ]
 
 
-def test_files_and_folders(store, tmp_path):
-    with pytest.raises(UserError, match="there are no dialogues to export"):
-        exports.export_rows(store, "jsonl")
-    rows = [{"prompt": "naïve ?", "completion": "Yes .", "label": True}]
-    exports.write_jsonl(tmp_path / "x.jsonl", rows)
-    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()] == rows
-    exports.write_folder(tmp_path / "folder", rows)
-    from datasets import load_from_disk
+def test_rows_of_an_export_are_read_again():
+    answer = RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
+    pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
+    before = [{"role": "user", "content": "Hello ."}, {"role": "assistant", "content": "Hi ."}, ASK]
+    assert trl.export_rows([answer, pair], "kto") == [{"prompt": before, "completion": [YES], "label": False}]
+    assert trl.export_rows([answer, pair], "dpo") == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
+    (record,) = trl_read(trl.export_rows([answer], "kto"), "kto").records
+    said = ["Hello .", "Hi .", "Is it far ?", "Yes ."]
+    assert turns(record) == [(i, ("user", "agent")[i % 2], text) for i, text in enumerate(said)]
 
-    assert load_from_disk(tmp_path / "folder").to_list() == rows
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Is it far ?", "completion": "Yes .", "label": False},
+        {"prompt": [ASK], "completion": [YES], "label": "false"},
+        {"prompt": [ASK], "completion": [ASK, YES], "label": 0, "id": 7},  # which repeats the prompt
+    ],
+)
+def test_kto(row):
+    (record,) = trl_read([row], "kto").records
+    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Yes .")]
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.value, judgement.person) == ("thumb", 1, -1, None)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
+        {"prompt": [ASK], "chosen": [STREETS], "rejected": [YES], "user_id": 9},
+        {"chosen": [ASK, STREETS], "rejected": [ASK, YES], "score_chosen": 8.0, "score_rejected": 5.0},
+        {"prompt": "Is it far ?", "chosen": [ASK, STREETS], "rejected": [ASK, YES]},
+    ],
+)
+def test_dpo(row):
+    (record,) = trl_read([row], "dpo").records
+    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Two streets ."), (1, "agent", "Yes .")]
+    (judgement,) = record.judgements
+    assert (judgement.kind, judgement.turn, judgement.other) == ("choice", 1, 2)
+    assert judgement.person == ("9" if "user_id" in row else None)
+
+
+def test_the_prompt_that_two_texts_share():
+    shared = "Human: Is it far to the old station ?\n\nAssistant:"
+    (record,) = trl_read([{"chosen": f"{shared} Two streets .", "rejected": f"{shared} Yes ."}], "dpo").records
+    assert turns(record) == [(0, "user", shared), (1, "agent", "Two streets ."), (1, "agent", "Yes .")]
+    (record,) = trl_read([{"chosen": "Yes . Two streets .", "rejected": "Yes . Far ."}], "dpo").records
+    assert turns(record) == [(0, "agent", "Yes . Two streets ."), (0, "agent", "Yes . Far .")]
+
+
+def test_messages_system_messages_tools_and_images_are_read_as_in_training():
+    system = {"role": "system", "content": "You guide guests ."}
+    parts = {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]}
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "map", "arguments": "{}"}}]}
+    image = {"role": "user", "content": [{"type": "text", "text": "Here ?"}, {"type": "image", "image": "x"}]}
+    thoughtful = YES | {"reasoning_content": "They ask for the way ."}
+    rows = [
+        {"prompt": [system, ASK, {"from": "gpt", "value": "Two ."}, parts], "completion": [thoughtful], "label": True},
+        {"prompt": [ASK, calls, {"role": "tool", "content": "2"}], "completion": [YES], "label": True},
+        {"prompt": [image], "completion": [YES], "label": True},
+    ]
+    found = trl_read(rows, "kto")
+    said = [(0, "user", "Is it far ?"), (1, "agent", "Two ."), (2, "user", "Which ones ?"), (3, "agent", "Yes .")]
+    assert [turns(one) for one in found.records] == [said]
+    assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
+    assert [("tool" in reason or "image" in reason, n) for reason, n in found.left_out.items()] == [(True, 1)] * 2
+    human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
+    (record,) = trl_read([{"prompt": [ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}], "dpo").records
+    assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
+
+
+@pytest.mark.parametrize(
+    ("form", "bad"),
+    [("kto", {"completion": None}), ("kto", {"prompt": ""}), ("dpo", {"chosen": ""}), ("dpo", {"rejected": "Left ."})],
+    ids=str,
+)
+def test_a_few_rows_without_text_are_left_out_and_counted(form, bad):
+    answer = {"kto": {"completion": "Yes .", "label": True}, "dpo": {"chosen": "Left .", "rejected": "Yes ."}}[form]
+    rows = [{"prompt": f"Question {number} ?", **answer} for number in range(1, 11)]
+    rows[6] |= bad
+    found = trl_read(rows, form)
+    assert (len(found.records), list(found.left_out.values())) == (9, [1])
+    assert "row 7" in next(iter(found.left_out))
+    with pytest.raises(UserError, match=r"(?s)1 of 9 rows cannot be used.*row 7"):
+        trl_read(rows[:9], form)

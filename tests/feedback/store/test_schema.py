@@ -36,9 +36,6 @@ def test_its_settings(path):
         **{"secure_delete": 1, "user_version": 1, "busy_timeout": 5000},
     }
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_store_is_not_made_twice(path):
     with pytest.raises(UserError, match="exists already"):
         Store.create(path)
 
@@ -96,50 +93,4 @@ def test_a_stored_file_of_every_version_opens(version_1):
     assert [turn.text for turn in store.turns(dialogue.id)] == ["Is it far ?", "Yes .", "Two streets ."]
     assert [(event.kind, event.value) for event in store.feedback()] == [("thumb", -1), ("choice", None)]
     assert store.turns(dialogue.id)[1].logprobs == [-0.5, -1.25]
-    store.close()
-
-
-@pytest.fixture
-def newer(monkeypatch):
-    """A program whose schema is one version further."""
-    change = ("ALTER TABLE dialogues ADD COLUMN language TEXT", "CREATE TABLE tags (turn INTEGER, tag TEXT)")
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(schema, "MIGRATIONS", {1: change})
-
-
-def test_an_older_store_is_migrated_after_a_backup(version_1, newer):
-    before = version_1.read_bytes()
-    schema.prepare(version_1)
-    with closing(sqlite3.connect(version_1)) as plain:
-        assert plain.execute("PRAGMA user_version").fetchone() == (2,)
-        assert plain.execute("SELECT language, source FROM dialogues").fetchall() == [(None, "terminal")]
-        assert plain.execute("SELECT count(*) FROM turns").fetchone() == (3,)
-    backup = version_1.with_name("old.sqlite.version_1")
-    with closing(sqlite3.connect(backup)) as plain, closing(sqlite3.connect(":memory:")) as old:
-        old.executescript(VERSION_1.read_text(encoding="utf-8"))
-        assert list(plain.iterdump()) == list(old.iterdump())
-        assert plain.execute("PRAGMA user_version").fetchone() == (1,)
-    assert before != version_1.read_bytes()
-    stamp = backup.stat().st_mtime_ns
-    schema.prepare(version_1)  # the second time there is nothing to do
-    assert backup.stat().st_mtime_ns == stamp
-
-
-def test_a_migration_that_fails_changes_nothing(version_1, newer, monkeypatch):
-    monkeypatch.setattr(
-        schema, "MIGRATIONS", {1: ("ALTER TABLE dialogues ADD COLUMN language TEXT", "CREATE nonsense")}
-    )
-    with pytest.raises(UserError, match="syntax error"):
-        schema.prepare(version_1)
-    with closing(sqlite3.connect(version_1)) as plain:
-        assert plain.execute("PRAGMA user_version").fetchone() == (1,)
-        assert "language" not in [row[1] for row in plain.execute("PRAGMA table_info(dialogues)")]
-
-
-def test_forgetting_removes_the_backup_of_a_migration(version_1, newer):
-    store = Store(version_1)
-    backup = version_1.with_name("old.sqlite.version_1")
-    assert b"Two streets" in backup.read_bytes()
-    assert store.forget(store.hash_person("ann")) == 7
-    assert not backup.exists()
     store.close()

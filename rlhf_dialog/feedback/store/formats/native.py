@@ -70,7 +70,7 @@ def read(rows: list[tuple[str, Row]]) -> ImportResult:
             )
         try:
             _check_keys(row, where)
-            imported.records.append(_record(row, where))
+            imported.records.append(_record(row))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error
     return imported
@@ -87,7 +87,7 @@ def _check_keys(row: Row, where: str) -> None:
             )
 
 
-def _record(row: Row, where: str) -> Record:
+def _record(row: Row) -> Record:
     head, places = row["dialogue"], {}
     turns = []
     for number, turn in enumerate(row["turns"]):
@@ -101,7 +101,7 @@ def _record(row: Row, where: str) -> Record:
     if not re.fullmatch("[0-9a-f]{32}", head["id"]):
         raise ValueError(f"id {head['id']!r}")
     person, started, name = _person(head["person"]), float(head["started"]), head["id"]
-    return Record(turns, judgements, name, where, person, started, id=name, bot=_text(row["bot"]))
+    return Record(turns, judgements, name, person, started, id=name, bot=_text(row["bot"]))
 
 
 def _judgement(event: Row, places: dict[int, int], turns: list[ImportedTurn]) -> Judgement:

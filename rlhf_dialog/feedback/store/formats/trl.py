@@ -2,14 +2,16 @@
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.sources.messages import USER_ROLES
 from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text
 from rlhf_dialog.data.sources.rows import Row
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.examples import Examples
-from rlhf_dialog.feedback.store.formats import record
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.feedback.store.examples import AnswerPair, Example, RatedAnswer
+from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
 
 NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
 OPTIONAL = {
@@ -19,26 +21,24 @@ OPTIONAL = {
 LABELS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}  # also 1 and 0
 
 
-def export_rows(examples: Examples, form: str, messages: bool) -> list[Row]:
-    """The rows of an export: KTO's of thumbs and scores, DPO's of edits and choices."""
+def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
+    """The rows of an export, as messages with roles: KTO's of thumbs and scores, DPO's of edits and choices."""
 
-    def prompt(turns: tuple[str, ...]) -> Any:
+    def prompt(turns: tuple[str, ...]) -> list[Row]:
         roles = ["user" if number % 2 == 0 else "assistant" for number in range(len(turns))][::-1]
-        messages_of_prompt = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
-        return messages_of_prompt if messages else "\n".join(turns)
+        return [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
 
-    def reply(text: str) -> Any:
-        return [{"role": "assistant", "content": text}] if messages else text
+    def reply(text: str) -> list[Row]:
+        return [{"role": "assistant", "content": text}]
 
-    if form == "kto":
-        return [
-            {"prompt": prompt(example.prompt_turns), "completion": reply(example.response), "label": example.liked}
-            for example in examples.answers
-        ]
-    return [
-        {"prompt": prompt(example.prompt_turns), "chosen": reply(example.chosen), "rejected": reply(example.rejected)}
-        for example in examples.pairs
-    ]
+    rows: list[Row] = []
+    for one in examples:
+        if isinstance(one, RatedAnswer) and form == "kto":
+            rows.append({"prompt": prompt(one.prompt_turns), "completion": reply(one.response), "label": one.liked})
+        elif isinstance(one, AnswerPair) and form == "dpo":
+            sides = {"chosen": reply(one.chosen), "rejected": reply(one.rejected)}
+            rows.append({"prompt": prompt(one.prompt_turns), **sides})
+    return rows
 
 
 def detect_format(row: Row) -> str | None:
@@ -46,9 +46,9 @@ def detect_format(row: Row) -> str | None:
     return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
 
 
-def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
+def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     """The examples. Bad rows are left out as from training data (`RowCounts`). Raises UserError for an unknown column or row."""
-    imported, counts = record.ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
+    imported, counts = ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
     imported.records = counts.read(rows, lambda placed: _record(placed[1], placed[0], form, counts))
     for reason, places in counts.left_out.items():
         imported.left_out[f"rows with {reason}"] = len(places)
@@ -58,33 +58,49 @@ def read(rows: list[tuple[str, Row]], form: str) -> record.ImportResult:
     return imported
 
 
-def _record(row: Row, where: str, form: str, counts: RowCounts) -> record.Record:
-    record.check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
+def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
+    _check_columns(row, form, where)
     if missing := [name for name in NEEDED[form] if name not in row or (name == "label" and row[name] is None)]:
         raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
-    person = None if row.get("user_id") is None else str(row["user_id"])
     if form == "kto":
         prompt, _ = read_prompt(row, where)
         if not prompt.turns:
             raise BadRow(f"{where}: 'prompt' holds no text")
         messages = put_behind(prompt, read_side(row["completion"], "completion", where))
-        judgement = record.Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
         answers = [messages.turns[-1]]
     else:
         messages, other, _ = read_sides(row, where)
-        judgement = record.Judgement("choice", 0, other=1, person=person)
         answers = [messages.turns[-1], other.turns[-1]]
         if messages.turns[:-1] != other.turns[:-1]:
             raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
-    before = record.speakers(messages)[:-1]
-    if len(answers) == 2 and not before:
+    roles = ("user" if role in USER_ROLES else "agent" for role in messages.roles)
+    before = list(zip(roles, messages.turns, strict=True))[:-1]
+    if form == "dpo" and not before:
         shared = _find_shared_beginning(*answers)
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
     note_keys(row, counts)
     counts.note({"system message": [text for _, text in messages.system]}, (), in_meta=False)
-    group = "\n".join(text for _, text in before)
-    return record.make_record(before, answers, [judgement], group=group, where=where)
+    person = None if row.get("user_id") is None else str(row["user_id"])
+    place = len(before)
+    turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]
+    turns += [ImportedTurn(place, "agent", answer) for answer in answers]
+    if form == "kto":
+        judgement = Judgement("thumb", place, 1 if _label(row["label"], where) else -1, person=person)
+    else:
+        judgement = Judgement("choice", place, other=place + 1, person=person)
+    return Record(turns, [judgement], group="\n".join(text for _, text in before), person=person)
+
+
+def _check_columns(row: Row, form: str, where: str) -> None:
+    """Raises UserError that names the columns which are not known."""
+    columns = (*NEEDED[form], *OPTIONAL[form])
+    if unknown := [name for name in row if name not in columns]:
+        shown = ", ".join(f"'{name!s:.40}'" for name in unknown[:10])
+        raise UserError(
+            f"{where}: TRL's {form.upper()} format has no column {shown}{nearest(unknown[0], columns)}; known are "
+            f"{', '.join(columns)}; leave others out with --ignore {','.join(map(str, unknown[:10]))}"
+        )
 
 
 def _find_shared_beginning(first: str, second: str) -> str:
