@@ -193,8 +193,7 @@ def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name,
     hashes(on_disk, tmp_path / "half")
     resumed.load(tmp_path / "half")
     go_on(resumed, sampler, 3)
-    assert len(list(resumed.replay.stack._folder.iterdir())) > 5
-    assert not in_memory.replay.stack._folder
+    assert len(resumed.replay.stack._memory) < len(in_memory.replay.stack._memory) == len(resumed.replay.stack.lengths)
     assert hashes(resumed, tmp_path / "resumed") == hashes(in_memory, tmp_path / "memory")
 
 
