@@ -10,8 +10,6 @@ import pytest
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
-from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import Knowledge
-from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
 from rlhf_dialog.task_oriented.world.action_list import ActionList
@@ -73,12 +71,11 @@ def test_the_measurement_of_gp_sarsa_runs():
     assert 0 <= found["success"] <= 1
 
 
-def test_the_lookup_behind_a_policy_runs(tmp_path, capsys):
-    code = program("import Knowledge")
+def test_the_lookup_behind_a_policy_runs(capsys):
+    code = program("# look_up.py")
     exec(compile(code, "POLICIES.md", "exec"), {})
     assert capsys.readouterr().out == shown_by(code)
-    (tmp_path / "knowledge.yaml").write_text(block_of("yaml", "network: true"), encoding="utf-8")
-    assert isinstance(Knowledge.from_yaml(tmp_path / "knowledge.yaml", str).fetcher, MediaWiki)
+    exec(compile(program("# wiki.py"), "POLICIES.md", "exec"), {})
 
 
 def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
