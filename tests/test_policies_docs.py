@@ -12,8 +12,7 @@ from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
-from rlhf_dialog.task_oriented.world.action_list import ActionList
-from rlhf_dialog.task_oriented.world.action_list_world import StateFactory, StateFunction
+from rlhf_dialog.task_oriented.world.action_list_world import ActionList, StateFactory, StateFunction
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")

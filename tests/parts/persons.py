@@ -37,9 +37,7 @@ def person_run(
     settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {}}}
     config = policy_config(folder, **settings | changes)
     teacher, shown = typing(lines, rewards=config.reward_range, each_answer=config.rewards_each_answer)
-    run = PersonRun(config, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
-    teacher.undo = run.undo
-    return run, shown
+    return PersonRun(config, teacher, shown.append, WhileWaiting(), overwrite, lambda: today), shown
 
 
 def talked(folder: Path, lines: Iterable[str], **options: Any) -> list[str]:

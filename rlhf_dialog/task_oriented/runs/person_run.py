@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import date
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +17,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_person_world
-from rlhf_dialog.task_oriented.world.users.teacher import Teacher, sum_rewards
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 
 
 class PersonCounters(BaseModel):
@@ -59,7 +57,6 @@ class PersonRun(ActRun):
         self.today = today
         self.num_dialogues = self.num_rewarded = 0
         self.days: list[str] = []
-        self._last: Episode | None = None
 
     def talk(self) -> None:
         """Go on where the last day ended, or begin; returns when the teacher leaves.
@@ -68,26 +65,6 @@ class PersonRun(ActRun):
         is saved.
         """
         self.run()
-
-    def undo(self) -> None:
-        """Ask again for the last reward of the dialogue that ended last, and learn from it with that one instead."""
-        episode = self._last
-        if episode is None:
-            self.show("(there is no dialogue of today to correct)")
-            return
-        rewards, cost = episode.info["rewards"], episode.info["cost"]
-        after = self.teacher.correct()
-        if self.teacher.left or after == rewards[-1]:
-            return
-        episode.total_reward += (after or 0.0) - (rewards[-1] or 0.0)
-        rewards[-1] = after
-        episode.rewards[-1] = cost + sum_rewards(rewards[len(episode) - 1 :])
-        if not (self.training_world.domain and self.config.show_goal):
-            episode.success = sum_rewards(rewards) > 0
-        self.policy.load(self._before)
-        self.num_dialogues -= 1
-        self.num_rewarded -= self._was_rewarded
-        self._learn(episode)
 
     @property
     def save_interval(self) -> int:
@@ -106,7 +83,6 @@ class PersonRun(ActRun):
         """How many dialogues there were, on which days."""
         if state is not None:
             self.num_dialogues, self.num_rewarded, self.days = (state[key] for key in ("iteration", "rewarded", "days"))
-        self._before = Path(stack.enter_context(TemporaryDirectory()))
 
     def _loop(self, stack: ExitStack) -> None:
         self.show(self._so_far())
@@ -139,27 +115,26 @@ class PersonRun(ActRun):
 
     def _learn(self, episode: Episode) -> None:
         """Learn from a dialogue, if anything in it was rewarded, and save."""
-        self.policy.save(self._before)
-        self._last, self._was_rewarded = episode, _is_rewarded(episode)
+        was_rewarded = _is_rewarded(episode)
         learned: Metrics = {}
-        if self._was_rewarded:
+        if was_rewarded:
             self.policy.observe(episode)
             learned = self.policy.update()
         self.num_dialogues += 1
-        self.num_rewarded += self._was_rewarded
+        self.num_rewarded += was_rewarded
         self.days += [] if self.today() in self.days else [self.today()]
         self._log(episode, learned)
         self._save()
-        self.show("(learned, and saved)" if self._was_rewarded else "(saved; without a reward, nothing was learned)")
+        self.show("(learned, and saved)" if was_rewarded else "(saved; without a reward, nothing was learned)")
 
     def _log(self, episode: Episode, learned: Metrics) -> None:
-        """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
+        """The line of this dialogue in metrics.jsonl, in one atomic step."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
         success, turns = float(bool(episode.success)), float(len(episode))
         numbers = {"success": success, "reward": episode.total_reward, "turns": turns}
         counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
-        row = {**counts, "rewarded": int(self._was_rewarded), **numbers, **learned}
+        row = {**counts, "rewarded": int(_is_rewarded(episode)), **numbers, **learned}
         replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))
 
     def _end(self) -> None:
