@@ -11,8 +11,8 @@ from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, Domain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
+from rlhf_dialog.task_oriented.policies.sampling.environments import read_sizes, user_environment
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import read_sizes, user_environment
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list_world import (

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -182,8 +182,8 @@ class ActionListWorld:
         self.state = state
         self.max_turns = max_turns
         self.names = actions.names
-        self.observation_space = SimpleNamespace(shape=(state.size,))
-        self.action_space = SimpleNamespace(n=len(self.names))
+        self.observation_space = spaces.Box(-np.inf, np.inf, (state.size,), np.float32)
+        self.action_space = spaces.Discrete(len(self.names))
 
     def reset(self, *, seed: int, options: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begin a dialogue with the teacher's first words; nothing is random."""
@@ -234,8 +234,8 @@ class AnswerTest:
     def __init__(self, actions: ActionList, answers: Mapping[str, str], state: StateFunction, turns: int = TURNS):
         self.actions, self.answers, self.state, self.num_turns = actions, answers, state, turns
         self.names = actions.names
-        self.observation_space = SimpleNamespace(shape=(state.size,))
-        self.action_space = SimpleNamespace(n=len(self.names))
+        self.observation_space = spaces.Box(-np.inf, np.inf, (state.size,), np.float32)
+        self.action_space = spaces.Discrete(len(self.names))
 
     def reset(self, *, seed: int, options: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         """Begin the dialogue of this number with its first line."""

@@ -12,9 +12,8 @@ import pytest
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
+from rlhf_dialog.task_oriented.policies.sampling.environments import NOTHING, EnvironmentFailed, Processes
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts.small_domain import small_domain
 from tests.parts.toy_environments import Broken
@@ -54,7 +53,7 @@ def test_the_number_of_processes_changes_no_number(caplog):
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         for process_num in (2, 3, 8):
             assert plain(sampled(process_num)) == alone
-    assert "8 dialogues side by side in 3 processes (process_num: 3)" in caplog.text
+    assert "8 dialogues side by side in 3 processes" in caplog.text
 
 
 @pytest.mark.slow
@@ -136,7 +135,7 @@ def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
 
 @pytest.mark.slow
 def test_what_a_process_needs_loads_no_torch():
-    needed = "rlhf_dialog.task_oriented.policies.sampling.processes, rlhf_dialog.task_oriented.world.act_level"
+    needed = "rlhf_dialog.task_oriented.policies.sampling.environments, rlhf_dialog.task_oriented.world.act_level"
     program = f"import sys, {needed}; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

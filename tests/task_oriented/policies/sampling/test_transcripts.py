@@ -59,7 +59,7 @@ def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
     reference = episode.info["bookings"][0]["reference"]
     assert lines[-2] == f"  booked  hotel {reference}: stay=1, day=friday, people=2"
     assert lines[-1] == (
-        f"  success after {len(episode)} turns (the user said goodbye); reward {80 - len(episode)}; precision 1.00, "
+        f"  success after {len(episode)} turns (the user said goodbye); reward {80 - len(episode)}; inform: precision 1.00, "
         "recall 1.00, f1 1.00, book rate 1.00"
     )
 

@@ -5,8 +5,8 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.environments import UserEnvironment, read_sizes, user_environment
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import UserEnvironment, read_sizes, user_environment
 from tests.parts import own_environments
 
 POLICY = RandomPolicy(PolicySpec(2, 2))

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvironmentFailed, VectorEnv
+from rlhf_dialog.task_oriented.policies.sampling.environments import NOTHING, EnvironmentFailed, VectorEnv
 from tests.parts.toy_environments import Broken, Counted
 
 
