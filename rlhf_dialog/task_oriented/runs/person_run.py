@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import date
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,14 +24,12 @@ class PersonCounters(BaseModel):
 
     iteration: int
     rewarded: int
-    days: list[str]
 
 
 class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
-    today: the date, which is kept beside the number of dialogues
 
     A dialogue counts when it has ended, and, if the teacher leaves in the middle of it, when something in it was rewarded.
     The policy learns from dialogues in which something was rewarded. Each dialogue that counts is saved at once.
@@ -47,16 +44,13 @@ class PersonRun(ActRun):
         show: Callable[[str], None],
         interrupts: WhileWaiting,
         overwrite: bool = False,
-        today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
         self.training_world = open_person_world(config.model_dump(), teacher)
         self.teacher = teacher
         self.show = show
         self.interrupts = interrupts
-        self.today = today
         self.num_dialogues = self.num_rewarded = 0
-        self.days: list[str] = []
 
     def talk(self) -> None:
         """Go on where the last day ended, or begin; returns when the teacher leaves.
@@ -80,29 +74,20 @@ class PersonRun(ActRun):
         return self.training_world
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
-        """How many dialogues there were, on which days."""
+        """How many dialogues there were."""
         if state is not None:
-            self.num_dialogues, self.num_rewarded, self.days = (state[key] for key in ("iteration", "rewarded", "days"))
+            self.num_dialogues, self.num_rewarded = state["iteration"], state["rewarded"]
 
     def _loop(self, stack: ExitStack) -> None:
-        self.show(self._so_far())
+        so_far = f"{_count(self.num_dialogues)} so far, {self.num_rewarded} of them rewarded"
+        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
+        self.show(f"{so_far}; {where}")
         with self.interrupts:
             self._converse()
             self._end()
 
     def _counters(self) -> dict[str, Any]:
-        return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded, "days": self.days}
-
-    def _so_far(self) -> str:
-        """Which day it is, and how many dialogues there were."""
-        days = [*self.days, *([] if self.today() in self.days else [self.today()])]
-        counts = (
-            f"{_count(self.num_dialogues)} so far, {self.num_rewarded} of them rewarded"
-            if self.days
-            else "no dialogue yet"
-        )
-        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
-        return f"day {len(days)}: {counts}; {where}"
+        return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded}
 
     def _converse(self) -> None:
         while not (self.teacher.left or self.interrupts.asked):
@@ -122,7 +107,6 @@ class PersonRun(ActRun):
             learned = self.policy.update()
         self.num_dialogues += 1
         self.num_rewarded += was_rewarded
-        self.days += [] if self.today() in self.days else [self.today()]
         self._log(episode, learned)
         self._save()
         self.show("(learned, and saved)" if was_rewarded else "(saved; without a reward, nothing was learned)")
@@ -133,7 +117,7 @@ class PersonRun(ActRun):
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
         success, turns = float(bool(episode.success)), float(len(episode))
         numbers = {"success": success, "reward": episode.total_reward, "turns": turns}
-        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
+        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues}
         row = {**counts, "rewarded": int(_is_rewarded(episode)), **numbers, **learned}
         replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))
 

@@ -5,10 +5,9 @@ from typing import Any
 
 from rlhf_dialog.task_oriented.domains import NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD, Observation
 from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.gymnasium_world import Observation
 from rlhf_dialog.task_oriented.world.users.human import describe_goal, why_failed
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn, Teacher, sum_rewards
 from rlhf_dialog.task_oriented.world.words import system_words, user_words

@@ -15,7 +15,7 @@ from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 from tests.parts.small_domain import small_domain
-from tests.parts.small_world import small_world
+from tests.parts.small_world import multi_goal, small_world
 from tests.parts.toy_environments import Counted
 
 WORLD = small_world()
@@ -35,7 +35,7 @@ class OneGoal(MultiActLevel):
     """Every user has the goal of this file."""
 
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed, options={**(options or {}), "goal": GOAL})
+        return super().reset(seed=seed, options={**(options or {}), "goal": multi_goal(GOAL)})
 
 
 def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
