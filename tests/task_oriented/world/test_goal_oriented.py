@@ -1,10 +1,12 @@
 """The goal-oriented environment in words: its parts, its line of the data base, its verdict."""
 
+import json
 from random import Random
 
 import pytest
 
 from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
+from rlhf_dialog.environments.built_in import build_environment
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
@@ -16,7 +18,7 @@ from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
-from tests.parts.small_domain import small_domain
+from tests.parts.small_domain import DATA, small_domain
 
 DOMAIN, TEA = load_domain("restaurant"), small_domain()
 SAYS, READS = user_words(DOMAIN), system_words(DOMAIN)
@@ -246,3 +248,18 @@ def test_a_system_may_say_anything(user):
     environment, rng = environment_of(user=AgendaUser(DOMAIN, user), **WORDS), Random(1)
     for seed in range(60):
         played(environment, lambda text: READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng), seed=seed)
+
+
+def test_a_guest_of_the_restaurant_guide_in_words():
+    environment = build_environment("restaurant", {})
+    text, _ = environment.reset(seed=7)
+    assert "\n[db] " in text
+    assert environment.step("Goodbye .")[1:4] == (-1.0, True, False)
+
+
+def test_a_domain_of_ones_own_and_its_turn_limit(tmp_path):
+    path = tmp_path / "tea.json"
+    path.write_text(json.dumps(DATA), encoding="utf-8")
+    environment = build_environment("restaurant", {"domain": str(path), "max_turns": 1, "user": "fixed"})
+    environment.reset(seed=0)
+    assert environment.step("Pardon ?")[1:4] == (-1.0, False, True)

@@ -157,7 +157,6 @@ QUESTION = re.compile(
     r"(?:(?:what|who)(?:\W+(?:is|are|was|were)|['’]s)|(?:something\W+|more\W+|what\W+)?about|more\W+on|look\W+up|define)\W+(\w.*)",
     re.IGNORECASE,
 )
-MORE = re.compile(r"(?:.*\W)?more(?:\W+about\W+(?:it|this|that|him|her|them))?", re.IGNORECASE)
 OF_THE_PAGE = {"its", "his", "her", "their"}
 NOT_A_TITLE = OF_THE_PAGE | {"it", "that", "this", "these", "those", "there", "i", "you", "he", "she", "we", "they"}
 NOT_A_TITLE |= {"my", "your", "our", "me", "him", "us", "them"}
@@ -206,13 +205,9 @@ def choose_title(turn: str, offered: list[str]) -> str | None:
     return by_word[0] if len(by_word) == 1 else None
 
 
-def _plain(turn: str) -> str:
-    return re.sub(r"[\s.,?!]*(?:\bplease)?[\s.?!]*$", "", turn, flags=re.IGNORECASE)
-
-
 def _asked(turn: str) -> str:
     """What a turn asks about, or an empty text."""
-    asked = QUESTION.fullmatch(_plain(turn))
+    asked = QUESTION.fullmatch(re.sub(r"[\s.,?!]*(?:\bplease)?[\s.?!]*$", "", turn, flags=re.IGNORECASE))
     return asked[1] if asked else ""
 
 
@@ -237,12 +232,10 @@ class Knowledge:
         """Begin a dialogue: no page is open, and no titles are offered."""
         self.page: WikiPage | None = None
         self.offered: list[str] = []
-        self.spoke_last = False
 
     def reply(self, turn: str) -> str:
         """What is said to the user's turn; a lookup that fails is said, and the dialogue goes on."""
         answer = self._answer(turn[:LONGEST_TURN])
-        self.spoke_last = answer is not None
         return self.policy(turn) if answer is None else answer
 
     def _answer(self, turn: str) -> str | None:
@@ -257,18 +250,17 @@ class Knowledge:
         return None if title is None else self._look_up(title)
 
     def _answer_more(self, page: WikiPage, turn: str) -> str | None:
-        """The section that is asked for, or what there is to ask for; None where the turn is about something else."""
-        asked = normal(_asked(turn) or (turn if self.spoke_last else ""))
+        """The section that is asked for; of `its colour`, where there is no such section, what there is to ask for. None where
+        the turn is about something else."""
+        asked = normal(_asked(turn))
         first, _, rest = asked.partition(" ")
         is_of_the_page = first in OF_THE_PAGE and bool(rest)
         title = shorten(page.title, LONGEST_TITLE)
         for heading, text in page.sections.items():
             if normal(heading) == (rest if is_of_the_page else asked):
                 return f"{title}, {shorten(heading, LONGEST_TITLE)}: {shorten(text, LONGEST_TEXT)}"
-        if not is_of_the_page and not (self.spoke_last and MORE.fullmatch(_plain(turn))):
-            return None
         headings = ", ".join(shorten(heading, LONGEST_TITLE) for heading in list(page.sections)[: 2 * MOST])
-        return f"{title}: {f'You can ask about: {headings}.' if headings else 'That is all I have on it.'}"
+        return f"{title}: you can ask about {headings or 'nothing more'}." if is_of_the_page else None
 
     def _look_up(self, title: str) -> str:
         shown_title = shorten(title, LONGEST_TITLE)

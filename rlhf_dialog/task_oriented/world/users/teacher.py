@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlhf_dialog.errors import SignalExit, nearest
+from rlhf_dialog.errors import SignalExit
 
 Range = tuple[float, float]
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
@@ -13,7 +13,7 @@ WORDS = {  # word: its arguments, what it does
     "reward": ("NUMBER", "reward the last answer"),
     "end": ("", "end this dialogue"),
     "quit": ("", "end the day; a dialogue that has not ended counts if you have rewarded something in it"),
-    "help": ("", "show these words"),
+    "/": ("WORDS", "begin words with a slash"),
 }
 
 
@@ -131,15 +131,9 @@ class TypedTeacher:
                 return PersonTurn(reward=self._reward)
 
     def _run_word(self, line: str, otherwise: str) -> None:
-        word = _split_command(line)[0]
-        if word == "help":
-            rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
-            self.show("\n".join(rows))
-        elif word in WORDS:
-            self.show(f"({otherwise})")
-        else:
-            advice = nearest(f"/{word}", [f"/{name}" for name in WORDS])
-            self.show(f"(there is no word /{word}{advice or ';'} /help lists them, and // begins words with a slash)")
+        known = _split_command(line)[0] in WORDS
+        rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
+        self.show(f"({otherwise})" if known else "\n".join(rows))
 
     def _number(self, text: str) -> float | None:
         low, high = self.rewards

@@ -106,19 +106,23 @@ def test_a_dialogue_in_words():
     chess = WikiPage(title="Chess", summary="A game.", sections={"History": "From India.", "Rules": "Many."})
     shelf = Shelf({"chess": chess, "Go": WikiPage(title="Go", summary="Older.")})
     assert talk(
-        *(Knowledge(policy, shelf), "History", "What is chess?", "Tell me more about its history.", "rules"),
-        *("Can you say more?", "What is its taste?", "Nice, thank you.", "rules", "What is Go?", "more"),
+        *(
+            Knowledge(policy, shelf),
+            "its history",
+            "What is chess?",
+            "Tell me more about its history.",
+            "What about rules?",
+        ),
+        *("What is its taste?", "Nice, thank you.", "What is Go?", "What are its rules?"),
     ) == [
-        "policy: History",
+        "policy: its history",
         "Chess: A game.",
         "Chess, History: From India.",
         "Chess, Rules: Many.",
-        "Chess: You can ask about: History, Rules.",
-        "Chess: You can ask about: History, Rules.",
+        "Chess: you can ask about History, Rules.",
         "policy: Nice, thank you.",
-        "policy: rules",
         "Go: Older.",
-        "Go: That is all I have on it.",
+        "Go: you can ask about nothing more.",
     ]
 
 
