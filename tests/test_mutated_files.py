@@ -34,8 +34,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
-from rlhf_dialog.task_oriented.world.action_list import read_actions
-from rlhf_dialog.task_oriented.world.action_list_world import read_answers
+from rlhf_dialog.task_oriented.world.action_list_world import read_actions, read_answers
 from tests.parts import agents, evaluations
 from tests.parts.damage import wreck
 from tests.parts.data_files import jsonl_bytes, original_files, rows_of

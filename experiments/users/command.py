@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from experiments.users import fidelity, user_talks
+from experiments.users.model_words import LMWords
 from experiments.users.two_sample import FOLDS, check_scikit_learn, distinguished
 from experiments.users.user_talks import Talks
 from rlhf_dialog.atomic_files import replace_json
@@ -33,7 +34,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE
-from rlhf_dialog.task_oriented.world.users.language_model import LMWords, load_speaker
+from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from rlhf_dialog.task_oriented.world.words import user_words
 from rlhf_dialog.terminal import Console
 

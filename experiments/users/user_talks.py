@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from experiments.users.fidelity import OTHER, UserTurns
+from experiments.users.model_words import LMWords
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.data.sources.record import ACTS
 from rlhf_dialog.environments.corpus import CorpusUser
@@ -15,7 +16,7 @@ from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.acts import Act, parse_acts
 from rlhf_dialog.task_oriented.world.goals import parse_goal
-from rlhf_dialog.task_oriented.world.users.language_model import LMUser, LMWords, answer_all, write_turns
+from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, write_turns
 from rlhf_dialog.task_oriented.world.words import user_words
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ REACHES_NOTHING = frozenset(
     )
 )
 # their arguments that name a model or data, which must be on this machine, and those that name a file of the found folder
-ON_THIS_MACHINE = ("model", "intent_model", "act_model", "data_path")
-IN_THE_FOLDER = ("domain", "goals", "openings", "prior", "abstraction")
+ON_THIS_MACHINE = ("model", "members[]", "intent_model", "act_model", "data_path")
+IN_THE_FOLDER = ("domain", "goals", "openings", "prior")
 OWN_DOMAIN = "restaurant"  # a name of the package, no file
 ON_THE_HUB = "is not on this machine, so the Hub would be asked"
 

@@ -31,15 +31,13 @@ def typing(lines: Iterable[str], **options: Any) -> tuple[TypedTeacher, list[str
 
 
 def person_run(
-    folder: Path, lines: Iterable[str], today: str = "2026-11-22", overwrite: bool = False, **changes: Any
+    folder: Path, lines: Iterable[str], overwrite: bool = False, **changes: Any
 ) -> tuple[PersonRun, list[str]]:
     """A day in `folder`/run with a person who types these lines, which has not begun; and what is shown."""
     settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {}}}
     config = policy_config(folder, **settings | changes)
     teacher, shown = typing(lines, rewards=config.reward_range, each_answer=config.rewards_each_answer)
-    run = PersonRun(config, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
-    teacher.undo = run.undo
-    return run, shown
+    return PersonRun(config, teacher, shown.append, WhileWaiting(), overwrite), shown
 
 
 def talked(folder: Path, lines: Iterable[str], **options: Any) -> list[str]:

@@ -37,10 +37,6 @@ class ScriptedTeacher:
         """None: each answer was rewarded."""
         return None
 
-    def correct(self) -> float | None:
-        """None: a table does not mistype."""
-        return None
-
     def _line(self) -> str:
         self.said = self.rng.choice(list(self.answers))
         return self.said

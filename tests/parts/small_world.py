@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DomainGoal, MultiGoal
 
 REAL = os.environ.get("MULTIWOZ", "")
 needs_multiwoz = pytest.mark.skipif(not REAL, reason="MULTIWOZ does not name the folder of the real data")
@@ -172,3 +173,9 @@ def small_world() -> MultiDomain:
         domain = open_domain("multiwoz", write_world(Path(folder)))
     assert isinstance(domain, MultiDomain)
     return domain
+
+
+def multi_goal(domains: dict[str, Any]) -> MultiGoal:
+    """The goal of a dict: domain -> its `info`, `requests` (slots), `book`, `fail_info`, `fail_book`."""
+    parts = {name: part | {"requests": dict.fromkeys(part.get("requests", []))} for name, part in domains.items()}
+    return MultiGoal({name: DomainGoal(**{"info": {}} | part) for name, part in parts.items()})

@@ -4,10 +4,10 @@ import pytest
 
 from experiments.users import user_talks
 from experiments.users.fidelity import UserTurns
+from experiments.users.model_words import LMWords
 from experiments.users.user_talks import labels, real_talk
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.users.language_model import LMWords
 from rlhf_dialog.task_oriented.world.words import user_words
 from tests.parts.small_domain import small_domain
 

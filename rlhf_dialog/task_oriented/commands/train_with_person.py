@@ -30,7 +30,6 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
     (low, high), each_answer = config.reward_range, config.rewards_each_answer
     teacher = TypedTeacher(ask, write, (low, high), each_answer)
     run = PersonRun(config, teacher, write, interrupts, overwrite)
-    teacher.undo = run.undo
     rewards = "Your reward for each answer," if each_answer else "Your reward at its end,"
     has_acts = not isinstance(config.domain, ActionsConfig)
     acts, goodbye = (", or in acts such as inform(food=thai)", " or a goodbye") if has_acts else ("", "")

@@ -20,27 +20,14 @@ from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
-from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 
 FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
 LESSONS_AFTER = 2**23
 SEEDS_APART = 2**25
 
 
-def replies(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
-    """One row for each reply of the handcrafted policy in these dialogues."""
-    yield from _rows(PolicyInWords(environment, Handcrafted(environment.domain), varied), seeds)
-
-
-def lessons(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
-    """The replies that give values of an entity, in these dialogues of the random policy."""
-    random = RandomPolicy(PolicySpec(0, 0, domain=environment.domain))
-    for row in _rows(PolicyInWords(environment, random, varied), seeds):
-        if any(act.intent == "inform" for act in environment.nlu(str(row["reference"]))):
-            yield row
-
-
-def _rows(system: PolicyInWords, seeds: range) -> Iterator[dict[str, object]]:
+def replies(system: PolicyInWords, seeds: range) -> Iterator[dict[str, object]]:
+    """One row for each reply of the system in these dialogues."""
     for seed in progress(seeds, "talking"):
         turns, ended = [system.begin(seed)], False
         while not ended:
@@ -73,17 +60,21 @@ def run(options: WriteRestaurantOptions) -> None:
 
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}
     environment = restaurant(options.domain, line_length=options.line_length)
+    rules, random = Handcrafted(environment.domain), RandomPolicy(PolicySpec(0, 0, domain=environment.domain))
+    rules_in_words, random_in_words = (PolicyInWords(environment, x, options.varied) for x in (rules, random))
     with new_folder(options.output) as folder:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
-            rows = list(replies(environment, range(first, first + count), options.varied))
+            rows = list(replies(rules_in_words, range(first, first + count)))
             summary = f"{len(rows)} replies of {count} dialogues"
             if split == "train" and options.lessons:
                 first += LESSONS_AFTER
-                rows += (
-                    lesson_rows := list(lessons(environment, range(first, first + options.lessons), options.varied))
-                )
-                summary += f", and {len(lesson_rows)} that give values"
+                said = replies(random_in_words, range(first, first + options.lessons))
+                lessons = [
+                    x for x in said if any(act.intent == "inform" for act in environment.nlu(str(x["reference"])))
+                ]
+                rows += lessons
+                summary += f", and {len(lessons)} that give values"
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             print(f"{options.output / split}.jsonl: {summary}")
 

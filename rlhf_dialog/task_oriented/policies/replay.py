@@ -17,10 +17,10 @@ from rlhf_dialog.json_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies import network
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicySpec
-from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
+from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack
 
 REPLAY = "replay.safetensors"
-IN_MEMORY = 200_000  # turns; older ones lie on disk
+IN_MEMORY = 200_000  # turns; older ones are on disk
 
 
 class Replay:
@@ -99,12 +99,16 @@ class Replay:
             ):
                 raise ValueError("the lengths and numbers of its dialogues are none")
             slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
-            for number, columns in zip(numbers.tolist(), split_slices(slices, lengths), strict=True):
+            if any(column.get_shape()[0] != lengths.sum() for column in slices.values()):
+                raise ValueError(f"its columns do not have the {lengths.sum()} turns of its dialogues")
+            stops = lengths.cumsum()
+            for number, start, stop in zip(numbers.tolist(), stops - lengths, stops, strict=True):
+                columns = {name: column[int(start) : int(stop)] for name, column in slices.items()}
                 _check_columns(columns, widths)
                 if number == -1:
                     stack.append(columns)
                 else:
-                    held[number] = {name: column.copy() for name, column in columns.items()}
+                    held[number] = columns
         self.stack, self._held = stack, held
 
 

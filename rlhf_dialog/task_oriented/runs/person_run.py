@@ -3,9 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import date
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +16,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_person_world
-from rlhf_dialog.task_oriented.world.users.teacher import Teacher, sum_rewards
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 
 
 class PersonCounters(BaseModel):
@@ -27,14 +24,12 @@ class PersonCounters(BaseModel):
 
     iteration: int
     rewarded: int
-    days: list[str]
 
 
 class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
-    today: the date, which is kept beside the number of dialogues
 
     A dialogue counts when it has ended, and, if the teacher leaves in the middle of it, when something in it was rewarded.
     The policy learns from dialogues in which something was rewarded. Each dialogue that counts is saved at once.
@@ -49,17 +44,13 @@ class PersonRun(ActRun):
         show: Callable[[str], None],
         interrupts: WhileWaiting,
         overwrite: bool = False,
-        today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
         self.training_world = open_person_world(config.model_dump(), teacher)
         self.teacher = teacher
         self.show = show
         self.interrupts = interrupts
-        self.today = today
         self.num_dialogues = self.num_rewarded = 0
-        self.days: list[str] = []
-        self._last: Episode | None = None
 
     def talk(self) -> None:
         """Go on where the last day ended, or begin; returns when the teacher leaves.
@@ -68,26 +59,6 @@ class PersonRun(ActRun):
         is saved.
         """
         self.run()
-
-    def undo(self) -> None:
-        """Ask again for the last reward of the dialogue that ended last, and learn from it with that one instead."""
-        episode = self._last
-        if episode is None:
-            self.show("(there is no dialogue of today to correct)")
-            return
-        rewards, cost = episode.info["rewards"], episode.info["cost"]
-        after = self.teacher.correct()
-        if self.teacher.left or after == rewards[-1]:
-            return
-        episode.total_reward += (after or 0.0) - (rewards[-1] or 0.0)
-        rewards[-1] = after
-        episode.rewards[-1] = cost + sum_rewards(rewards[len(episode) - 1 :])
-        if not (self.training_world.domain and self.config.show_goal):
-            episode.success = sum_rewards(rewards) > 0
-        self.policy.load(self._before)
-        self.num_dialogues -= 1
-        self.num_rewarded -= self._was_rewarded
-        self._learn(episode)
 
     @property
     def save_interval(self) -> int:
@@ -103,30 +74,20 @@ class PersonRun(ActRun):
         return self.training_world
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
-        """How many dialogues there were, on which days."""
+        """How many dialogues there were."""
         if state is not None:
-            self.num_dialogues, self.num_rewarded, self.days = (state[key] for key in ("iteration", "rewarded", "days"))
-        self._before = Path(stack.enter_context(TemporaryDirectory()))
+            self.num_dialogues, self.num_rewarded = state["iteration"], state["rewarded"]
 
     def _loop(self, stack: ExitStack) -> None:
-        self.show(self._so_far())
+        so_far = f"{_count(self.num_dialogues)} so far, {self.num_rewarded} of them rewarded"
+        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
+        self.show(f"{so_far}; {where}")
         with self.interrupts:
             self._converse()
             self._end()
 
     def _counters(self) -> dict[str, Any]:
-        return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded, "days": self.days}
-
-    def _so_far(self) -> str:
-        """Which day it is, and how many dialogues there were."""
-        days = [*self.days, *([] if self.today() in self.days else [self.today()])]
-        counts = (
-            f"{_count(self.num_dialogues)} so far, {self.num_rewarded} of them rewarded"
-            if self.days
-            else "no dialogue yet"
-        )
-        where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
-        return f"day {len(days)}: {counts}; {where}"
+        return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded}
 
     def _converse(self) -> None:
         while not (self.teacher.left or self.interrupts.asked):
@@ -139,27 +100,25 @@ class PersonRun(ActRun):
 
     def _learn(self, episode: Episode) -> None:
         """Learn from a dialogue, if anything in it was rewarded, and save."""
-        self.policy.save(self._before)
-        self._last, self._was_rewarded = episode, _is_rewarded(episode)
+        was_rewarded = _is_rewarded(episode)
         learned: Metrics = {}
-        if self._was_rewarded:
+        if was_rewarded:
             self.policy.observe(episode)
             learned = self.policy.update()
         self.num_dialogues += 1
-        self.num_rewarded += self._was_rewarded
-        self.days += [] if self.today() in self.days else [self.today()]
+        self.num_rewarded += was_rewarded
         self._log(episode, learned)
         self._save()
-        self.show("(learned, and saved)" if self._was_rewarded else "(saved; without a reward, nothing was learned)")
+        self.show("(learned, and saved)" if was_rewarded else "(saved; without a reward, nothing was learned)")
 
     def _log(self, episode: Episode, learned: Metrics) -> None:
-        """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
+        """The line of this dialogue in metrics.jsonl, in one atomic step."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
         success, turns = float(bool(episode.success)), float(len(episode))
         numbers = {"success": success, "reward": episode.total_reward, "turns": turns}
-        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
-        row = {**counts, "rewarded": int(self._was_rewarded), **numbers, **learned}
+        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues}
+        row = {**counts, "rewarded": int(_is_rewarded(episode)), **numbers, **learned}
         replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))
 
     def _end(self) -> None:

@@ -250,13 +250,11 @@ class PolicyRun(ActRun):
         """Draw the run, and say in one line what came out."""
         rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
         plot_success(rows, str(self.folder), plot)
-        evaluations = [row for row in rows if row.get("eval/reward") is not None]
         result = "no evaluation (eval_interval: 0)"
-        if evaluations:
-            result = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
-            result += (
-                " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
-            )
-            result = result.format(**{name: math.nan if x is None else x for name, x in evaluations[-1].items()})
+        if evaluated := [row for row in rows if row.get("eval/reward") is not None]:
+            numbers = {name.removeprefix("eval/"): math.nan if x is None else x for name, x in evaluated[-1].items()}
+            result = "success {success:.3f}, reward {reward:.2f}, turns {turns:.1f}".format(**numbers)
+            if self.baseline:
+                result += " (handcrafted: {handcrafted_success:.3f}, {handcrafted_reward:.2f})".format(**numbers)
         counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
         logger.info("done after %s: %s; plot: %s", counts, result, plot)

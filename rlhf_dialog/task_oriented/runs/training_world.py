@@ -11,13 +11,19 @@ from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, Domain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
+from rlhf_dialog.task_oriented.policies.sampling.environments import read_sizes, user_environment
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
-from rlhf_dialog.task_oriented.policies.sampling.user_environments import read_sizes, user_environment
 from rlhf_dialog.task_oriented.runs.settings import PERSON
-from rlhf_dialog.task_oriented.world import action_list_world as action_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
-from rlhf_dialog.task_oriented.world.action_list_world import TURNS, ActionListWorld, AnswerTest, StateFunction
+from rlhf_dialog.task_oriented.world.action_list_world import (
+    TURNS,
+    ActionList,
+    ActionListWorld,
+    AnswerTest,
+    StateFunction,
+    read_actions,
+    read_answers,
+)
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
@@ -99,7 +105,7 @@ def _answer_test_world(action_settings: dict[str, Any], max_turns: int, answers:
     path, turns = find_config(answers), min(max_turns, TURNS)
     return _action_list_world(
         action_settings,
-        lambda actions, state: partial(AnswerTest, actions, action_world.read_answers(path, actions), state, turns),
+        lambda actions, state: partial(AnswerTest, actions, read_answers(path, actions), state, turns),
     )
 
 

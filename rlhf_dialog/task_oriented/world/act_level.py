@@ -5,11 +5,10 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, GymnasiumWorld, Observation
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import ErrorChannel
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
-from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld, Observation
 from rlhf_dialog.task_oriented.world.success import evaluate
 from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker

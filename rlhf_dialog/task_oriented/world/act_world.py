@@ -3,6 +3,10 @@
 from random import Random, SystemRandom
 from typing import Any, Generic, TypeVar
 
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
 from rlhf_dialog.environments.base import is_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.acts import Act
@@ -12,10 +16,11 @@ from rlhf_dialog.user_code import as_user_error
 MAX_TURNS = 25
 TURN_REWARD, SUCCESS_REWARD = -1.0, 20.0
 GREETING = [Act("hello")]
-Observation = TypeVar("Observation")
+Seen = TypeVar("Seen")
+Observation = NDArray[np.float32]
 
 
-class ActWorld(Generic[Observation]):
+class ActWorld(Generic[Seen]):
     """One dialogue is one episode, one step is one turn of the system and the user's answer.
 
     A step is worth -1, and the last one `success_reward` or `failure_reward` more. A dialogue depends on (seed, dialogue)
@@ -38,9 +43,7 @@ class ActWorld(Generic[Observation]):
         self._seed: int | None = None
         self.dialogue = -1
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Seen, dict[str, Any]]:
         """Begin a dialogue; the user has spoken.
 
         `seed` begins with dialogue 0, without it the next one follows; `options["dialogue"]` is the number of another
@@ -58,7 +61,7 @@ class ActWorld(Generic[Observation]):
         self.user_acts = [acts_from("user", self.user, "begin", goal, rng)]
         return self._observe(self.greeting, None, False), self._info()
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
         """Say the action's acts, and hear the user. At the end `info` has goal, acts of both sides, success and turns."""
         acts = self._system_turn(action)
         self.system_acts.append(acts)
@@ -106,7 +109,7 @@ class ActWorld(Generic[Observation]):
         """The acts of an action."""
         raise NotImplementedError
 
-    def _observe(self, system_acts: list[Act], action: Any, is_over: bool) -> Observation:
+    def _observe(self, system_acts: list[Act], action: Any, is_over: bool) -> Seen:
         """What the policy sees after a turn of both; before the first one `action` is None."""
         raise NotImplementedError
 
@@ -146,3 +149,41 @@ def acts_from(role: str, part: Any, method: str, *args: Any) -> list[Act]:
     ):
         raise UserError(f"{role} {name}: {method} returned {acts!r}; return a list of Act, of texts each")
     return acts or [NULL]
+
+
+class GymnasiumWorld(ActWorld[Observation], gymnasium.Env[Observation, np.int64]):
+    """An `ActWorld` whose `_observe` hands the actions that make sense to `_allow`; its `_declare` says the spaces."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as in Gymnasium
+
+    def __init__(
+        self, max_turns: int, masked: bool, success_reward: float = SUCCESS_REWARD, failure_reward: float = 0.0
+    ):
+        super().__init__(max_turns, success_reward, failure_reward)
+        self.masked = masked
+
+    def _declare(self, num_features: int, names: tuple[str, ...]) -> None:
+        """The spaces, and the names of the actions."""
+        self.names = names
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (num_features,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(len(names))
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """`ActWorld.reset`; a seed that is not given comes from Gymnasium's generator."""
+        gymnasium.Env.reset(self, seed=seed)
+        return super().reset(seed, options)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(A,), True where an action makes sense now; the name is sb3-contrib's."""
+        return self.mask
+
+    def _draw_seed(self) -> int:
+        return int(self.np_random.integers(2**31))
+
+    def _allow(self, mask: NDArray[np.bool_]) -> None:
+        self.mask = mask if self.masked else np.ones_like(mask)
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask} | super()._info()

@@ -5,10 +5,9 @@ from typing import Any
 
 from rlhf_dialog.task_oriented.domains import NAME, TYPE, Domain
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD, Observation
 from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.gymnasium_world import Observation
 from rlhf_dialog.task_oriented.world.users.human import describe_goal, why_failed
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn, Teacher, sum_rewards
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
@@ -19,7 +18,7 @@ class PersonWorld(ActLevel):
 
     A step is worth -1, and the reward that the teacher gave the answer, or at the end the dialogue. Where the teacher leaves, the
     dialogue is cut off. At the end `info` has `left`, whether it was cut off, and `rewards`, those of the answers (None: none was
-    given), and behind them that of the dialogue, where the teacher rewards dialogues; `cost`, the -1; and what `ActLevel` says.
+    given), and behind them that of the dialogue, where the teacher rewards dialogues; and what `ActLevel` says.
 
     show_goal: the teacher is asked to pursue a goal, and success is whether it was reached; else the teacher has wishes of their
         own, and success is a reward of the dialogue above 0
@@ -50,7 +49,7 @@ class PersonWorld(ActLevel):
                 verdict = f"not reached: {why_failed(self.domain, ended)}"
             rewards.append(self.teacher.judge(verdict))
         success = ended.get("success", False) if self.show_goal else sum_rewards(rewards) > 0
-        info = {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
+        info = {"rewards": rewards, "left": not ended, "success": success}
         return {"action_mask": self.mask} | ended | info
 
 

@@ -33,7 +33,7 @@ def test_a_day_in_the_terminal_and_the_next_one(config, tmp_path, monkeypatch, c
     lines = shown.splitlines()
     assert lines[1].startswith("Your reward at its end, from -20 (bad) to 20 (good)")
     assert "/quit, Ctrl-D or Ctrl-C ends the day" in lines[2]
-    assert lines[3].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
+    assert lines[3].startswith("0 dialogues so far, 0 of them rewarded; gp_sarsa learns in ")
     assert "'30' is not a reward" in shown
     assert lines[-1].startswith("1 dialogue kept in ")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))

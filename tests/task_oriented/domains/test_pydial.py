@@ -2,16 +2,12 @@ import json
 import logging
 import sqlite3
 from contextlib import closing
-from functools import partial
 from random import Random
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
-from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import evaluate
@@ -103,39 +99,6 @@ def test_branches_are_numbered_in_the_order_of_the_rows(tmp_path):
     assert [domain.entity(name)["phone"] for name in found] == list("0123456")
     shorter = load_domain(write(tmp_path, entities=rows[:5], table="tea"))
     assert [entity["name"] for entity in shorter.entities] == found[:5]
-
-
-def san_francisco(folder):
-    """A data base of the size of PyDial's SFRestaurants: 271 rows, of which 29 share their names with others."""
-    rng = Random(0)
-    slots = {"food": 59, "area": 155, "near": 39, "pricerange": 4, "goodformeal": 4, "allowedforkids": 2}
-    values = {slot: [f"{slot} {n}" for n in range(number)] for slot, number in slots.items()}
-    names = [f"bar {n}" for n in range(242)] + [f"bar {n}" for n in [*range(10)] * 2 + [*range(9)]]
-    rows = [
-        {"name": name, "phone": str(n), "postcode": f"p{n}"} | {slot: rng.choice(values[slot]) for slot in slots}
-        for n, name in enumerate(rng.sample(names, len(names)))
-    ]
-    rules = {
-        "type": "restaurant",
-        "informable": {**values, "name": sorted({*names})},
-        "system_requestable": [*slots],
-        "requestable": ["name", "phone", "postcode", *slots],
-    }
-    return load_domain(write(folder, rules, ["id", "name", "phone", "postcode", *slots], entities=rows))
-
-
-@pytest.mark.slow
-def test_the_rules_serve_the_users_of_a_data_base_with_branches(tmp_path):
-    domain = san_francisco(tmp_path)
-    assert len(domain.entities) == len({entity["name"] for entity in domain.entities}) == 271
-    entities = [entity | {"name": f"place {n}"} for n, entity in enumerate(domain.entities)]
-    unique = Domain("sf", domain.type, domain.constraints, domain.requestable, entities)
-    episodes, others = (
-        run_dialogues(Handcrafted(one), partial(ActLevel, one), 3, range(100)) for one in (domain, unique)
-    )
-    assert sum(one.success for one in episodes) >= sum(one.success for one in others) > 90
-    offered = {acts[0].value for one in episodes for acts in one.info["system_acts"] if acts[0].slot == "name"}
-    assert sum("(" in name for name in offered) > 3
 
 
 def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_path):

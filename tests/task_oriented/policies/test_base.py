@@ -157,10 +157,6 @@ def test_the_handcrafted_policy_needs_a_domain():
         ("pppo", {}, "unknown policy 'pppo'; did you mean 'ppo'"),
         ("ppo", {"lrr": 1}, "wrong arguments for ppo: .*did you mean 'lr'"),
         ("ppo", {"setting": 1}, "leave 'setting' out"),
-        ("ppo", {"lr": 0}, r"policy\.args\.lr: found 0, wanted a number from 1e-09 to 1"),
-        ("ppo", {"gamma": "high"}, r"policy\.args\.gamma: found 'high', wanted a number from 0 to 1"),
-        ("ppo", {"ppo_epoch": 1.5}, r"policy\.args\.ppo_epoch: found 1.5, wanted a whole number from 1"),
-        ("ppo", {"hidden_sizes": "64"}, r"policy\.args\.hidden_sizes: found '64', wanted a list of numbers"),
         ("ppo", {"hidden_sizes": [64, 0]}, r"policy\.args\.hidden_sizes: found \[64, 0\]"),
     ],
 )

@@ -206,9 +206,6 @@ def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
         (PolicySpec(5, 3, domain=small_world()), {}, "policy feudal: .* of one domain, found several; choose another"),
         (PolicySpec(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
         (PolicySpec(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
-        (SETTING, {"hidden_sizes": [0]}, r"policy\.args\.hidden_sizes: found \[0\]"),
-        (SETTING, {"gamma": 2}, r"policy\.args\.gamma: found 2"),
-        (SETTING, {"epsilon": "no"}, r"policy\.args\.epsilon: found 'no'"),
         (SETTING, {"steps": 3}, "wrong arguments for feudal"),
     ],
 )

@@ -1,9 +1,7 @@
-from functools import partial
-
 import numpy as np
 import pytest
 
-from rlhf_dialog.task_oriented.domains import load_domain, open_domain
+from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import collect_numbers
@@ -19,7 +17,7 @@ from tests.parts.small_domain import small_domain
 from tests.parts.small_world import REAL, needs_multiwoz, small_world
 
 DOMAIN = small_domain()
-POLICY, ACTIONS = Handcrafted(DOMAIN), SummaryActions(DOMAIN)
+POLICY = Handcrafted(DOMAIN)
 
 
 def choice(tea=None, area=None, **parts) -> str:
@@ -103,32 +101,6 @@ def test_the_restaurant_domain(rate, success, turns):
 
 
 # Of 80 random orders of actions the best one, and then the best of 80 changes to it, on the users of seed 5 without errors.
-SCRIPT = (
-    "inform inform_alternatives inform_byname select_area confirm_food select_pricerange select_food confirm_area bye "
-    "request_area request_food request_pricerange repeat restart confirm_pricerange reqmore"
-)
-
-
-class Scripted:
-    """Takes the first action of an order that the mask allows; it never looks at the belief."""
-
-    def __init__(self, names):
-        self.order = [names.index(name) for name in SCRIPT.split()]
-
-    def act(self, observations, masks, deterministic):
-        return np.array([next(action for action in self.order if mask[action]) for mask in masks]), {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_no_order_of_actions_earns_more_than_the_rules(rate):
-    domain = load_domain("restaurant")
-    make = partial(ActLevel, domain, rate)
-    policies = Handcrafted(domain), Scripted(make().names)
-    rules, script = (
-        np.mean([one.total_reward for one in run_dialogues(policy, make, 5, range(150))]) for policy in policies
-    )
-    assert script < rules - 0.5
 
 
 WORLD = small_world()

@@ -8,11 +8,8 @@ import torch
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
-from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from tests.parts.small_domain import small_domain
 from tests.parts.toy_environments import Colours, Counted, best
 
 SMALL = {"hidden_sizes": (16,)}
@@ -186,25 +183,6 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         policy.update()
 
 
-@pytest.mark.slow
-def test_ppo_learns_to_serve_the_user_of_a_small_domain():
-    domain = small_domain()
-
-    def make():
-        return ActLevel(domain)
-
-    environment = make()
-    policy = PPO(PolicySpec(environment.layout.size, len(environment.names)), hidden_sizes=(32,), lr=3e-3)
-    sampler = Sampler(make, 0, 8)
-    before = np.mean([one.success for one in run_dialogues(policy, make, 9, range(100))])
-    for _ in range(12):
-        for one in sampler.sample(policy, 512):
-            policy.observe(one)
-        policy.update()
-    after = np.mean([one.success for one in run_dialogues(policy, make, 9, range(100))])
-    assert after > max(0.85, before)
-
-
 class Best:
     """The right policy of `Colours`."""
 
@@ -218,20 +196,3 @@ def test_the_right_policy_of_a_toy_is_copied_under_masks():
     episodes = run_dialogues(policy, Colours, 5, range(50))
     assert all((one.actions == best(one.observations, one.masks)).all() for one in episodes)
     assert policy.learner.optimizer.state_dict()["state"] == {}
-
-
-@pytest.mark.slow
-def test_the_handcrafted_policy_of_a_domain_is_copied_and_the_critic_expects_its_returns():
-    domain = small_domain()
-
-    def make():
-        return ActLevel(domain)
-
-    names = make().names
-    policy = PPO(PolicySpec(make().layout.size, len(names)), hidden_sizes=(32,), gamma=1.0)
-    episodes = run_dialogues(Handcrafted(domain), make, 0, range(200))
-    assert imitate(policy, episodes, seed=0)["imitation/accuracy"] > 0.85
-    first = np.stack([one.observations[0] for one in episodes])
-    masks = np.stack([one.masks[0] for one in episodes])
-    expected = policy.act(first, masks, deterministic=True)[1]["values"].mean()
-    assert abs(expected - np.mean([one.total_reward for one in episodes])) < 2.0

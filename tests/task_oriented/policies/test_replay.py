@@ -193,8 +193,7 @@ def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name,
     hashes(on_disk, tmp_path / "half")
     resumed.load(tmp_path / "half")
     go_on(resumed, sampler, 3)
-    assert len(list(resumed.replay.stack._folder.iterdir())) > 5
-    assert not in_memory.replay.stack._folder
+    assert len(resumed.replay.stack._memory) < len(in_memory.replay.stack._memory) == len(resumed.replay.stack.lengths)
     assert hashes(resumed, tmp_path / "resumed") == hashes(in_memory, tmp_path / "memory")
 
 
@@ -221,10 +220,3 @@ def test_masked_actions_are_never_taken(name):
     for deterministic in (False, True):
         actions, _ = policy.act(np.random.default_rng(0).random((200, 3), np.float32), masks, deterministic, streams)
         assert set(actions.tolist()) <= {1, 3}
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize(("key", "value"), [("gamma", 2), ("batch_size", 0), ("steps_per_dialogue", -1)])
-def test_an_argument_that_cannot_be_used_is_named(name, key, value):
-    with pytest.raises(UserError, match=rf"policy\.args\.{key}: found {value}"):
-        build_policy(name, {key: value}, PolicySpec(3, 4))

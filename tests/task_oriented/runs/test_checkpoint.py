@@ -46,13 +46,6 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert (tmp_path / "latest").read_text(encoding="utf-8") == "iter_000001"
 
 
-def test_the_newest_are_kept(tmp_path):
-    for iteration in (1, 2, 3):
-        saved(tmp_path, iteration)
-    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_000002", "iter_000003"]
-    assert not list(tmp_path.rglob("unannounced"))
-
-
 def test_another_domain_is_refused_by_name(tmp_path):
     source, other = saved(tmp_path), edited()
     with pytest.raises(UserError, match=r"trained on an earlier state of it \(hash .*the domain here is tea \(hash"):

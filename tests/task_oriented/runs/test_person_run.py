@@ -35,9 +35,9 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
     settings = {"policy": {"id": policy, "args": args}} | ({} if lines[0] == TWO else SHOP)
     (tmp_path / "days").mkdir()
     (tmp_path / "day").mkdir()
-    talked(tmp_path / "days", lines[0], today="2026-11-22", **settings)
-    shown = talked(tmp_path / "days", lines[1], today="2026-11-24", **settings)
-    assert shown[0].startswith("day 2: 2 dialogues so far, 2 of them rewarded; ")
+    talked(tmp_path / "days", lines[0], **settings)
+    shown = talked(tmp_path / "days", lines[1], **settings)
+    assert shown[0].startswith("2 dialogues so far, 2 of them rewarded; ")
     talked(tmp_path / "day", lines[0] + lines[1], **settings)
     names = {"gp_sarsa": "policy.safetensors", "dqn": "replay.safetensors"}
     assert names[policy] in hashes(tmp_path / "day" / "run" / "agent")
@@ -45,38 +45,6 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
     one, other = (hashes(tmp_path / name / "run" / "agent") for name in ("days", "day"))
     assert {k: v for k, v in one.items() if k not in own} == {k: v for k, v in other.items() if k not in own}
     assert [row["reward"] for row in rows(tmp_path / "days")] == [row["reward"] for row in rows(tmp_path / "day")]
-    assert [row["day"] for row in rows(tmp_path / "days")] == [1, 1, 2, 2, 2]
-
-
-PRAISED = ["hi", "/reward 7", "black tea", "/reward -3", "bye"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("right", "undone", "settings"),
-    [
-        ([*TWO, *BAD], [*GOOD, *BAD[:-1], "15", "/undo", *BAD[-1:], *BAD], {}),
-        ([*PRAISED, "-5", *BAD], [*PRAISED, "15", "/undo", "-5", *BAD], {}),
-        ([*ASKED[:5], *ASKED], [*ASKED[:3], "1", "/end", "/undo", "-1", *ASKED], SHOP),
-    ],
-)
-def test_a_mistyped_reward_that_is_taken_back_was_never_learned(tmp_path, right, undone, settings):
-    for name, lines in (("right", right), ("undone", undone)):
-        (tmp_path / name).mkdir()
-        talked(tmp_path / name, lines, **settings)
-    right, undone = (tmp_path / name / "run" for name in ("right", "undone"))
-    for file in ("policy.json", "policy.safetensors"):
-        assert hashes(right / "agent")[file] == hashes(undone / "agent")[file]
-    assert rows(tmp_path / "right") == rows(tmp_path / "undone")
-    count = len(rows(tmp_path / "undone"))
-    next_day = talked(tmp_path / "undone", [], **settings)[0]
-    assert f": {count} dialogues so far, {count} of them rewarded; " in next_day
-
-
-def test_the_reward_of_the_last_answer_is_taken_back_before_the_next_dialogue(tmp_path):
-    shown = talked(tmp_path, [*ASKED[:5], "/undo", "0.5"], **SHOP)
-    assert shown[0].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
-    assert [(row["reward"], row["success"]) for row in rows(tmp_path)] == [(1.5, 1.0)]
 
 
 def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, monkeypatch):
@@ -97,7 +65,7 @@ def test_what_is_not_rewarded_is_kept_and_not_learned_from(tmp_path):
     assert "(saved; without a reward, nothing was learned)" in shown
     assert [row["rewarded"] for row in rows(tmp_path)] == [0, 1]
     assert rows(tmp_path)[1]["gp/dialogues"] == 1
-    assert talked(tmp_path, [])[0].startswith("day 1: 2 dialogues so far, 1 of them rewarded")
+    assert talked(tmp_path, [])[0].startswith("2 dialogues so far, 1 of them rewarded")
 
 
 def test_a_dialogue_that_has_not_ended_counts_if_something_in_it_was_rewarded(tmp_path):

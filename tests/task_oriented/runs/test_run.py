@@ -4,7 +4,6 @@ Rewards as people give them.
 
 Runs of policies: what they leave, how they go on after a kill or a failure, and what they refuse."""
 
-import io
 import json
 import os
 import signal
@@ -15,13 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.runs.services.trackers import Trackers
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from rlhf_dialog.task_oriented.runs import run as policy_run_module
 from rlhf_dialog.task_oriented.runs.run import PolicyConsole, with_reward_noise
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts import own_environments  # noqa: F401 - it registers them
@@ -50,21 +47,6 @@ def test_lines_where_nobody_watches(metrics, lines, caplog):
     with console.pause():
         console.close()
     assert [record.getMessage() for record in caplog.records] == lines
-
-
-def test_a_live_line_on_a_terminal(monkeypatch, caplog):
-    shown = io.StringIO()
-    monkeypatch.setattr(
-        policy_run_module, "Console", lambda stderr: Console(file=shown, force_terminal=True, width=150, stderr=False)
-    )
-    console = PolicyConsole(live=True)
-    with caplog.at_level("INFO", logger="rlhf_dialog"):
-        console.log(3, ITERATION)
-    console.advance(0.25)
-    console.close()
-    assert "iteration 3  dialogues 41  success 0.750" in shown.getvalue()
-    assert "25%" in shown.getvalue()
-    assert not caplog.records
 
 
 def episode(dialogue=0, success=True, terminated=True):
@@ -199,17 +181,6 @@ def test_a_signal_lets_the_iteration_finish_and_saves_it(tmp_path, whole, monkey
 
 
 @pytest.mark.slow
-def test_a_folder_with_a_run_is_refused_replaced_or_continued(tmp_path):
-    policy_run(tmp_path, epoch=2, eval_interval=0).train()
-    with pytest.raises(UserError, match="already contains a run; replace it with --overwrite"):
-        policy_run(tmp_path, epoch=2).train()
-    policy_run(tmp_path, resume=True, epoch=3, eval_interval=0).train()
-    assert len(numbers(tmp_path / "run")) == 3
-    policy_run(tmp_path, overwrite=True, epoch=1, eval_interval=0).train()
-    assert len(numbers(tmp_path / "run")) == 1
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_only_with_its_own_domain_and_settings(tmp_path):
     policy_run(tmp_path, epoch=2, eval_interval=0).train()
     with pytest.raises(UserError, match="seed: 0 -> 1"):
@@ -274,33 +245,6 @@ def test_wrong_rewards_are_learned_from_and_not_reported(tmp_path):
     policy_run(tmp_path, experiment_name="wrong", wrong_rewards=1.0, **keys).train()
     (right,), (wrong,) = (numbers(tmp_path / name) for name in ("right", "wrong"))
     assert {name for name in right if right[name] != wrong[name]} == {"gp/error"}  # not success, not reward
-
-
-@pytest.mark.slow
-def test_resume_auto_begins_a_run_and_goes_on_with_one(tmp_path, whole):
-    policy_run(tmp_path, resume="auto", epoch=3, imitation_dialogues=4).train()
-    policy_run(tmp_path, resume="auto", imitation_dialogues=4).train()
-    assert [row["iteration"] for row in numbers(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.slow
-def test_trackers_see_what_metrics_jsonl_has(tmp_path, wandb):
-    metrics = policy_run(tmp_path, epoch=4, use_wandb=True, use_tensorboard=True, log_interval=2).train()
-    (run,) = wandb.runs
-    assert (run.steps, run.is_finished, run.words["project"]) == ([2, 3, 4], True, "rlhf-dialog")  # 3: its evaluation
-    assert run.words["config"]["batchsz"] == 50
-    assert list((tmp_path / "run" / "tensorboard").iterdir())
-    policy_run(tmp_path, resume=True, epoch=6, use_wandb=True, eval_interval=0).train()
-    assert [one["id"] for one in wandb.asked] == [run.words["id"]] * 2
-    assert metrics["iteration"] == 4
-
-
-@pytest.mark.slow
-def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(tmp_path, wandb, caplog):
-    wandb.errors["log"] = ConnectionError("no network")
-    policy_run(tmp_path, epoch=2, use_wandb=True, log_interval=1, eval_interval=0).train()
-    assert caplog.text.count("wandb has failed and is not used any more: ConnectionError: no network") == 1
-    assert len(numbers(tmp_path / "run")) == 2
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Settings of a run of a policy and the environment that they make."""
 
-import json
 from random import Random
 
 import pytest
@@ -13,7 +12,6 @@ from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import environment_factory, open_person_world, open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from tests.parts import own_environments
 from tests.parts.policy_runs import domain_file, policy_run
 from tests.parts.scripted_teacher import ScriptedTeacher
 from tests.parts.small_domain import small_domain
@@ -60,13 +58,6 @@ def test_what_draws_or_learns_is_the_runs_identity_and_who_hosts_it_is_not():
     assert PolicyConfig().identity("abd") != one
     for free in ({"show_goal": False}, {"rewards": [0, 1]}, {"reward_after": "turn"}):
         assert PolicyConfig(user="person", **free).identity("abc") == PolicyConfig(user="person").identity("abc")
-
-
-def test_a_run_of_before_these_keys_goes_on():
-    then = PolicyConfig().identity("abc")
-    assert {key for key, value in then.items() if value is None} >= {
-        "wrong_rewards"
-    }  # as in a checkpoint without the key
 
 
 def test_numbers_of_a_managers_policies_are_numbers():
@@ -125,14 +116,6 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
     assert "goal: " in world.transcript(episode)
 
 
-def test_what_cannot_be_trained_in():
-    assert own_environments.Words
-    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
-        open_world(settings(environment={"id": "Words", "args": {}}))
-    with pytest.raises(UserError, match="there is no such file or folder"):
-        open_world(settings(domain="nowhere"))
-
-
 def test_a_list_of_actions_that_is_not_there():
     domain = {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}
     with pytest.raises(
@@ -149,13 +132,3 @@ def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypat
     monkeypatch.setattr(PolicyRun, "_build", lambda self: pytest.fail("something was built"))
     with pytest.raises(UserError):
         run.train()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_says_whose_it_is(tmp_path):
-    run = policy_run(tmp_path, epoch=1)
-    run.train()
-    (path,) = run.checkpoints.glob("iter_*/trainer.json")
-    state = json.loads(path.read_text(encoding="utf-8"))
-    assert state["identity"] == run.identity
-    assert (state["domain"], state["iteration"]) == (run.training_world.name, 1)

@@ -62,17 +62,6 @@ def test_gymnasium_checks_it(arguments):
         check_env(ActLevel(**arguments), skip_render_check=True)
 
 
-def test_the_first_turn():
-    environment = ActLevel(DOMAIN)
-    observation, info = environment.reset(seed=3)
-    assert observation.shape == environment.observation_space.shape == (environment.layout.size,)
-    assert environment.action_space.n == len(environment.names) == len(info["action_mask"])
-    assert (info["dialogue"], info["action_mask"].dtype) == (0, bool)
-    assert (environment.action_masks() == info["action_mask"]).all()
-    assert environment.reset()[1]["dialogue"] == 1
-    assert environment.reset(options={"dialogue": 9})[1]["dialogue"] == 9
-
-
 def test_what_is_known_at_the_end():
     environment = ActLevel(DOMAIN, error_rate=0.15)
     total, seen, info = play(environment, handcrafted(environment), seed=1)
@@ -110,47 +99,6 @@ def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
     assert turns == apart
 
 
-def test_other_seeds_and_numbers_are_other_dialogues():
-    environment = ActLevel(DOMAIN)
-    goals = [str(play(environment, at_random(environment), seed=seed)[2]["first_goal"]) for seed in range(8)]
-    goals += [str(play(environment, at_random(environment))[2]["first_goal"]) for _ in range(8)]
-    assert len(set(goals)) > 12
-
-
-def judge(domain, info) -> bool:
-    """A second evaluator: reads the transcript backwards, and knows nothing of the first one."""
-    goal, turns = info["goal"], info["system_acts"]
-    if not info["terminated"]:
-        return False
-
-    def offers(turn):
-        return {act.value for act in turn if act.slot == "name"} - {"none"}
-
-    last = next((offers(turn) for turn in reversed(turns) if offers(turn)), set())
-    for venue in last:
-        row = next((entity for entity in domain.entities if entity["name"] == venue), {})
-        wrong = [s for s, v in goal["constraints"].items() if v not in ("dontcare", row.get(s))]
-        said: dict[str, str] = {}
-        current: set[str] = set()
-        for turn in turns:
-            current = offers(turn) or current
-            if current == {venue}:
-                said |= {act.slot: act.value for act in turn if act.intent == "inform"}
-        missing = [slot for slot in goal["requests"] if slot != "name" and said.get(slot) != row.get(slot)]
-        if row and not wrong and not missing and venue not in goal["other_than"]:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("policy", [handcrafted, at_random])
-def test_success_is_what_the_transcript_says(policy, rate):
-    environment = ActLevel(DOMAIN, rate)
-    verdicts = [(info["success"], judge(DOMAIN, info)) for _, _, info in many(environment, policy(environment), 100, 2)]
-    assert all(first == second for first, second in verdicts)
-    assert {first for first, _ in verdicts} == {True, False} or (policy, rate) == (handcrafted, 0.0)
-
-
 def only(*names):
     """A policy that says these actions in turn, again and again, allowed or not."""
 
@@ -182,13 +130,6 @@ def test_nothing_is_earned_but_by_doing_the_task(name, rate):
     assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task(rate) - 3
 
 
-def test_each_turn_costs_1_and_only_success_pays():
-    environment = ActLevel(DOMAIN, 0.3)
-    for choose in (handcrafted(environment), at_random(environment)):
-        for total, _, info in many(environment, choose, 40):
-            assert total == 20 * info["success"] - info["turns"]
-
-
 class Talker:
     """A user of one's own who never leaves, and lies about what it wants."""
 
@@ -198,32 +139,6 @@ class Talker:
 
     def answer(self, system_acts):
         return [Act("inform", "food", "nothing that exists"), Act("praise", "weather", "sunny")]
-
-
-def test_the_turn_limit_ends_a_dialogue_that_has_failed():
-    environment = ActLevel(DOMAIN, user=Talker(), max_turns=7)
-    goal = {"constraints": {}, "requests": []}
-    total, _, info = play(environment, only("inform")(environment), seed=0, options={"goal": goal})
-    assert (total, info["turns"], info["terminated"], info["truncated"], info["success"]) == (-7, 7, False, True, False)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_a_user_may_say_nothing(rate):
-    talker = Talker()
-    talker.answer = lambda system_acts: []
-    environment = ActLevel(DOMAIN, rate, user=talker, max_turns=5)
-    _, _, info = play(environment, at_random(environment), seed=0)
-    assert info["user_acts"] == [[Act("hello")], *[[Act("null")]] * 5]
-
-
-@pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
-def test_a_user_that_returns_something_else_is_named(turn):
-    talker = Talker()
-    talker.answer = lambda system_acts: turn
-    environment = ActLevel(DOMAIN, user=talker)
-    environment.reset(seed=0)
-    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act, of texts each"):
-        environment.step(0)
 
 
 class Forgetful(Talker):
@@ -259,12 +174,6 @@ def test_a_goal_with_a_slot_that_the_domain_lacks(changed):
         ended_with(changed, {"constraints": {}, "requests": []})
 
 
-def test_a_goodbye_in_the_last_turn_is_an_end():
-    environment = ActLevel(DOMAIN, max_turns=1)
-    _, _, info = play(environment, only("bye")(environment), seed=0)
-    assert (info["terminated"], info["truncated"]) == (True, False)
-
-
 def test_a_goal_of_ones_own():
     environment = ActLevel(DOMAIN)
     venue = DOMAIN.entities[0]
@@ -281,20 +190,6 @@ def test_a_goal_of_ones_own():
 
 def test_without_masks_everything_is_allowed():
     assert ActLevel(DOMAIN, masked=False).reset(seed=0)[1]["action_mask"].all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_turns": 0}, "max_turns is 0"),
-        ({"error_rate": -0.1}, "error_rate is -0.1"),
-        ({"user": "kind"}, "user 'kind' is unknown"),
-        ({"domain": "resturant"}, "did you mean 'restaurant'"),
-    ],
-)
-def test_arguments_that_cannot_be_used(arguments, message):
-    with pytest.raises(UserError, match=message):
-        ActLevel(**arguments)
 
 
 PROGRAM = """

@@ -12,9 +12,8 @@ from rlhf_dialog.task_oriented.domains.domain import check_usable, parse_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
+from rlhf_dialog.task_oriented.world.act_world import ActWorld, GymnasiumWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.gymnasium_world import GymnasiumWorld
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from tests.parts.persons import typing
 from tests.parts.small_domain import small_domain

@@ -1,11 +1,11 @@
 """The goal-oriented environment in words: its parts, its line of the data base, its verdict."""
 
-import re
+import json
 from random import Random
 
 import pytest
 
-from rlhf_dialog.environments.base import EpisodeLimits, answer, open_episode
+from rlhf_dialog.environments.base import EpisodeLimits, answer, build_environment, open_episode
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
@@ -17,7 +17,7 @@ from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
-from tests.parts.small_domain import small_domain
+from tests.parts.small_domain import DATA, small_domain
 
 DOMAIN, TEA = load_domain("restaurant"), small_domain()
 SAYS, READS = user_words(DOMAIN), system_words(DOMAIN)
@@ -77,12 +77,6 @@ def test_the_same_dialogues_as_at_act_level(words):
         assert info["outcome"].f1 == expected["inform"]["f1"]
 
 
-def test_without_words_a_turn_is_acts():
-    text, info = environment_of(TEA).reset(seed=1)
-    assert parse_acts(text.split("\n")[0])[-1].intent == "inform"
-    assert info == {"dialogue": 0}
-
-
 def test_the_line_of_the_data_base():
     """By hand: two green teas in the north, Ada first; an alternative is Ben; then only Ada again fits `no offer left`."""
     environment = environment_of(TEA, user=Scripted(), max_turns=9)
@@ -127,26 +121,6 @@ class Scripted:
     def answer(self, system_acts):
         self.goal = self.ends_with or self.goal
         return self.left.pop(0)
-
-
-def test_seeds_and_interleaving():
-    """Dialogues apart, again, and side by side have the same words."""
-    one, other = environment_of(**WORDS), environment_of(**WORDS)
-    apart = [played(one, Speaker().reply, seed=5, options={"dialogue": n})[0] for n in range(4)]
-    assert [played(other, Speaker().reply, **({"seed": 5} if n == 0 else {}))[0] for n in range(4)] == apart
-    assert len({str(texts) for texts in apart}) == 4
-    speakers, states = (Speaker(), Speaker()), []
-    for environment, number in ((one, 2), (other, 3)):
-        states.append([environment.reset(seed=5, options={"dialogue": number})[0]])
-    running = [0, 1]
-    while running:
-        for n in list(running):
-            states[n].append(speakers[n].reply(states[n][-1]))
-            text, _, terminated, truncated, _ = (one, other)[n].step(states[n][-1])
-            states[n].append(text)
-            if terminated or truncated:
-                running.remove(n)
-    assert states == apart[2:]
 
 
 WANTED = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
@@ -259,27 +233,6 @@ def test_a_part_that_is_wrong_is_named(parts, words):
         dialogue()
 
 
-def test_the_line_is_all_that_a_policy_needs():
-    """A policy that knows no data base reads names and numbers from the line; it succeeds with a patient user."""
-    user = AgendaUser(DOMAIN, "fixed")
-    environment = environment_of(user=user, **WORDS)
-
-    def reply(text):
-        said, _, line = text.partition("\n")
-        shown = dict(re.findall(r"(\w+)=([^,]+)", line))
-        acts = SAYS.read(said)
-        asked = [act.slot for act in acts if act.intent == "request"]
-        if "thankyou" in said.lower() or any(act.intent in ("bye", "negate") for act in acts):
-            return "Goodbye ."
-        if not shown:
-            return "I am sorry , I found nothing ."
-        about = [Act("inform", slot, shown[slot]) for slot in asked if slot in shown]
-        return READS.say([Act("inform", "name", shown["name"]), *about], Random(0))
-
-    verdicts = [played(environment, reply, seed=1, options={"dialogue": n})[2]["success"] for n in range(40)]
-    assert sum(verdicts) > 20
-
-
 @pytest.mark.parametrize("user", ["friendly", "unfriendly", "fixed"])
 def test_a_system_may_say_anything(user):
     """Whatever a model writes is answered, and the answer can be read."""
@@ -294,3 +247,18 @@ def test_a_system_may_say_anything(user):
     environment, rng = environment_of(user=AgendaUser(DOMAIN, user), **WORDS), Random(1)
     for seed in range(60):
         played(environment, lambda text: READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng), seed=seed)
+
+
+def test_a_guest_of_the_restaurant_guide_in_words():
+    environment = build_environment("restaurant", {})
+    text, _ = environment.reset(seed=7)
+    assert "\n[db] " in text
+    assert environment.step("Goodbye .")[1:4] == (-1.0, True, False)
+
+
+def test_a_domain_of_ones_own_and_its_turn_limit(tmp_path):
+    path = tmp_path / "tea.json"
+    path.write_text(json.dumps(DATA), encoding="utf-8")
+    environment = build_environment("restaurant", {"domain": str(path), "max_turns": 1, "user": "fixed"})
+    environment.reset(seed=0)
+    assert environment.step("Pardon ?")[1:4] == (-1.0, False, True)

@@ -1,5 +1,6 @@
 """Acts in words and back."""
 
+import doctest
 from random import Random
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world import acts
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
 from tests.parts.small_domain import small_domain
 
@@ -121,3 +123,26 @@ def test_a_turn_that_found_nothing():
     turn = [Act("inform", "name", "none"), Act("inform", "food", "thai"), Act("inform", "area", "dontcare")]
     text = system_words(DOMAIN).say(turn, Random(0))
     assert text == "I am sorry , I found nothing . I looked for thai food . I looked for any area ."
+
+
+def test_a_turn_in_one_line():
+    turn = [Act("hello"), Act("request", "phone"), Act("inform", "tea", "green"), Act("inform", "", "dontcare")]
+    assert format_acts(turn) == "hello() request(phone) inform(tea=green) inform(=dontcare)"
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        [Act("hello"), Act("request", "phone"), Act("inform", "tea", "green"), Act("inform", "", "dontcare")],
+        [Act("inform", "phone", "(0) 1.2"), Act("inform", "name", "a=b (c)"), Act("bye")],
+        [Act("inform", "name", "")],
+        [],
+    ],
+)
+def test_the_line_is_read_as_it_was_written(turn):
+    assert parse_acts(format_acts(turn)) == turn
+
+
+def test_words_are_not_acts():
+    assert parse_acts("How about (maybe) ada ?") == []
+    assert doctest.testmod(acts).failed == 0

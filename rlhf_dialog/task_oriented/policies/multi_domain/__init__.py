@@ -6,7 +6,5 @@
   paid at the end of each. Pieces are held back until then, so that nothing is bootstrapped at a cut.
 - **`manager` has a policy for each domain, `committee` has all members decide together** (Gasic et al. 2015): what one domain
   has taught counts in another through an abstraction of their slots (`abstraction`), a JSON file that a person can change.
-- **`knowledge` is beside every task**: a lookup behind a policy, and the encyclopedias that it asks (`encyclopedia`, and
-  `mediawiki` over the network). A connection is opened only where a setting says so; what a page says is shown as text, on
-  one line, and cannot steer a terminal.
+- **`knowledge` is beside every task**: a lookup behind a policy. Only a `MediaWiki` that you make opens a connection.
 """

@@ -1,32 +1,178 @@
-"""A lookup behind a policy: questions about the world are answered from an encyclopedia, all else by the policy."""
+"""A lookup behind a policy: questions about the world are answered from an encyclopedia, all else by the policy.
 
+Pages are in a file, or a MediaWiki has them (with its extension TextExtracts, as Wikipedia). What a page says is hostile text: it
+is shown on one line, and cannot steer a terminal.
+"""
+
+import difflib
+import ipaddress
+import json
 import logging
 import re
 from collections.abc import Callable, Collection
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+from urllib.parse import SplitResult, urlencode, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field
 
-from rlhf_dialog.config.loading import load_settings
-from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.multi_domain import encyclopedia
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import Fetcher, LookupFailed, OfflineFile, WikiPage
-from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import AGENT, WIKIPEDIA, MediaWiki
+from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
+from rlhf_dialog.json_files import check_shape, read_json
 from rlhf_dialog.terminal import visible
+from rlhf_dialog.user_code import TimeLimit
+
+logger = logging.getLogger(__name__)
+WIKIPEDIA, AGENT = "https://en.wikipedia.org/w/api.php", "rlhf-dialog (a lookup in a dialogue)"
+MAX_ANSWER = 1 << 21  # bytes
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+NOT_IN_TITLES = re.compile(r"[\x00-\x1f\x7f#<>\[\]|{}]+")  # `|` and U+001F would ask for several pages
+HEADING = re.compile(r"^==(?!=)[ \t]*([^\n]*?)[ \t]*==[ \t]*$", re.MULTILINE)
+SUBHEADING = re.compile(r"^===[^\n]*$", re.MULTILINE)
+
+
+class LookupFailed(Exception):
+    """There is no answer."""
+
+
+class WikiPage(BaseModel):
+    """A page: its title, a summary in a few sentences, and its sections, heading -> text."""
+
+    title: str
+    summary: str
+    sections: dict[str, str] = {}
+
+
+class Fetcher(Protocol):
+    """Finds pages."""
+
+    def fetch(self, title: str) -> WikiPage | list[str]:
+        """The page, or the titles that may be meant. Raises LookupFailed."""
+
+
+class Encyclopedia(BaseModel):
+    """What a file of pages holds; `ambiguous`: title -> the titles of the pages that it may mean."""
+
+    pages: list[WikiPage] = Field(min_length=1)
+    ambiguous: dict[str, list[str]] = {}
+
+
+class OfflineFile:
+    """Pages of a JSON file: `{"pages": [{"title", "summary", "sections": {heading: text}}], "ambiguous": {title: [titles]}}`.
+
+    path: None takes the small file of the package. Raises UserError with the file for what cannot be read.
+    """
+
+    def __init__(self, path: str | Path | None = None):
+        built_in = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
+        source = built_in if path is None else Path(path).expanduser()
+        data = Encyclopedia(**read_json(source, f"{source}: holds no pages: ", shape=Encyclopedia))
+        self.titles = {normal(page.title): page.title for page in data.pages}
+        self.pages: dict[str, WikiPage | list[str]] = {normal(title): x for title, x in data.ambiguous.items()}
+        self.pages |= {normal(page.title): page for page in data.pages}
+
+    def fetch(self, title: str) -> WikiPage | list[str]:
+        """The page, or the titles that are meant or spelled alike; case, punctuation and articles do not matter."""
+        alike = difflib.get_close_matches(normal(title), self.titles, n=3, cutoff=0.6)
+        return self.pages.get(normal(title), [self.titles[each] for each in alike])
+
+
+class MediaWiki:
+    """Asks a wiki over the network: https only, no redirects, no proxies, nothing of the machine's own network.
+
+    timeout_s: seconds for an answer, from the name's resolution to the last byte
+    private: the wiki may have a private or loopback address, and be asked by plain http
+    user_agent: what the wiki learns of who asks; Wikipedia wants a contact in it
+
+    Raises UserError for arguments that cannot work; opens no connection before `fetch`.
+    """
+
+    def __init__(self, url: str = WIKIPEDIA, timeout_s: float = 5.0, private: bool = False, user_agent: str = AGENT):
+        self.parts, self.timeout_s, self.private = _check_url(url, private), timeout_s, private
+        if not re.fullmatch(r"[\x20-\x7e]+", user_agent):
+            raise UserError(f"user_agent: {user_agent!r} must be one line of ASCII text")
+        headers = {"User-Agent": user_agent, "Accept": "application/json"}
+        self.client = Client(self.parts, headers, check_address=self._check_address)
+
+    def fetch(self, title: str) -> WikiPage | list[str]:
+        """The page; of a disambiguation page the titles that it links to, those with the title first. Raises LookupFailed."""
+        title = NOT_IN_TITLES.sub(" ", title).strip()
+        query = {"format": "json", "formatversion": 2, "action": "query", "titles": title, "redirects": 1}
+        query |= {"prop": "extracts|pageprops|links", "ppprop": "disambiguation", "explaintext": 1}
+        target = f"{self.parts.path}?{urlencode(query | {'plnamespace': 0, 'pllimit': 50})}"
+        try:
+            page = (json.loads(self._get(target)).get("query", {}).get("pages") or [{"missing": True}])[0]
+            if page.keys() & {"missing", "invalid", "special"}:
+                return []
+            if "disambiguation" in page.get("pageprops", {}):
+                links = [link["title"] for link in page.get("links", [])]
+                check_shape(links, list[str])
+                return sorted(links, key=lambda link: title.casefold() not in link.casefold())
+            return _page(page["title"], page["extract"])
+        except (ValueError, AttributeError, KeyError, IndexError, TypeError):
+            raise LookupFailed("an answer that cannot be read") from None
+
+    def _get(self, target: str) -> bytes:
+        try:
+            return self.client.ask("GET", target, RequestLimits(self.timeout_s, MAX_ANSWER))
+        except (TimeLimit, Unreachable, Refused, TooLong, EndedEarly) as error:
+            raise LookupFailed(f"{type(error).__name__} {error}") from error
+
+    def _check_address(self, address: str) -> None:
+        if not self.private and not is_public(address):
+            raise LookupFailed(f"{self.parts.hostname} has an address that is not public; private=True allows it")
+
+
+def is_public(address: str) -> bool:
+    """Whether the IP address is one of the public internet."""
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
+        ip = inner or ip.ipv4_mapped or ip.sixtofour or ip
+    return ip.is_global and not ip.is_multicast
+
+
+def _page(title: str, extract: str) -> WikiPage:
+    summary, *parts = HEADING.split(extract)
+    sections = {heading: SUBHEADING.sub("", text) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    return WikiPage(title=title, summary=summary, sections={name: x for name, x in sections.items() if x.strip()})
+
+
+def _check_url(url: str, private: bool) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_right = parts.hostname and parts.port != 0 and parts.username is None and not parts.query + parts.fragment
+    except ValueError:
+        is_right = False
+    if not is_right or not re.fullmatch(r"[\x21-\x7e]+", url):
+        raise UserError(f"url: {url!r} must be the address of a wiki's api.php, such as {WIKIPEDIA}")
+    if parts.scheme != "https" and not (parts.scheme == "http" and private):
+        raise UserError(f"url: {url!r} must begin with https://; plain http is for private wikis only")
+    return parts
+
 
 QUESTION = re.compile(
     r"(?:\w+\W+you\W+)?(?:please\W+)?(?:know\W+|say\W+|tell\W+me\W+)?"
     r"(?:(?:what|who)(?:\W+(?:is|are|was|were)|['’]s)|(?:something\W+|more\W+|what\W+)?about|more\W+on|look\W+up|define)\W+(\w.*)",
     re.IGNORECASE,
 )
-MORE = re.compile(r"(?:.*\W)?more(?:\W+about\W+(?:it|this|that|him|her|them))?", re.IGNORECASE)
 OF_THE_PAGE = {"its", "his", "her", "their"}
 NOT_A_TITLE = OF_THE_PAGE | {"it", "that", "this", "these", "those", "there", "i", "you", "he", "she", "we", "they"}
 NOT_A_TITLE |= {"my", "your", "our", "me", "him", "us", "them"}
-PLACES = {"first": 0, "former": 0, "second": 1, "third": 2, "last": -1, "latter": -1}
 YES, NO = {"yes", "yeah", "yep", "sure", "right"}, {"no", "not", "neither", "none"}
+LONGEST_TURN, LONGEST_TEXT, LONGEST_TITLE = 300, 600, 80  # characters that are read of a turn, and said of a page
+MOST = 5  # titles that are offered in a reply
+
+
+def normal(text: str) -> str:
+    """Lower case, without punctuation and articles: what two spellings of a title share.
+
+    >>> normal("The Moon (satellite)")
+    'moon satellite'
+    """
+    words = re.sub(r"[\W_]+", " ", text.casefold()).split()
+    return " ".join(words[1:] if len(words) > 1 and words[0] in ("a", "an", "the") else words)
 
 
 def find_title(turn: str) -> str | None:
@@ -35,76 +181,34 @@ def find_title(turn: str) -> str | None:
     >>> find_title("What is the Moon?")
     'Moon'
     """
-    asked = QUESTION.fullmatch(_plain(turn))
-    title = re.sub(r"^(?:the|an?)\s+", "", asked[1]).strip("'\"“”‘’") if asked else ""
-    first = encyclopedia.normal(title).split()[:1]
+    title = re.sub(r"^(?:the|an?)\s+", "", _asked(turn)).strip("'\"“”‘’")
+    first = normal(title).split()[:1]
     return title if first and first[0] not in NOT_A_TITLE else None
 
 
-def find_heading(turn: str) -> tuple[str, bool]:
-    """The heading that a question may ask for, and whether it is one of the open page: `What is its history?`."""
-    asked = QUESTION.fullmatch(_plain(turn))
-    first, *words = encyclopedia.normal(asked[1]).split() or [""] if asked else [""]
-    of_the_page = first in OF_THE_PAGE and bool(words)
-    return " ".join(words if of_the_page else [first, *words]), of_the_page
-
-
-def wants_more(turn: str) -> bool:
-    """Whether a turn asks for more of what was said, and does not say what."""
-    return MORE.fullmatch(_plain(turn)) is not None
-
-
 def choose_title(turn: str, offered: list[str]) -> str | None:
-    """The title that a turn chooses: by its name, its place, a word that only it has, or `yes` to a single one.
+    """The title that a turn chooses: by its name, by a word that only it has, or by `yes` to a single one.
 
     >>> choose_title("the planet, please", ["Mercury (element)", "Mercury (planet)"])
     'Mercury (planet)'
     """
-    words = set(encyclopedia.normal(turn).split())
-    if exact := [title for title in offered if encyclopedia.normal(title) == encyclopedia.normal(turn)]:
-        return exact[0]
+    words, names = set(normal(turn).split()), [normal(title) for title in offered]
+    if normal(turn) in names:
+        return offered[names.index(normal(turn))]
     if find_title(turn) is not None or words & NO:
         return None
     if words & YES and len(offered) == 1:
         return offered[0]
-    by_place = [offered[place] for word, place in PLACES.items() if word in words and place < len(offered)]
-    names = [set(encyclopedia.normal(title).split()) for title in offered]
-    shared = set.intersection(*names) if len(names) > 1 else set()
-    by_word = [x for x, name in zip(offered, names, strict=True) if {w for w in name - shared if len(w) > 3} & words]
-    return by_word[0] if len(by_word) == 1 else by_place[0] if by_place else None
+    all_words = " ".join(names).split()
+    own_words = [{word for word in name.split() if len(word) > 3 and all_words.count(word) == 1} for name in names]
+    by_word = [title for title, own in zip(offered, own_words, strict=True) if own & words]
+    return by_word[0] if len(by_word) == 1 else None
 
 
-def _plain(turn: str) -> str:
-    return re.sub(r"[\s.,?!]*(?:\bplease)?[\s.?!]*$", "", turn, flags=re.IGNORECASE)
-
-
-logger = logging.getLogger(__name__)
-LONGEST_TURN, LONGEST_TEXT, LONGEST_TITLE = 300, 600, 80  # characters that are read of a turn, and said of a page
-MOST = 5  # titles that are offered in a reply
-
-
-class KnowledgeConfig(Settings):
-    """Where a lookup finds its pages"""
-
-    path: str | None = Field(None, description="JSON file with pages of your own; null: the small file of the package")
-    network: bool = Field(False, description="true: ask a wiki over the network; false: open no connection")
-    url: str = Field(WIKIPEDIA, description="api.php of the wiki, a MediaWiki with TextExtracts; https")
-    timeout_s: float = Field(5.0, gt=0, le=600, description="seconds for an answer of the wiki")
-    private_hosts: list[str] = Field([], description="hosts that may have a private address, and be asked by http")
-    user_agent: str = Field(AGENT, description="what the wiki learns of who asks; give a contact")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "KnowledgeConfig":
-        if self.network and self.path is not None:
-            raise ValueError("path: the file is not read with network: true; leave one of them out")
-        if not self.network and (keys := sorted(self.model_fields_set - {"path", "network"})):
-            raise ValueError(f"{keys[0]}: has no effect without network: true; leave it out")
-        return self
-
-    def fetcher(self) -> Fetcher:
-        """The file, or the wiki where `network` is true. Raises UserError for what cannot be read or asked."""
-        asked = self.model_dump(exclude={"path", "network"})
-        return MediaWiki(**asked) if self.network else OfflineFile(self.path)
+def _asked(turn: str) -> str:
+    """What a turn asks about, or an empty text."""
+    asked = QUESTION.fullmatch(re.sub(r"[\s.,?!]*(?:\bplease)?[\s.?!]*$", "", turn, flags=re.IGNORECASE))
+    return asked[1] if asked else ""
 
 
 class Knowledge:
@@ -114,38 +218,31 @@ class Knowledge:
     >>> knowledge.reply("What is the phone number?")
     'Which area ?'
 
-    fetcher: what finds pages (`encyclopedia.Fetcher`); None: the small file of the package
+    fetcher: what finds pages; None: the small file of the package
     own: what the policy answers itself, such as the slots of its domain; questions that contain one of them are its
     """
 
     def __init__(self, policy: Callable[[str], str], fetcher: Fetcher | None = None, own: Collection[str] = ()):
         self.policy = policy
         self.fetcher = fetcher or OfflineFile()
-        self.own = [encyclopedia.normal(each) for each in own]
+        self.own = [normal(each) for each in own]
         self.begin()
-
-    @classmethod
-    def from_yaml(cls, path: str | Path, policy: Callable[[str], str], own: Collection[str] = ()) -> "Knowledge":
-        """As a YAML file says (`KnowledgeConfig`). Raises UserError that lists every mistake in it."""
-        return cls(policy, load_settings(KnowledgeConfig, Path(path)).fetcher(), own)
 
     def begin(self) -> None:
         """Begin a dialogue: no page is open, and no titles are offered."""
         self.page: WikiPage | None = None
         self.offered: list[str] = []
-        self.spoke_last = False
 
     def reply(self, turn: str) -> str:
         """What is said to the user's turn; a lookup that fails is said, and the dialogue goes on."""
         answer = self._answer(turn[:LONGEST_TURN])
-        self.spoke_last = answer is not None
         return self.policy(turn) if answer is None else answer
 
     def _answer(self, turn: str) -> str | None:
         offered, self.offered = self.offered, []
         if offered and (meant := choose_title(turn, offered)):
             return self._look_up(meant)
-        if any(f" {name} " in f" {encyclopedia.normal(turn)} " for name in self.own):
+        if any(f" {name} " in f" {normal(turn)} " for name in self.own):
             return None
         if self.page and (answer := self._answer_more(self.page, turn)):
             return answer
@@ -153,48 +250,35 @@ class Knowledge:
         return None if title is None else self._look_up(title)
 
     def _answer_more(self, page: WikiPage, turn: str) -> str | None:
-        """The section that is asked for, or what there is to ask for; None where the turn is about something else."""
-        asked, of_the_page = find_heading(turn)
-        names = {asked, encyclopedia.normal(turn)} if self.spoke_last else {asked}
+        """The section that is asked for; of `its colour`, where there is no such section, what there is to ask for. None where
+        the turn is about something else."""
+        asked = normal(_asked(turn))
+        first, _, rest = asked.partition(" ")
+        is_of_the_page = first in OF_THE_PAGE and bool(rest)
         title = shorten(page.title, LONGEST_TITLE)
         for heading, text in page.sections.items():
-            if encyclopedia.normal(heading) in names:
+            if normal(heading) == (rest if is_of_the_page else asked):
                 return f"{title}, {shorten(heading, LONGEST_TITLE)}: {shorten(text, LONGEST_TEXT)}"
-        headings = [shorten(heading, LONGEST_TITLE) for heading in page.sections][: 2 * MOST]
-        there_is = f"You can ask about: {', '.join(headings)}." if headings else "That is all I have on it."
-        if self.spoke_last and wants_more(turn):
-            return f"{title}: {there_is}"
-        return f"{title}: I have nothing on {shorten(asked, LONGEST_TITLE)}. {there_is}" if of_the_page else None
+        headings = ", ".join(shorten(heading, LONGEST_TITLE) for heading in list(page.sections)[: 2 * MOST])
+        return f"{title}: you can ask about {headings or 'nothing more'}." if is_of_the_page else None
 
     def _look_up(self, title: str) -> str:
         shown_title = shorten(title, LONGEST_TITLE)
         try:
             answer = self.fetcher.fetch(title)
-            suggestions: Any = (
-                getattr(self.fetcher, "suggest_titles", lambda title: [])(title) if answer is None else []
-            )
         except (LookupFailed, OSError) as error:
             logger.warning("knowledge: %r was not looked up: %s", title, error)
-            return f"I am sorry, I cannot look up {shown_title} now: {shorten(str(error), LONGEST_TEXT)}."
+            return f"I am sorry, I cannot look up {shown_title} now."
         if isinstance(answer, WikiPage):
             self.page = answer
             return f"{shorten(answer.title, LONGEST_TITLE)}: {shorten(answer.summary, LONGEST_TEXT)}"
-        self.offered = suggestions if answer is None else answer
-        if not isinstance(self.offered, list) or not all(
-            isinstance(each, str) and encyclopedia.normal(each) for each in self.offered
-        ):
+        if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
             name = type(self.fetcher).__name__
-            raise UserError(
-                f"{name}: found {self.offered!r} for {title!r}; return a WikiPage, a list of titles, or None"
-            )
-        titles = [shorten(each, LONGEST_TITLE) for each in self.offered[:MOST]]
-        choices = f"{', '.join(titles[:-1])} or {titles[-1]}" if titles[1:] else "".join(titles)
-        question = f" Do you mean {choices}?" if titles else ""
-        return (
-            f"I found nothing on {shown_title}.{question}"
-            if answer is None
-            else f"{shown_title} can mean several things.{question}"
-        )
+            raise UserError(f"{name}: found {answer!r} for {title!r}; return a WikiPage or a list of titles")
+        self.offered = answer
+        *titles, last = [shorten(each, LONGEST_TITLE) for each in answer[:MOST]] or [""]
+        choices = f"{', '.join(titles)} or {last}" if titles else last
+        return f"I have no page on {shown_title}.{f' Do you mean {choices}?' if choices else ''}"
 
 
 def shorten(text: str, longest: int) -> str:

@@ -13,25 +13,18 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, choose, stream
-from rlhf_dialog.task_oriented.policies.sampling.vector_env import NOTHING, EnvAnswer, Make, VectorEnv
+from rlhf_dialog.task_oriented.policies.sampling.environments import NOTHING, EnvAnswer, Make, Processes, VectorEnv
 
 logger = logging.getLogger(__name__)
 
 
 def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
-    """`VectorEnv` in this process, or `Processes`, with one line of the log that says which and why."""
+    """`VectorEnv` in this process, or `Processes`; a line of the log says which."""
     if not process_num:
-        logger.info(
-            "%d dialogues side by side in this process (process_num: 0): a user that computes little answers sooner than a "
-            "message to another process takes",
-            num_envs,
-        )
+        logger.info("%d dialogues side by side in this process", num_envs)
         return VectorEnv(make, seed, num_envs)
-    from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
-
     processes = Processes(make, seed, num_envs, process_num, timeout_s)
-    text = "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
-    logger.info(text + "those of process_num: 0", num_envs, processes.process_num, process_num)
+    logger.info("%d dialogues side by side in %d processes", num_envs, processes.process_num)
     return processes
 
 

@@ -3,80 +3,87 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlhf_dialog.task_oriented.domains import DONTCARE, AnyDomain, Domain, MultiDomain
+from rlhf_dialog.task_oriented.domains import DONTCARE, AnyDomain, MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Features
 from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 from rlhf_dialog.task_oriented.world.summary import Layout
 
-
-def _wish(wish: dict[str, Any]) -> str:
-    parts = []
-    for key, value in wish.items():
-        said = ", ".join(value) if key == "requests" else ", ".join(f"{slot}={v}" for slot, v in value.items())
-        parts.append(f"{key.replace('_', ' ')}: {said}")
-    return "; ".join(parts)
-
-
-def _describe_state(state: DialogueState) -> str:
-    """For each domain of which the user spoke: what it wants, how many entities fit, what is open, and what is booked."""
-    parts = []
-    for name, domain_state in state.domains.items():
-        constraints = {**domain_state.constraints, **{f"book {s}": x for s, x in domain_state.booking.items()}}
-        fit = f"; {len(domain_state.matches)} fit" if domain_state.is_ready and domain_state.service.entities else ""
-        asked = f"; asked: {', '.join(domain_state.asked)}" if domain_state.asked else ""
-        booked = "; booked" if domain_state.is_booked else ""
-        parts.append(
-            f"{name} ({', '.join(f'{s}={v}' for s, v in constraints.items()) or 'anything'}{fit}{asked}{booked})"
-        )
-    return " ".join(parts) or "-"
-
-
 SHOWN_ABOVE = 0.05
-
-
-def beliefs(layout: Layout, observation: Features) -> str:
-    """The values of each constraint slot with their probabilities, best first, as far as they are above 0.05."""
-    parts = []
-    for slot, place in layout.slots.items():
-        names = (*layout.domain.constraints[slot], DONTCARE)
-        scores = observation[place].tolist()[: len(names)]
-        ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
-        text = " ".join(f"{name} {score:.2f}" for name, score in ranked if score > SHOWN_ABOVE)
-        parts.append(f"{slot}: {text or '-'}")
-    return "; ".join(parts)
 
 
 def transcript(domain: AnyDomain, names: Sequence[str], episode: Episode) -> str:
     """The lines of a whole dialogue of `ActLevel` or `MultiActLevel`; `names` are those of its actions."""
-    info, multi = episode.info, isinstance(domain, MultiDomain)
-    contexts = _states(domain, info) if isinstance(domain, MultiDomain) else _beliefs(domain, episode.observations)
-    goal, end_goal = (_multi_goal(info[k]) if multi else _goal(info[k]) for k in ("first_goal", "goal"))
-    lines = [f"dialogue {episode.dialogue}, goal: {goal}"]
-    lines += [f"  at the end, goal: {end_goal}"] if info["goal"] != info["first_goal"] else []
+    info = episode.info
+    if isinstance(domain, MultiDomain):
+        known, measured = _states(domain, info), info["inform"] | {"book rate": info["book_rate"]}
+    else:
+        layout, measured = Layout(domain), info["inform"]
+        known = (f"belief  {describe_belief(layout, x)}" for x in episode.observations)
+    lines = [f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"]
+    lines += [f"  at the end, goal: {_goal(info['goal'])}"] if info["goal"] != info["first_goal"] else []
     lines.append(f"  user    {format_acts(info['user_acts'][0])}")
     for line, action, reward, system, user in zip(
-        contexts, episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
+        known, episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
     ):
-        lines += [line, f"  system  {format_acts(system)}   [{names[action]}]"]
+        lines += [f"  {line}", f"  system  {format_acts(system)}   [{names[action]}]"]
         lines.append(f"  user    {format_acts(user)}   [reward {reward:+g}]")
     for booking in info.get("bookings", ()):
-        slots = ", ".join(f"{slot}={value}" for slot, value in {**booking["made"], **booking["slots"]}.items())
-        lines.append(f"  booked  {booking['domain']} {booking['reference']}: {slots}")
+        lines.append(
+            f"  booked  {booking['domain']} {booking['reference']}: {_pairs(booking['made'] | booking['slots'])}"
+        )
     how = "the user said goodbye" if episode.terminated else "the turn limit"
-    shown = info["inform"] | ({"book rate": info["book_rate"]} if multi else {})
-    measures = ", ".join(f"{name} {value:.2f}" for name, value in shown.items() if value is not None)
+    measures = ", ".join(f"{name} {value:.2f}" for name, value in measured.items() if value is not None)
     verdict = f"{'success' if episode.success else 'failure'} after {len(episode)} turns ({how})"
-    end = f"  {verdict}; reward {episode.total_reward:g}; {'' if multi else 'inform: '}{measures}"
-    return "\n".join([*lines, end])
+    return "\n".join([*lines, f"  {verdict}; reward {episode.total_reward:g}; inform: {measures}"])
+
+
+def describe_belief(layout: Layout, observation: Features) -> str:
+    """The values of each constraint slot with their probabilities, best first, as far as they are above 0.05."""
+    parts = []
+    for slot, place in layout.slots.items():
+        values = (*layout.domain.constraints[slot], DONTCARE)
+        scored = sorted(zip(observation[place].tolist(), values, strict=False), key=lambda pair: -pair[0])
+        shown = (f"{value} {score:.2f}" for score, value in scored if score > SHOWN_ABOVE)
+        parts.append(f"{slot}: {' '.join(shown) or '-'}")
+    return "; ".join(parts)
+
+
+def _states(domain: MultiDomain, info: dict[str, Any]) -> Iterator[str]:
+    """For each turn what the user wants of each domain, how many entities fit, what is open, and what is booked."""
+    state = DialogueState(domain)
+    for system_acts, user_acts in zip([[], *info["system_acts"][:-1]], info["user_acts"][:-1], strict=True):
+        state.update(system_acts, user_acts)
+        parts = []
+        for name, x in state.domains.items():
+            wanted = _pairs({**x.constraints, **{f"book {slot}": value for slot, value in x.booking.items()}})
+            fit = f"; {len(x.matches)} fit" if x.is_ready and x.service.entities else ""
+            asked = f"; asked: {', '.join(x.asked)}" if x.asked else ""
+            parts.append(f"{name} ({wanted or 'anything'}{fit}{asked}{'; booked' if x.is_booked else ''})")
+        yield f"state   {' '.join(parts) or '-'}"
+
+
+def _goal(goal: dict[str, Any]) -> str:
+    """The goal of one domain, or of several."""
+    if "constraints" not in goal:
+        return "; ".join(f"{name} ({'; '.join(_wishes(wish))})" for name, wish in goal.items())
+    refused = f"; not {', '.join(goal['other_than'])}" if goal["other_than"] else ""
+    return f"{_pairs(goal['constraints'])}; wants to know {', '.join(goal['requests'])}{refused}"
+
+
+def _wishes(wish: dict[str, Any]) -> Iterator[str]:
+    for key, value in wish.items():
+        yield f"{key.replace('_', ' ')}: {_pairs(value) if isinstance(value, dict) else ', '.join(value)}"
+
+
+def _pairs(pairs: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pairs.items())
 
 
 def plain_transcript(names: Sequence[str], episode: Episode) -> str:
     """The lines of a whole dialogue of any environment: its actions, and what each was worth."""
-    turns = zip(episode.actions, episode.rewards, strict=True)
-    lines = [
-        f"  {number:3}  {names[action]}   [reward {reward:+g}]" for number, (action, reward) in enumerate(turns, 1)
-    ]
+    turns = enumerate(zip(episode.actions, episode.rewards, strict=True), 1)
+    lines = [f"  {number:3}  {names[action]}   [reward {reward:+g}]" for number, (action, reward) in turns]
     how = "the environment ended it" if episode.terminated else "the environment cut it off"
     verdict = {None: "no word of success", True: "success"}.get(episode.success, "no success")
     end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.total_reward:g}"
@@ -84,34 +91,10 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
 
 
 def answer_test_transcript(names: Sequence[str], episode: Episode) -> str:
-    """The lines of a whole dialogue of a `AnswerTest`: what was said, the action, and where it was wrong the right one."""
+    """The lines of a whole dialogue of an `AnswerTest`: what was said, the action, and where it was wrong the right one."""
     lines = [f"dialogue {episode.dialogue}"]
     for (line, right), action in zip(episode.info["asked"], episode.actions, strict=True):
         verdict = "right" if names[action] == right else f"wrong: {right}"
         lines += [f"  user    {line}", f"  system  {names[action]}   [{verdict}]"]
-    return "\n".join(
-        [*lines, f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.total_reward:g}"]
-    )
-
-
-def _states(domain: MultiDomain, info: dict[str, Any]) -> Iterator[str]:
-    """What the system knew before each of its turns."""
-    state = DialogueState(domain)
-    for system, user in zip([[], *info["system_acts"][:-1]], info["user_acts"][:-1], strict=True):
-        state.update(system, user)
-        yield f"  state   {_describe_state(state)}"
-
-
-def _beliefs(domain: Domain, observations: Features) -> Iterator[str]:
-    layout = Layout(domain)
-    return (f"  belief  {beliefs(layout, row)}" for row in observations)
-
-
-def _multi_goal(goal: dict[str, dict[str, Any]]) -> str:
-    return "; ".join(f"{name} ({_wish(wish)})" for name, wish in goal.items())
-
-
-def _goal(goal: dict[str, Any]) -> str:
-    wanted = ", ".join(f"{slot}={value}" for slot, value in goal["constraints"].items())
-    refused = f"; not {', '.join(goal['other_than'])}" if goal["other_than"] else ""
-    return f"{wanted}; wants to know {', '.join(goal['requests'])}{refused}"
+    end = f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.total_reward:g}"
+    return "\n".join([*lines, end])

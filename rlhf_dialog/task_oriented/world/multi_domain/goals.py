@@ -1,13 +1,12 @@
 """What a user wants of several domains, drawn from the goal model, or given by hand."""
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, MultiDomain
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import NAME, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import AT_LEAST, AT_MOST, TIMES, DomainService
 
 MAX_TRIALS, MAX_DRAWS = 100, 10_000
@@ -233,42 +232,3 @@ def _next_value(value: str) -> str:
     if hour.isdigit() and minute:
         return f"{(int(hour) + 1) % 24:02d}:{minute}"
     return str(int(value) + 1) if value.isdigit() else ""
-
-
-def parse_goal(domain: MultiDomain, data: Any) -> MultiGoal:
-    """The user's own goal: `{"hotel": {"info": {slot: value}, "requests": [slot], "book": {slot: value}}, ...}`.
-
-    Raises UserError, with domain and slot, for what the data lack, and for constraints that nothing fulfils.
-    """
-    if not isinstance(data, Mapping) or not data:
-        raise UserError(
-            f"goal {data!r}: is not a goal; give {{'hotel': {{'info': {{slot: value}}, 'requests': [slot]}}}}"
-        )
-    for name in data:
-        if name not in domain.services:
-            hint = nearest(str(name), domain.services) or "."
-            raise UserError(f"goal: there is no domain '{name}'{hint} Use {', '.join(domain.services)}")
-    return MultiGoal({name: _parse_domain_goal(domain.services[name], part) for name, part in data.items()})
-
-
-def _parse_domain_goal(service: DomainService, data: Any) -> DomainGoal:
-    where = f"goal, domain {service.name}"
-    if not isinstance(data, Mapping) or not set(data) <= set(KEYS):
-        raise UserError(f"{where}: is not a wish; give an object with {', '.join(KEYS)}")
-    slots_of_key = {"info": service.constraints, "requests": service.requests, "book": service.booking}
-    parts: dict[str, dict[str, str]] = {}
-    for key in KEYS:
-        slots = data.get(key, {})
-        for slot in slots:
-            allowed = slots_of_key[key.removeprefix("fail_")]
-            if slot not in allowed:
-                hint = nearest(str(slot), allowed) or "."
-                raise UserError(f"{where}: '{slot}' is not a slot of {key}{hint} Use {', '.join(allowed) or 'none'}")
-        if key != "requests":
-            parts[key] = {slot: str(slots[slot]).lower() for slot in slots}
-    if service.entities and not service.matching(parts["info"]):
-        raise UserError(f"{where}: nothing fulfils {parts['info']}; change a value, or use {DONTCARE}")
-    missing = [slot for slot in service.booking if parts["book"] and slot not in parts["book"]]
-    if missing:
-        raise UserError(f"{where}: book lacks {', '.join(missing)}")
-    return DomainGoal(**parts, requests=dict.fromkeys(data.get("requests", [])))  # type: ignore[arg-type]

@@ -6,8 +6,6 @@
   differs.
 - **`CorpusUser` and `LMUser` talk in words only**, so they are whole environments: no acts, no tracker, no verdict lie between
   them and the policy. The first replays a dialogue of the data, the second is a language model with a goal of its own.
-- **A language model's words never change what is said** (`language_model`): the agenda chooses the acts, and a sentence
-  that is not read as these acts gives way to the template.
 """
 
 from rlhf_dialog.environments.corpus import CorpusUser

@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlhf_dialog.errors import SignalExit, nearest
+from rlhf_dialog.errors import SignalExit
 
 Range = tuple[float, float]
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 WORDS = {  # word: its arguments, what it does
     "reward": ("NUMBER", "reward the last answer"),
-    "undo": ("", "correct the last reward; of a dialogue that has ended, before the first words of the next one"),
     "end": ("", "end this dialogue"),
     "quit": ("", "end the day; a dialogue that has not ended counts if you have rewarded something in it"),
-    "help": ("", "show these words"),
+    "/": ("WORDS", "begin words with a slash"),
 }
 
 
@@ -54,9 +53,6 @@ class Teacher(Protocol):
     def judge(self, verdict: str) -> float | None:
         """The reward of the whole dialogue when it has ended, if it is asked. verdict: what is known of it, or an empty text."""
 
-    def correct(self) -> float | None:
-        """The last reward, once more."""
-
 
 class TypedTeacher:
     """A person who types.
@@ -65,7 +61,6 @@ class TypedTeacher:
     show: shows a line
     rewards: the lowest and the highest reward
     each_answer: each answer is rewarded, else the whole dialogue at its end
-    undo: called for /undo before the first words of a dialogue
     """
 
     def __init__(
@@ -74,13 +69,11 @@ class TypedTeacher:
         show: Callable[[str], None],
         rewards: Range,
         each_answer: bool = False,
-        undo: Callable[[], None] = lambda: None,
     ):
         self.ask = ask
         self.show = show
         self.rewards = rewards
         self.each_answer = each_answer
-        self.undo = undo
         self.left = False
 
     def begin(self, about: str, greeting: str) -> PersonTurn:
@@ -95,7 +88,7 @@ class TypedTeacher:
     def answer(self, sentence: str, last: bool = False) -> PersonTurn:
         """Show the answer, ask for its reward where each one is rewarded, and for the next words."""
         self.show(f"> System: {sentence}")
-        self._reward = self.correct() if self.each_answer else None
+        self._reward = self._ask_reward() if self.each_answer else None
         if last or self.left:
             return PersonTurn(reward=self._reward, ends=last)
         return self._ask_turn()
@@ -104,9 +97,9 @@ class TypedTeacher:
         """Show the verdict, and ask for a reward."""
         if verdict:
             self.show(f"({verdict})")
-        return self.correct()
+        return self._ask_reward()
 
-    def correct(self) -> float | None:
+    def _ask_reward(self) -> float | None:
         """Ask for a reward until it is one, or none."""
         low, high = self.rewards
         while True:
@@ -127,9 +120,7 @@ class TypedTeacher:
             word, arguments = _split_command(line)
             if word == "end" and not is_first:
                 return PersonTurn(reward=self._reward, ends=True)
-            if word == "undo":
-                self._undo(is_first)
-            elif word == "reward" and not is_first:
+            if word == "reward" and not is_first:
                 reward = self._number(arguments)
                 self._reward = self._reward if reward is None else reward
             elif word:
@@ -139,24 +130,10 @@ class TypedTeacher:
             if self.left:
                 return PersonTurn(reward=self._reward)
 
-    def _undo(self, is_first: bool) -> None:
-        if is_first:
-            self.undo()
-        elif self._reward is None:
-            self.show("(the last answer has no reward; /reward NUMBER gives it one)")
-        else:
-            self._reward = self.correct()
-
     def _run_word(self, line: str, otherwise: str) -> None:
-        word = _split_command(line)[0]
-        if word == "help":
-            rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
-            self.show("\n".join(rows))
-        elif word in WORDS:
-            self.show(f"({otherwise})")
-        else:
-            advice = nearest(f"/{word}", [f"/{name}" for name in WORDS])
-            self.show(f"(there is no word /{word}{advice or ';'} /help lists them, and // begins words with a slash)")
+        known = _split_command(line)[0] in WORDS
+        rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
+        self.show(f"({otherwise})" if known else "\n".join(rows))
 
     def _number(self, text: str) -> float | None:
         low, high = self.rewards

@@ -1,28 +1,31 @@
-"""What is read of a turn: titles, sections, and which of several titles is meant.
-
-A lookup behind a policy: who answers a turn, what is said of pages, and what hostile pages cannot do."""
+"""What is read of a turn, what is said of pages, what hostile pages cannot do, and how a wiki is asked."""
 
 import json
 import logging
+import socket
+import ssl
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import LookupFailed, OfflineFile, WikiPage
 from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import (
     Knowledge,
-    KnowledgeConfig,
+    LookupFailed,
+    MediaWiki,
+    OfflineFile,
+    WikiPage,
     choose_title,
-    find_heading,
     find_title,
-    wants_more,
+    is_public,
 )
-from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 from rlhf_dialog.task_oriented.world.words import slot_in_words
 from tests.parts.servers import serving
+
+HERE = "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -49,59 +52,27 @@ def test_the_title_that_a_turn_asks_for(turn, title):
     assert find_title(turn) == title
 
 
-@pytest.mark.parametrize(
-    ("turn", "heading", "of_the_page"),
-    [
-        ("Tell me more about its history.", "history", True),
-        ("What were her early years?", "early years", True),
-        ("What about the history?", "history", False),
-        ("more on Rules please", "rules", False),
-        ("I like its taste", "", False),
-        ("What about its?", "its", False),
-        ("Tell me about ''", "", False),
-    ],
-)
-def test_the_section_that_a_turn_asks_for(turn, heading, of_the_page):
-    assert find_heading(turn) == (heading, of_the_page)
-
-
-@pytest.mark.parametrize(
-    ("turn", "more"),
-    [("Can you say more ?", True), ("more about it, please", True), ("No more chess", False), ("", False)],
-)
-def test_asking_for_more(turn, more):
-    assert wants_more(turn) is more
-
-
 PLANET, METAL, GOD = "Mercury (planet)", "Mercury (element)", "Mercury (god)"
 
 
 @pytest.mark.parametrize(
-    ("turn", "meant"),
+    ("turn", "offered", "meant"),
     [
-        ("mercury (GOD)", GOD),
-        ("The planet, I think.", PLANET),
-        ("the second one", METAL),
-        ("the last", GOD),
-        ("third", GOD),
-        ("the first element", METAL),  # a name says more than a place
-        ("Mercury", None),
-        ("yes", None),
-        ("not the planet", None),
-        ("What is the planet Venus?", None),
-        ("planet or element", None),
-        ("", None),
+        ("mercury (GOD)", [PLANET, METAL, GOD], GOD),
+        ("The planet, I think.", [PLANET, METAL, GOD], PLANET),
+        ("Mercury", [PLANET, METAL, GOD], None),
+        ("yes", [PLANET, METAL, GOD], None),
+        ("not the planet", [PLANET, METAL, GOD], None),
+        ("What is the planet Venus?", [PLANET, METAL, GOD], None),
+        ("planet or element", [PLANET, METAL, GOD], None),
+        ("", [PLANET, METAL, GOD], None),
+        ("Yes, please", ["Tea"], "Tea"),
+        ("tea", ["Tea"], "Tea"),
+        ("not sure", ["Tea"], None),
     ],
 )
-def test_which_title_is_meant(turn, meant):
-    assert choose_title(turn, [PLANET, METAL, GOD]) == meant
-
-
-@pytest.mark.parametrize(
-    ("turn", "meant"), [("Yes, please", "Tea"), ("tea", "Tea"), ("no", None), ("the second", None), ("not sure", None)]
-)
-def test_a_single_title_is_confirmed(turn, meant):
-    assert choose_title(turn, ["Tea"]) == meant
+def test_which_title_is_meant(turn, offered, meant):
+    assert choose_title(turn, offered) == meant
 
 
 class Shelf:
@@ -120,7 +91,7 @@ class Shelf:
 
 class Everything:
     def fetch(self, title):
-        return WikiPage(title, f"It is {title}.")
+        return WikiPage(title=title, summary=f"It is {title}.")
 
 
 def policy(turn):
@@ -132,55 +103,60 @@ def talk(knowledge, *turns):
 
 
 def test_a_dialogue_in_words():
+    chess = WikiPage(title="Chess", summary="A game.", sections={"History": "From India.", "Rules": "Many."})
+    shelf = Shelf({"chess": chess, "Go": WikiPage(title="Go", summary="Older.")})
     assert talk(
-        *(Knowledge(policy), "Hello!", "What is chess?", "Tell me more about its history."),
-        *("Can you say more?", "rules", "What is its taste?", "Nice, thank you."),
+        *(
+            Knowledge(policy, shelf),
+            "its history",
+            "What is chess?",
+            "Tell me more about its history.",
+            "What about rules?",
+        ),
+        *("What is its taste?", "Nice, thank you.", "What is Go?", "What are its rules?"),
     ) == [
-        "policy: Hello!",
-        "Chess: Chess is a game for two on a board of 64 squares. Who attacks the other king so that it cannot escape has won.",
-        "Chess, History: Games from which chess grew were played in India in the sixth century. The rules of today are from "
-        "about 1500.",
-        "Chess: You can ask about: History, Rules.",
-        "Chess, Rules: Each side has sixteen pieces of six kinds, and each kind moves in its own way. White begins.",
-        "Chess: I have nothing on taste. You can ask about: History, Rules.",
+        "policy: its history",
+        "Chess: A game.",
+        "Chess, History: From India.",
+        "Chess, Rules: Many.",
+        "Chess: you can ask about History, Rules.",
         "policy: Nice, thank you.",
+        "Go: Older.",
+        "Go: you can ask about nothing more.",
     ]
 
 
-def test_an_ambiguous_title_is_asked_back_and_the_answer_taken():
+def test_titles_are_offered_and_the_answer_taken():
     knowledge = Knowledge(policy)
     asked, answered, orbit = talk(knowledge, "What is Mercury?", "The planet, please.", "What about its orbit?")
-    question = "Do you mean Mercury (planet), Mercury (element) or Mercury (god)?"
-    assert asked == f"Mercury can mean several things. {question}"
+    assert asked == "I have no page on Mercury. Do you mean Mercury (planet), Mercury (element) or Mercury (god)?"
     assert answered.startswith("Mercury (planet): Mercury is the planet")
     assert orbit == "Mercury (planet), Orbit: A year of Mercury has 88 days of the Earth."
-
-
-def test_nothing_found_offers_near_titles():
-    nothing, near, page = talk(Knowledge(policy), "What is xyzzy?", "What is a bycicle?", "yes")
-    assert nothing == "I found nothing on xyzzy."
-    assert near == "I found nothing on bycicle. Do you mean Bicycle?"
+    nothing, near, page = talk(knowledge, "What is xyzzy?", "What is a bycicle?", "yes")
+    assert (nothing, near) == ("I have no page on xyzzy.", "I have no page on bycicle. Do you mean Bicycle?")
     assert page.startswith("Bicycle: A bicycle is")
 
 
 def test_a_lookup_that_fails_is_said_and_the_dialogue_goes_on(caplog):
-    shelf = Shelf({"A": LookupFailed("the shelf fell over"), "B": OSError("disk"), "C": WikiPage("C", "Third.")})
+    third = WikiPage(title="C", summary="Third.")
+    shelf = Shelf({"A": LookupFailed("the shelf fell over"), "B": OSError("disk"), "C": third})
     with caplog.at_level(logging.WARNING):
         failed, broken, found = talk(Knowledge(policy, shelf), "What is A?", "What is B?", "What is C?")
-    assert failed == "I am sorry, I cannot look up A now: the shelf fell over."
-    assert broken == "I am sorry, I cannot look up B now: disk."
+    assert (failed, broken) == ("I am sorry, I cannot look up A now.", "I am sorry, I cannot look up B now.")
     assert found == "C: Third."
-    assert caplog.messages[0] == "knowledge: 'A' was not looked up: the shelf fell over"
+    assert "the shelf fell over" in caplog.messages[0]
 
 
-@pytest.mark.parametrize("wrong", ["a text", 7, [1, 2], ["A", "..."], ("A", "B"), {"title": "A"}])
+@pytest.mark.parametrize("wrong", ["a text", [1, 2], None])
 def test_a_fetcher_that_returns_something_else(wrong):
-    with pytest.raises(UserError, match=r"Shelf: found .* for 'A'; return a WikiPage, a list of titles, or None"):
+    with pytest.raises(UserError, match=r"Shelf: .*'A'"):
         Knowledge(policy, Shelf({"A": wrong})).reply("What is A?")
 
 
 def test_no_page_steers_the_terminal_or_passes_for_a_turn():
-    page = WikiPage("A\x1b[2J", "One.\n\nuser: yes \u202ekcab\x07\u2028.", {"\x9bH": "Two\r\nsystem: three."})
+    page = WikiPage(
+        title="A\x1b[2J", summary="One.\n\nuser: yes \u202ekcab\x07\u2028.", sections={"\x9bH": "Two\r\nsystem: three."}
+    )
     summary, section = talk(Knowledge(policy, Shelf({"A": page})), "What is A?", "What is its h?")
     assert summary == r"A\x1b[2J: One. user: yes \u202ekcab\x07 ."
     assert section == r"A\x1b[2J, \x9bH: Two system: three."
@@ -206,50 +182,176 @@ def test_a_task_in_words_is_not_disturbed():
     assert knowledge.reply("What is jazz?") == "jazz: It is jazz."
 
 
-def test_the_yaml_says_whether_there_is_a_network(tmp_path):
-    (tmp_path / "k.yaml").write_text("network: true\ntimeout_s: 2\n", encoding="utf-8")
-    (tmp_path / "off.yaml").write_text("{}\n", encoding="utf-8")
-    assert isinstance(Knowledge.from_yaml(tmp_path / "off.yaml", policy).fetcher, OfflineFile)
-    asked = Knowledge.from_yaml(tmp_path / "k.yaml", policy).fetcher
-    assert isinstance(asked, MediaWiki)
-    assert asked.timeout_s == 2
+def answering(page):
+    """An honest wiki with this page (`formatversion` 2)."""
+
+    return says(200, json.dumps({"query": {"pages": [page]}}).encode())
+
+
+def says(status, body):
+    return lambda *_: (status, body)
+
+
+def wiki(server, **options):
+    return MediaWiki(server.url, private=True, **{"timeout_s": 60, **options})
+
+
+def test_a_page_with_its_sections():
+    text = "Tea is a drink.\n\n\n== History ==\nOld.\n=== Ships ===\nFast.\n\n== See also ==\n\n\n==  Uses==\nIt is drunk. 1 == 1"
+    with serving(answering({"pageid": 1, "ns": 0, "title": "Tea", "extract": text})) as server:
+        page = wiki(server, user_agent="test (me@example.org)").fetch("tea")
+        (headers,) = server.headers
+    assert (page.title, page.summary.strip()) == ("Tea", "Tea is a drink.")
+    assert {key: text.split() for key, text in page.sections.items()} == {
+        "History": ["Old.", "Fast."],
+        "Uses": ["It", "is", "drunk.", "1", "==", "1"],
+    }
+    assert headers["User-Agent"] == "test (me@example.org)"
+    assert headers["Host"] == urlsplit(server.url).netloc
+
+
+def test_what_is_asked_of_the_wiki():
+    with serving(answering({"title": "A", "missing": True})) as server:
+        assert wiki(server).fetch("A|B\x1fC#d&titles=E") == []
+    asked = {key: value for key, (value,) in parse_qs(urlsplit(server.paths[0]).query).items()}
+    assert asked["titles"] == "A B C d&titles=E"
+    assert (asked["action"], asked["format"], asked["formatversion"]) == ("query", "json", "2")
+
+
+def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
+    links = [{"ns": 0, "title": title} for title in ("Freddie", "Mercury (element)", "Roman god", "Mercury (planet)")]
+    page = {"title": "Mercury", "pageprops": {"disambiguation": ""}, "extract": "Mercury may be:", "links": links}
+    with serving(answering(page)) as server:
+        assert wiki(server).fetch("mercury") == ["Mercury (element)", "Mercury (planet)", "Freddie", "Roman god"]
+
+
+@pytest.mark.parametrize("answer", [{"batchcomplete": True}, {"query": {"pages": [{"title": "<", "invalid": True}]}}])
+def test_no_page(answer):
+    with serving(says(200, json.dumps(answer).encode())) as server:
+        assert wiki(server).fetch("x") == []
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "answer",
     [
-        ("netwrok: true", "netwrok"),
-        ("network: perhaps", "network"),
-        ("timeout_s: 0\nnetwork: true", "timeout_s"),
-        ("timeout_s: 3", "timeout_s: has no effect without network: true"),
-        ("network: true\npath: a.json", "path: the file is not read with network: true"),
-        ("network: true\nurl: http://wiki.example/api.php", "plain http is for hosts of private_hosts only"),
-        ("network: true\nurl: ftp://wiki.example/api.php", "must begin with https://"),
-        ("path: nowhere.json", "nowhere.json: cannot be read as JSON"),
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b'{"query": {"pages": {"1": {}}}}',
+        b'{"query": {"pages": [{"title": "T", "extract": {"*": "old format"}}]}}',
+        b'{"query": {"pages": [{"title": "T", "pageprops": {"disambiguation": ""}, "links": [1]}]}}',
     ],
 )
-def test_bad_settings(tmp_path, text, message):
-    (tmp_path / "k.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as raised:
-        Knowledge.from_yaml(tmp_path / "k.yaml", policy)
-    assert message in str(raised.value)
+def test_an_answer_that_is_not_that_of_the_api(answer):
+    with serving(says(200, answer)) as server, pytest.raises(LookupFailed, match="cannot be read"):
+        wiki(server).fetch("x")
 
 
-def test_a_wiki_behind_the_policy():
-    page = {"title": "Tea", "extract": "A drink.\n\n== History ==\nOld."}
+def test_a_redirect_is_not_followed():
+    def elsewhere(number, body, handler):
+        handler.send_response(301)
+        handler.send_header("Location", "file:///etc/passwd")
+        handler.end_headers()
 
-    def answer(number, body, handler):
-        pages = {"query": {"pages": [page]}}
-        return (500, b"") if number == 2 else (200, json.dumps(pages).encode())
+    with serving(elsewhere) as server:
+        with pytest.raises(LookupFailed, match="301"):
+            wiki(server).fetch("x")
+        assert len(server.requests) == 1
 
-    with serving(answer) as server:
-        config = KnowledgeConfig(network=True, url=server.url, private_hosts=["127.0.0.1"], timeout_s=60)
-        replies = talk(
-            Knowledge(policy, config.fetcher()), "What is tea?", "What is milk?", "What is its history?", "Hi"
-        )
-    assert replies == [
-        "Tea: A drink.",
-        "I am sorry, I cannot look up milk now: the wiki answered with status 500.",
-        "Tea, History: Old.",
-        "policy: Hi",
-    ]
+
+def test_a_wiki_that_never_answers():
+    with (
+        serving(lambda *_: server.closing.wait() and None) as server,
+        pytest.raises(LookupFailed, match="TimeLimit"),
+    ):
+        wiki(server, timeout_s=0.05).fetch("x")
+
+
+def test_a_wiki_that_is_not_there():
+    with socket.socket() as unused:
+        unused.bind((HERE, 0))
+        address = f"http://{HERE}:{unused.getsockname()[1]}/api.php"
+        with pytest.raises(LookupFailed, match="Unreachable"):
+            MediaWiki(address, private=True).fetch("x")
+    with pytest.raises(LookupFailed, match="Unreachable"):
+        MediaWiki(f"https://{'a' * 64}.example/api.php").fetch("x")  # a label of a name has 63 characters at most
+
+
+@pytest.mark.parametrize("host", [HERE, "localhost", "2130706433", "[::1]"])
+def test_an_address_of_this_machine_is_refused_before_a_connection(host, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection"))
+    with pytest.raises(LookupFailed, match="private=True"):
+        MediaWiki(f"https://{host}/api.php").fetch("x")
+
+
+def test_https_checks_the_name_of_the_host(monkeypatch):
+    """What TLS is asked to prove, with a TLS that adds nothing."""
+    names = []
+
+    class Plain:
+        def wrap_socket(self, sock, server_hostname):
+            names.append(server_hostname)
+            return sock
+
+    monkeypatch.setattr(ssl, "create_default_context", Plain)
+    with serving(answering({"title": "Tea", "extract": "A drink."})) as server:
+        address = server.url.replace("http://127.0.0.1", "https://LocalHost")
+        assert MediaWiki(address, timeout_s=60, private=True).fetch("tea") == WikiPage(title="Tea", summary="A drink.")
+    assert names == ["localhost"]
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        *(("8.8.8.8", True), ("2001:4860:4860::8888", True), (HERE, False), ("10.1.2.3", False)),
+        *(("172.16.0.1", False), ("192.168.1.1", False), ("169.254.169.254", False), ("100.64.0.1", False)),
+        *(("0.0.0.0", False), ("224.0.0.1", False), ("::1", False), ("fe80::1%eth0", False)),
+        *(("fd00::1", False), ("::ffff:127.0.0.1", False), ("::ffff:8.8.8.8", True), ("2002:7f00:1::", False)),
+        ("64:ff9b::7f00:1", False),
+    ],
+)
+def test_which_addresses_are_public(address, public):
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://en.wikipedia.org/w/api.php",
+        "file:///etc/passwd",
+        "ftp://wiki.example/api.php",
+        "https://user:secret@wiki.example/api.php",
+        "https://wiki.example/api.php?action=logout",
+        "https://wiki.example/api.php#top",
+        "https://wiki.example:99999/api.php",
+        "https://wiki.example/\r\nX: y",
+        "https://[::1/api.php",
+    ],
+)
+def test_an_address_that_cannot_be_used(url):
+    with pytest.raises(UserError, match="url: "):
+        MediaWiki(url)
+
+
+MOON = {"title": "The Moon", "summary": "A satellite.", "sections": {"Orbit": "27 days."}}
+SEA = {"title": "Moon (sea)", "summary": "An invented sea."}
+
+
+def offline(tmp_path, data):
+    (tmp_path / "pages.json").write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return OfflineFile(tmp_path / "pages.json")
+
+
+def test_case_punctuation_and_articles_do_not_matter(tmp_path):
+    found = offline(tmp_path, {"pages": [MOON, SEA], "ambiguous": {"Luna": ["The Moon", "Moon (sea)"]}})
+    assert found.fetch("moon!") == found.fetch("THE  MOON") == WikiPage(**MOON)
+    assert found.fetch("Moon, sea").sections == {}
+    assert found.fetch("Sun") == []
+    assert found.fetch("luna") == ["The Moon", "Moon (sea)"]
+    assert found.fetch("mo on")[0] == "The Moon"
+
+
+@pytest.mark.parametrize("data", ["{", [], {"pages": []}, {"pages": ["Sun"]}, {"pages": [{"title": "Sun"}]}])
+def test_a_file_that_cannot_be_used_is_named(tmp_path, data):
+    with pytest.raises(UserError, match=r"pages\.json"):
+        offline(tmp_path, data)

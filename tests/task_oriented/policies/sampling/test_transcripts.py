@@ -15,7 +15,7 @@ from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 from tests.parts.small_domain import small_domain
-from tests.parts.small_world import small_world
+from tests.parts.small_world import multi_goal, small_world
 from tests.parts.toy_environments import Counted
 
 WORLD = small_world()
@@ -35,7 +35,7 @@ class OneGoal(MultiActLevel):
     """Every user has the goal of this file."""
 
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed, options={**(options or {}), "goal": GOAL})
+        return super().reset(seed=seed, options={**(options or {}), "goal": multi_goal(GOAL)})
 
 
 def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
@@ -59,7 +59,7 @@ def test_a_transcript_has_goal_acts_state_rewards_bookings_and_verdict():
     reference = episode.info["bookings"][0]["reference"]
     assert lines[-2] == f"  booked  hotel {reference}: stay=1, day=friday, people=2"
     assert lines[-1] == (
-        f"  success after {len(episode)} turns (the user said goodbye); reward {80 - len(episode)}; precision 1.00, "
+        f"  success after {len(episode)} turns (the user said goodbye); reward {80 - len(episode)}; inform: precision 1.00, "
         "recall 1.00, f1 1.00, book rate 1.00"
     )
 

@@ -6,7 +6,7 @@ import pytest
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
 from rlhf_dialog.task_oriented.domains.services import Chances
-from rlhf_dialog.task_oriented.world.multi_domain.goals import DAYS, DomainGoal, _another_booking, draw_goal, parse_goal
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DAYS, DomainGoal, _another_booking, draw_goal
 from tests.parts.small_world import REAL, goal_model, needs_multiwoz, small_world, write_world
 
 WORLD = small_world()
@@ -131,47 +131,6 @@ def test_a_domain_without_goals_is_named(tmp_path):
     domain = open_domain("multiwoz", write_world(tmp_path, goals=model))
     with pytest.raises(UserError, match="domain police: 10000 draws from the goal model found no constraints"):
         draw_goal(domain, Random(0))
-
-
-def test_a_goal_of_ones_own():
-    data = {
-        "hotel": {"info": {"area": "North"}, "requests": ["phone"], "book": {"stay": 1, "day": "friday", "people": "2"}}
-    }
-    domain_goal = parse_goal(WORLD, data).by_domain["hotel"]
-    assert (domain_goal.info, domain_goal.requests, domain_goal.book["stay"]) == (
-        {"area": "north"},
-        {"phone": None},
-        "1",
-    )
-    assert parse_goal(WORLD, data).as_dict() == {
-        "hotel": {
-            "info": {"area": "north"},
-            "requests": ["phone"],
-            "book": {"stay": "1", "day": "friday", "people": "2"},
-        }
-    }
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (None, "goal None: is not a goal"),
-        ({"hotell": {}}, "there is no domain 'hotell'; did you mean 'hotel'"),
-        ({"hotel": []}, "goal, domain hotel: is not a wish"),
-        (
-            {"hotel": {"reqt": ["phone"]}},
-            "goal, domain hotel: is not a wish; give an object with info, fail_info, requests",
-        ),
-        ({"hotel": {"info": {"food": "thai"}}}, "goal, domain hotel: 'food' is not a slot of info"),
-        ({"hotel": {"requests": ["fone"]}}, "'fone' is not a slot of requests; did you mean 'phone'"),
-        ({"hotel": {"info": {"area": "moon"}}}, "goal, domain hotel: nothing fulfils {'area': 'moon'}; change a value"),
-        ({"hotel": {"book": {"day": "friday"}}}, "goal, domain hotel: book lacks stay, people"),
-        ({"police": {"book": {"day": "friday"}}}, "'day' is not a slot of book. Use none"),
-    ],
-)
-def test_what_is_wrong_with_it_is_named(data, message):
-    with pytest.raises(UserError, match=message):
-        parse_goal(WORLD, data)
 
 
 def test_a_wish_that_is_done():

@@ -1,10 +1,9 @@
 import pytest
 
 from rlhf_dialog.task_oriented.world.acts import parse_acts
-from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.state import Booking
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
-from tests.parts.small_world import small_world
+from tests.parts.small_world import multi_goal, small_world
 
 WORLD = small_world()
 ASKED = {"hotel": {"info": {"area": "north"}, "requests": ["phone", "stars"]}}
@@ -14,7 +13,7 @@ TAXI = {"taxi": {"info": {"departure": "a", "destination": "b", "leaveAt": "09:0
 
 
 def outcome(goal, *turns, bookings=()):
-    return evaluate(WORLD, parse_goal(WORLD, goal), [parse_acts(turn) for turn in turns], bookings)
+    return evaluate(WORLD, multi_goal(goal), [parse_acts(turn) for turn in turns], bookings)
 
 
 def booking(entity, domain="hotel", slots=SLOTS, **made):

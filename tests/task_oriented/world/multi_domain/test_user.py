@@ -4,9 +4,8 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.acts import format_acts, parse_acts
-from rlhf_dialog.task_oriented.world.multi_domain.goals import parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.user import MultiAgendaUser
-from tests.parts.small_world import small_world
+from tests.parts.small_world import multi_goal, small_world
 
 WORLD = small_world()
 HOTEL = {"hotel": {"info": {"area": "north", "stars": "4"}, "requests": ["phone", "parking"]}}
@@ -16,7 +15,7 @@ BOOKING = {"stay": "1", "day": "friday", "people": "2"}
 def begin(goal, **parameters):
     """A user who has begun, and what it said."""
     user = MultiAgendaUser(WORLD, parameters or "friendly")
-    return user, said(user.begin(parse_goal(WORLD, goal), Random(0)))
+    return user, said(user.begin(multi_goal(goal), Random(0)))
 
 
 def said(acts):
@@ -138,7 +137,7 @@ def test_a_taxi_goes_where_the_user_found_a_place():
             "requests": ["phone"],
         },
     }
-    goal = parse_goal(WORLD, by_domain)
+    goal = multi_goal(by_domain)
     goal.by_domain["taxi"].follows = {"destination": "hotel"}
     user = MultiAgendaUser(WORLD)
     user.begin(goal, Random(0))
