@@ -73,6 +73,17 @@ def test_the_lookup_behind_a_policy_runs(capsys):
     exec(compile(program("# wiki.py"), "POLICIES.md", "exec"), {})
 
 
+def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
+    from tests.parts.small_world import write_world
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "DIR").mkdir()
+    write_world(tmp_path / "DIR")
+    exec(compile(program("make_abstraction(domain)"), "POLICIES.md", "exec"), {})
+    found = json.loads((tmp_path / "slots.json").read_text(encoding="utf-8"))
+    assert set(found) == {"restaurant", "hotel"}
+
+
 def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
     code = program("topics.hear")
     turns = iter(re.findall(r"^> (.*)$", shown_by(code), re.MULTILINE))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -31,7 +32,7 @@ REACHES_NOTHING = frozenset(
 )
 # their arguments that name a model or data, which must be on this machine, and those that name a file of the found folder
 ON_THIS_MACHINE = ("model", "members[]", "intent_model", "act_model", "data_path")
-IN_THE_FOLDER = ("domain", "goals", "openings", "prior")
+IN_THE_FOLDER = ("domain", "goals", "openings", "prior", "abstraction")
 OWN_DOMAIN = "restaurant"  # a name of the package, no file
 ON_THE_HUB = "is not on this machine, so the Hub would be asked"
 
@@ -111,7 +112,7 @@ def why_refused(
         cls = registry.find(value) if isinstance(value, str) else None
         if cls is not None and not (value in REACHES_NOTHING and cls.__module__.startswith("rlhf_dialog.")):
             return f"{place}: {value} may open connections or run other code"
-        if key in ON_THIS_MACHINE and value not in named and not is_local(str(value)):
+        if re.sub(r"\[\d+\]", "[]", key) in ON_THIS_MACHINE and value not in named and not is_local(str(value)):
             return f"{place}: {value!r:.100} {ON_THE_HUB}"
         if key in IN_THE_FOLDER and isinstance(value, str) and value != OWN_DOMAIN and leads_out(value, folder):
             return f"{place}: {value[:100]!r} is not in {folder}"

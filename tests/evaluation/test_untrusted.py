@@ -45,7 +45,7 @@ def test_every_class_of_the_package_is_on_the_list_but_the_remote_reward():
         (EnvironmentFactory, {"id": "restaurant", "args": {"domain": "restaurant"}}, None),
         (EnvironmentFactory, {"id": "restaurant", "args": {"domain": "link.json"}}, "args.domain: "),
         (PolicyFactory, {"id": "gp_sarsa", "args": {"prior": "inside"}}, None),
-        (PolicyFactory, {"id": "committee", "args": {"prior": "inside/link"}}, "args.prior: "),
+        (PolicyFactory, {"id": "committee", "args": {"abstraction": "inside/link"}}, "args.abstraction: "),
         (PolicyFactory, {"id": "manager", "args": {"policies": {"hotel": "own"}}}, "args.policies.hotel: own "),
         (PolicyFactory, {"id": "manager", "args": {"others": {"id": "own"}}}, "args.others.id: own "),
     ],

@@ -48,7 +48,10 @@ EXPECTED, NLP = {"intent_model": "x", "intent_score": "expected"}, {"intent_coef
         ("RewardModel", {"model": "x", "normalize": "yes"}, ("normalize", "'yes'")),
         ("RewardModel", {"model": "x", "turn_separator": 5}, ("turn_separator", "5")),
         ("RewardModel", {"model": "x", "precision": "int8"}, ("precision", "'int8'")),
-        ("RewardModel", {}, ("RewardModel", "model")),
+        ("RewardModel", {}, ("model", "members")),
+        ("RewardModel", {"model": "x", "members": ["y"]}, ("model", "members")),
+        ("RewardModel", {"members": ["./nowhere"]}, ("members[0]", "./nowhere")),
+        ("RewardModel", {"model": "x", "combine": "max"}, ("combine", "'max'")),
     ],
 )
 def test_arguments_that_cannot_work(name, args, words, tmp_path):

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
@@ -62,18 +64,30 @@ def _rank(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
     return {slot: f"{kind}{rank}" for rank, slot in enumerate(ranked)}
 
 
-def read_abstraction(path: Path, domain: MultiDomain) -> Abstraction:
-    """The abstraction of a file, which a person may have changed; a slot that it leaves out has no counterpart.
+def write_abstraction(path: str | Path, abstraction: Abstraction) -> None:
+    """Write the JSON file."""
+    write_json(Path(path), abstraction)
+
+
+def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
+    """The file's abstraction; a slot that it leaves out has no counterpart.
 
     Raises UserError for a file that is something else, an unknown domain or slot, and a name that two slots of a domain have.
     """
-    abstraction: Abstraction = read_json(path, f"{path}: is not an abstraction: ", shape=Abstraction)
+    begin = f"{path}: is not an abstraction, an object with the slots of each domain: "
+    abstraction: Abstraction = read_json(Path(path), begin, shape=dict[str, dict[str, Any]])
     for name, slots in abstraction.items():
         domain_slots = make_abstraction(domain.only([name]))[name]
-        if unknown := [slot for slot in slots if slot not in domain_slots]:
-            raise UserError(f"{path}: {name} has no slot '{unknown[0]}'{nearest(unknown[0], domain_slots) or ''}")
-        if len({*slots.values()}) < len(slots):
-            raise UserError(f"{path}: two slots of {name} have the same name; give each slot its own")
+        for slot, label in slots.items():
+            if slot not in domain_slots:
+                hint = nearest(slot, domain_slots) or "."
+                raise UserError(
+                    f"{path}: the domain {name} has no slot '{slot}'{hint} It has {', '.join(domain_slots)}"
+                )
+            if not isinstance(label, str) or list(slots.values()).count(label) > 1:
+                raise UserError(
+                    f"{path}: the domain {name} has {label!r} twice, or not as a text; give each slot its own"
+                )
     return abstraction
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.arguments import constant, takes
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
@@ -24,6 +23,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import SlotMapp
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Rows, Views, save_parts
 
 ABSTRACTION = "abstraction.json"
+LEARNING = ("evidence", "reward", "own")
 Q = NDArray[np.float64]  # (M, N, A)
 
 
@@ -43,6 +43,10 @@ def combine_opinions(means: Q, variances: Q, prior_mean: float, prior_variance: 
 class CommitteeArguments(GPSarsaArguments):
     """members: domains that have a gp_sarsa of their own, by default all; the others are decided by the members alone
 
+    learning: what the part of a member in an action (its share of the precision, `weights` of the episode) does when the turn is
+    learned: `evidence`, the turn counts so much for it; `reward`, it gets so much of the reward; `own`: only the domain's own
+    member learns
+    abstraction: JSON file of the slots that stand for each other; default: by entropy (`make_abstraction`); saved with the policy
     The other arguments are those of the members.
     """
 
@@ -51,6 +55,13 @@ class CommitteeArguments(GPSarsaArguments):
     blocks: Sequence[int] | None = constant(None)
     prior: str | None = constant(None)
     members: Sequence[str] | None = None
+    learning: str = "evidence"
+    abstraction: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learning not in LEARNING:
+            raise UserError(f"policy.args.learning: found {self.learning!r}, wanted one of {', '.join(LEARNING)}")
 
     def member_arguments(self) -> dict[str, Any]:
         """The arguments of each member's policy."""
@@ -77,7 +88,8 @@ class Committee:
         member_arguments = self.args.member_arguments()
         self.members = {name: GPSarsa(self.views.by_name[name].setting, **member_arguments) for name in names}
         self.prior_variance = float(self.args.prior_deviation) ** 2
-        self._connect(abstractions.make_abstraction(self.views.domain))
+        domain, path = self.views.domain, self.args.abstraction
+        self._connect(abstractions.read_abstraction(path, domain) if path else abstractions.make_abstraction(domain))
         self._pieces = EpisodeBuffer()
 
     @property
@@ -140,7 +152,7 @@ class Committee:
     def save(self, folder: str | Path) -> None:
         """Write each member into a folder of its name, the abstraction, and the pieces that wait for their end."""
         save_parts(Path(folder), self.members)
-        write_json(Path(folder) / ABSTRACTION, self.abstraction)
+        abstractions.write_abstraction(Path(folder) / ABSTRACTION, self.abstraction)
         self._pieces.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
@@ -160,20 +172,24 @@ class Committee:
         knows_action = np.zeros((len(self.members), len(observations)), dtype=np.bool_)
         for view, rows in self.views.groups(observations):
             for number, name in enumerate(self.members):
-                knows_action[number, rows] = np.isin(actions[rows], self.bridges[name, view.name].actions[:, 0])
+                is_own = name == view.name
+                knows = np.isin(actions[rows], self.bridges[name, view.name].actions[:, 0])
+                knows_action[number, rows] = knows & (is_own or self.args.learning != "own")
         precisions = knows_action / np.maximum(
             variances[:, np.arange(len(actions)), actions], 1e-9 * self.prior_variance
         )
         return (precisions / np.maximum(precisions.sum(axis=0), 1e-300)).T.astype(np.float32)
 
     def _seen_by(self, bridge: SlotMapping, part: Episode, weights: NDArray[np.float32]) -> Episode:
-        """The turns of a domain as a member learns them: each counts as much as its part in the action."""
+        """The turns of a domain as a member learns them; an action that it does not know has the weight 0."""
         numbers: Rows = np.zeros(self.views.num_actions, dtype=np.int64)
         numbers[bridge.actions[:, 0]] = bridge.actions[:, 1]
+        shared, counts = (weights, weights > 0) if self.args.learning == "reward" else (np.ones_like(weights), weights)
         return replace(
             part,
             observations=bridge.observations(part.observations),
             actions=numbers[part.actions],
-            extras={"weights": weights},
+            rewards=part.rewards * shared,
+            extras={"weights": counts.astype(np.float32)},
             start=0,
         )

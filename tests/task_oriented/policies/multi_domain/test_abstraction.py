@@ -1,3 +1,4 @@
+import json
 from math import log
 
 import numpy as np
@@ -11,6 +12,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
     make_abstraction,
     normalised_entropy,
     read_abstraction,
+    write_abstraction,
 )
 from rlhf_dialog.task_oriented.policies.multi_domain.views import Views
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
@@ -54,15 +56,24 @@ def test_slots_are_ranked_by_hand():
     assert found["rooms"] == {**slots, "fee": "info0", "book day": "book0", "book nights": "book1"}
 
 
+def test_what_was_written_is_read_and_may_be_changed_by_hand(tmp_path):
+    domain, path = tea_and_rooms(), tmp_path / "slots.json"
+    write_abstraction(path, make_abstraction(domain))
+    assert read_abstraction(path, domain) == make_abstraction(domain)
+    mine = {"tea": {"kind": "style"}, "rooms": {"view": "style"}}
+    path.write_text(json.dumps(mine), encoding="utf-8")
+    assert read_abstraction(path, domain) == mine
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[1]", r"slots\.json"),
-        ("{", r"slots\.json"),
-        ('{"tee": {}}', "'tee'; did you mean 'tea'"),
-        ('{"tea": {"kinds": "slot0"}}', "tea has no slot 'kinds'; did you mean 'kind'"),
-        ('{"tea": {"kind": "x", "size": "x"}}', "two slots of tea"),
-        ('{"tea": {"kind": 1}}', r"slots\.json"),
+        ("[1]", "is not an abstraction"),
+        ("{", "is not an abstraction"),
+        ('{"tee": {}}', "no domain 'tee'; did you mean 'tea'"),
+        ('{"tea": {"kinds": "slot0"}}', "the domain tea has no slot 'kinds'; did you mean 'kind'"),
+        ('{"tea": {"kind": "x", "size": "x"}}', "the domain tea has 'x' twice"),
+        ('{"tea": {"kind": 1}}', "the domain tea has 1 twice, or not as a text"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path, content, said):

@@ -80,21 +80,39 @@ def test_with_one_member_it_is_that_member():
         assert (found[1]["weights"] == 1).all()
 
 
-def test_a_member_learns_from_another_domain_in_proportion_to_its_part():
-    """The restaurants' member is taught one dialogue about hotels, of which its part is a quarter; then by itself."""
-    committee, alone = (Committee(setting_of(TWO), nu=0.0, relative_nu=0.0) for _ in range(2))
-    turns = [NORTH] * 2, ["hotel_recommend", "reqmore"], (-1.0, 17.0)
-    committee.observe(dialogue(TWO, *turns, 0, {"weights": np.array([(0.75, 0.25)] * 2, np.float32)}))
-    committee.update()
-    one, names = dialogue(TWO, *turns), MultiLayout(TWO.only(["restaurant"])).names
-    one.observations = alone.bridges["restaurant", "hotel"].observations(one.observations)
-    one.actions = np.array([names.index("restaurant_recommend"), names.index("reqmore")])
-    one.extras = {"weights": np.array((0.25, 0.25), np.float32)}
-    alone.members["restaurant"].observe(one)
-    alone.members["restaurant"].update()
-    found = committee.members["restaurant"].posterior(one.observations)
-    np.testing.assert_allclose(found, alone.members["restaurant"].posterior(one.observations))
-    assert found[1][0, names.index("restaurant_recommend")] < 400 - 1
+def taught(learning, weights=(0.75, 0.25), pay=(-1.0, 17.0)):
+    """A committee that learned one dialogue about hotels; the first member is the hotels'."""
+    extras = {"weights": np.array([weights] * 2, np.float32)}
+    policy = Committee(setting_of(TWO), learning=learning, nu=0.0, relative_nu=0.0)
+    policy.observe(dialogue(TWO, [NORTH] * 2, ["hotel_recommend", "reqmore"], pay, 0, extras))
+    policy.update()
+    return policy
+
+
+def alone(weights, rewards):
+    """The restaurants' member, taught by itself."""
+    policy = Committee(setting_of(TWO), nu=0.0, relative_nu=0.0)
+    view, member = policy.views.by_name["restaurant"], policy.members["restaurant"]
+    one = dialogue(TWO, [NORTH] * 2, ["hotel_recommend", "reqmore"], rewards)
+    names = MultiLayout(TWO.only(["restaurant"])).names
+    seen = policy.bridges["restaurant", "hotel"].observations(one.observations)
+    one.observations, one.actions = seen, np.array([names.index("restaurant_recommend"), names.index("reqmore")])
+    one.extras = {"weights": np.array(weights, np.float32)}
+    member.observe(one)
+    member.update()
+    return member, view, seen
+
+
+@pytest.mark.parametrize(
+    ("learning", "weights", "rewards"),
+    [("evidence", (0.25, 0.25), (-1.0, 17.0)), ("reward", (1.0, 1.0), (-0.25, 4.25))],
+)
+def test_a_member_learns_from_another_domain_in_proportion_to_its_part(learning, weights, rewards):
+    member, _, seen = alone(weights, rewards)
+    found = taught(learning).members["restaurant"].posterior(seen)
+    np.testing.assert_allclose(found, member.posterior(seen))
+    number = MultiLayout(TWO.only(["restaurant"])).names.index("restaurant_recommend")
+    assert found[1][0, number] < 400 - 1
 
 
 def test_the_parts_are_shares_of_the_precision_and_only_of_those_who_know_the_action():
@@ -111,6 +129,9 @@ def test_the_parts_are_shares_of_the_precision_and_only_of_those_who_know_the_ac
     variances = policy.opinions(one.observations)[1][:, 0, names.index("hotel_recommend")]
     later = policy._weights(one.observations, one.actions, policy.opinions(one.observations)[1])
     assert later[0, 0] == pytest.approx((1 / variances[0]) / (1 / variances[0] + 1 / variances[1]), rel=1e-6)
+    own = Committee(setting_of(world), learning="own")
+    found = own._weights(one.observations, one.actions, own.opinions(one.observations)[1])
+    np.testing.assert_array_equal(found, [[0, 1], [0, 1]])
 
 
 def test_what_hotels_taught_counts_for_restaurants_and_for_a_domain_without_a_member():
@@ -185,6 +206,21 @@ def test_it_goes_on_exactly(tmp_path):
     assert {"abstraction.json", "replay.safetensors", "hotel/policy.json", "hotel/policy.safetensors"} < set(straight)
 
 
+def test_the_abstraction_is_saved_and_comes_back(tmp_path):
+    path = tmp_path / "mine.json"
+    mine = {"restaurant": {"food": "x"}, "hotel": {"stars": "x"}}
+    path.write_text(json.dumps(mine), encoding="utf-8")
+    policy = Committee(setting_of(TWO), abstraction=str(path))
+    policy.save(tmp_path)
+    path.unlink()
+    other = Committee(setting_of(TWO))
+    assert other.abstraction != mine
+    other.load(tmp_path)
+    assert other.abstraction == mine
+    with pytest.raises(UserError, match="does not fit this policy"):
+        Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -192,23 +228,12 @@ def test_it_goes_on_exactly(tmp_path):
         ({"members": []}, "wanted at least one domain"),
         ({"members": ["hotel", "hotel"]}, "each one once"),
         ({"members": 3}, "found 3, wanted at least one domain, each one once, as a list"),
+        ({"learning": "all"}, r"policy\.args\.learning: found 'all', wanted one of evidence, reward, own"),
     ],
 )
 def test_a_mistake_is_named(args, said):
     with pytest.raises(UserError, match=said):
         Committee(setting_of(TWO), **args)
-
-
-def test_the_abstraction_of_an_agent_may_be_changed_by_hand(tmp_path):
-    Committee(setting_of(TWO)).save(tmp_path)
-    mine = {"restaurant": {"food": "x"}, "hotel": {"stars": "x"}}
-    (tmp_path / "abstraction.json").write_text(json.dumps(mine), encoding="utf-8")
-    policy = Committee(setting_of(TWO))
-    assert policy.abstraction != mine
-    policy.load(tmp_path)
-    assert policy.abstraction == mine
-    with pytest.raises(UserError, match="does not fit this policy"):
-        Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
 
 
 def test_one_domain_is_refused():
