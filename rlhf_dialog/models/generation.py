@@ -346,7 +346,7 @@ class PaddedDecoder:
     def _run(self, tokens: Tensor) -> None:
         options: dict[str, Any] = {"attention_mask": self.mask.long(), "past_key_values": self.cache, "use_cache": True}
         options |= supported_options(self.policy.lm, position_ids=self.positions)
-        output, hidden = self.policy.with_hidden_states(lambda lm: lm(input_ids=tokens, **options))
+        output, hidden = self.policy.run(lambda lm: lm(input_ids=tokens, **options))
         self.features, self.cache = output.logits[:, -1], output.past_key_values
         self.values = None if hidden is None else self.policy.values(hidden[:, -1])
 

@@ -337,12 +337,11 @@ def build_trained(
     """
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
-    reads_head = uses_critic and config.critic_class is None and critic_lm is None
-    if reads_head and network.spec_of(lm) and not isinstance(lm.get_output_embeddings(), nn.Linear):
+    reads_head, spec = uses_critic and config.critic_class is None and critic_lm is None, network.spec_of(lm)
+    if reads_head and spec and not isinstance(lm.get_output_embeddings(), nn.Linear):
         raise UserError(
-            f"model_class: '{config.model_class and config.model_class.id}' has no get_output_embeddings() that returns the "
-            "nn.Linear of its logits, whose input the critic reads; add it, or set critic_class, or an advantage_estimator "
-            "without a critic"
+            f"model_class: '{spec.id}' has no get_output_embeddings() that returns the nn.Linear of its logits, whose input the "
+            "critic reads; add it, or set critic_class, or an advantage_estimator without a critic"
         )
     if critic_lm is None:
         is_copy = separate and not config.use_lora and config.critic_class is None

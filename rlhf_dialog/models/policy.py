@@ -151,35 +151,33 @@ class Policy(nn.Module):
         together = packs(self.lm) and not padded
         index = packed.keep if together else packed.kept_place
         with self.autocast(packed.ids):
-            features, hidden = self._compute(lambda module: run_rows(module, packed, together, cache, first_row))
+            features, hidden = self.run(lambda module: run_rows(module, packed, together, cache, first_row))
+        hidden = features if hidden is None else hidden
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
 
     def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
         """As `features`, after one more token (b,) for each row of the cache, which stores it."""
         with self.autocast(tokens):
-            features, hidden = self._compute(
-                lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
-            )
+            features, hidden = self.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
         cache.grow()
-        return features[0], self.values(hidden[0])
+        return features[0], None if hidden is None else self.values(hidden[0])
 
-    def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        """Features and last hidden states; with a plain head they are the same."""
-        if self.has_plain_head:
-            hidden = output(self.lm.base_model)
-            return hidden, hidden
-        logits, states = self.with_hidden_states(output)
-        return logits, logits if states is None else states
+    def run(self, compute: Callable[[nn.Module], T]) -> tuple[T, Any]:
+        """What `compute` makes of the trunk, where the head is plain, else of the model; and the input of the output embedding.
 
-    def with_hidden_states(self, compute: Callable[[nn.Module], T]) -> tuple[T, Tensor | None]:
-        """The result of `compute`, and, if there is a value head, the input of the output embedding, which the head needs."""
-        if self.value_head is None:
-            return compute(self.lm), None
-        inputs: list[Tensor] = []
-        head = self.lm.get_output_embeddings()
-        with head.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
-            return compute(self.lm), inputs[0]
+        The latter is None where no value head reads it.
+        """
+        with self.use_adapter():
+            if self.has_plain_head:
+                hidden = compute(self.lm.base_model)
+                return hidden, hidden
+            if self.value_head is None:
+                return compute(self.lm), None
+            inputs: list[Tensor] = []
+            head = self.lm.get_output_embeddings()
+            with head.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
+                return compute(self.lm), inputs[0]
 
     def logits(self, features: Tensor) -> Tensor:
         """(K, V) in the precision that the model computes them in; V is `num_ids` of a padded vocabulary."""
@@ -253,10 +251,6 @@ class DisabledAdapter(Policy):
 
     def use_adapter(self) -> AbstractContextManager[None]:
         return select_adapter(self.lm, None)
-
-    def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        with self.use_adapter():
-            return super()._compute(output)
 
 
 class Critic(nn.Module):
@@ -421,10 +415,9 @@ class Product(torch.autograd.Function):
         x, copy = ctx.saved_tensors
         to_x = gradient @ copy if ctx.needs_input_grad[0] else None
         to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
-        on_gpu = gradient.is_cuda and ctx.dtype == torch.float32 != gradient.dtype
-        if (
-            on_gpu and "dtype" in torch.ops.aten.mm.overloads()
-        ):  # which has added up in float32, and does not round the sum
+        # a GPU has added up in float32, and need not round the sum
+        is_wide = gradient.is_cuda and ctx.dtype == torch.float32 != gradient.dtype
+        if is_wide and "dtype" in torch.ops.aten.mm.overloads():
             to_weight = torch.mm(gradient.t(), x, out_dtype=ctx.dtype)
         else:
             to_weight = (gradient.t() @ x).to(ctx.dtype)

@@ -9,7 +9,7 @@ measured.
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,7 +62,8 @@ def measure_rounding(name: str, model: Policy, tokens: TokenBatch, temperature: 
     if not num_rows:
         return torch.empty(0, device=tokens.device)
     tokens = replace(tokens.rows(torch.arange(num_rows) * len(tokens) // num_rows), prompt_groups=None)
-    states = [torch.get_rng_state] + ([torch.cuda.get_rng_state] if torch.cuda.is_initialized() else [])
+    states: list[Callable[[], Tensor]] = [torch.get_rng_state]
+    states += [torch.cuda.get_rng_state] if torch.cuda.is_initialized() else []
     before, rows = [state() for state in states], [tokens.rows(slice(i, i + 1)) for i in range(num_rows)]
     together = _predict(model, tokens, temperature)
     longer = torch.cat([_predict(model, row, temperature, longer=True) for row in rows])

@@ -77,7 +77,8 @@ def _read_episodes(
         encoder.encode_reply(x) if isinstance(x, str) else _ids(x, f"responses[{i}]", size)
         for i, x in enumerate(responses)
     ]
-    positions, dialogues = num_positions(speaker.policy.lm), []
+    positions = num_positions(speaker.policy.lm)
+    dialogues: list[Dialogue] = []
     if len(prompts) % group_size:
         raise UserError(
             f"step_on: {len(prompts)} responses cannot be divided into {group_size} per prompt (num_responses_per_prompt)"

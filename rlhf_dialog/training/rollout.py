@@ -84,9 +84,7 @@ class Rollout:
     reward_scores: Scores  # raw and weighted values and time of each part; no parts for the caller's scores
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
-    clock: (
-        Clock  # of the iteration: "rollout", in it "generation" and "reference" (and a separate critic), "reward", ...
-    )
+    clock: Clock  # of the iteration: "rollout", in it "generation" and "reference" (with the critic), "reward", ...
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     kl_full: Tensor | None = None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None = None  # (B, T), only for a filtered rollout
