@@ -122,7 +122,7 @@ COMMANDS = {
     "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
     "feedback init": "--run out/bot --agent evil/agent",
 }
-OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_found_networks.py what the second loads
+OTHERS = {  # tests/commands/test_found_folders.py has the first, tests/models/test_network.py what the second loads
     *("feedback learn", "feedback serve"),
     # these open no folder of a stranger
     *("audit", "benchmark", "doctor", "schema", "train-policy", "train-relevance-model", "write-dialogues"),

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
-from tests.parts import tiny
 from tests.parts.agents import save
 
 
@@ -97,12 +96,6 @@ def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
         UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
     ):
         ChatAgent.load(tmp_path)
-
-
-def test_another_tokenizer_folder(tmp_path):
-    tiny.gpt2().save_pretrained(tmp_path / "lm")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "words")
-    assert isinstance(ChatAgent.load(tmp_path / "lm", tokenizer=str(tmp_path / "words")).chat("Hi"), str)
 
 
 def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):

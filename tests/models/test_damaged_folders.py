@@ -106,13 +106,6 @@ def test_end_tokens_that_are_not_ids(tmp_path, end):
         load_causal_lm(str(tmp_path), "model_path")
 
 
-def test_an_end_token_outside_the_vocabulary_is_announced(tmp_path, caplog):
-    tiny.gpt2(eos_token_id=50256).save_pretrained(tmp_path)  # GPT-2's own, in a model of 259 tokens
-    load_causal_lm(str(tmp_path), "model_path")
-    assert "eos_token_id 50256" in caplog.text
-    assert "259 tokens" in caplog.text
-
-
 @pytest.mark.parametrize("limit", ["long", True, 0, 0.5])
 def test_a_limit_that_is_not_a_length(tmp_path, limit):
     tiny.byte_tokenizer().save_pretrained(tmp_path)

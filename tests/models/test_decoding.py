@@ -89,22 +89,6 @@ def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, mo
     assert not torch.equal(first.tokens.response_ids, answered(policy, case, sampling, seed=1).tokens.response_ids)
 
 
-@pytest.mark.parametrize(("kind", "shared"), [("gpt2", True), ("mistral", False)])
-def test_packed_and_padded_rows_draw_the_same(kind, shared):
-    """Also where rows share a prompt, in parts of 5 rows and two prompts at once."""
-    case, sampling = new_case(4, rows=8, holes=False), Sampling(8, 0.9, top_p=0.9)
-    options = {}
-    if shared:
-        case = sharing(case, 4)
-        options = {"rows_at_once": 5, "prompts_at_once": 2}
-    first, second = (
-        answered(new_policy(kind, packing=packing), case, sampling, **options) for packing in (True, False)
-    )
-    assert torch.equal(first.tokens.response_ids, second.tokens.response_ids)
-    assert torch.equal(first.tokens.support, second.tokens.support)
-    compare(kind, first, second, first.tokens.response_mask)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("kind", "filters", "share"), [("gpt2", FILTERS[3], True), ("mistral", {}, False), ("granite", FILTERS[3], False)]
@@ -134,23 +118,6 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
         ours = tensors[name]
         torch.testing.assert_close(ours[mask], theirs[mask], **policies.tolerance(kind))
         assert name == "values" or not ours[~mask].any()
-
-
-def test_positions_and_lengths_of_a_packed_decoder():
-    """The next token of each row lies behind its last one, whatever the padding."""
-    policy, case = new_policy("llama"), new_case(2)
-    decoder = PackedDecoder(policy, case.tokens, 3, 2)
-    lengths = case.prompt_mask.sum(dim=1)
-    assert torch.equal(decoder.cache.lengths, lengths)
-    with torch.no_grad():
-        decoder.step(torch.full((4,), 9))
-        assert torch.equal(decoder.cache.lengths, lengths + 1)
-        decoder.keep_rows(torch.tensor([False, True, False, True]))
-        decoder.step(torch.full((2,), 9))
-    assert torch.equal(decoder.cache.lengths, (lengths + 2)[[1, 3]])
-    assert decoder.features.shape == (2, 16)
-    with pytest.raises(NotImplementedError):
-        PaddedDecoder(policy, case.tokens).keep_rows(torch.tensor([True] * 4))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.25, 0.6, 1 - 2**-53])

@@ -9,7 +9,6 @@ import torch
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
-    Gemma2PreTrainedModel,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
@@ -108,15 +107,6 @@ def test_models_that_cannot_pack_fall_back():
         assert not use_packing(lm, predicted_on_texts(lm))
         assert lm.config._attn_implementation == usual
         unpacked_again(lm)
-
-
-def test_a_model_whose_attention_wants_more_falls_back(monkeypatch):
-    """Gemma 2's soft cap, were it not for the flag that keeps sdpa from it."""
-    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
-    lm = Gemma2ForCausalLM(Gemma2Config(**GROUPED, attn_implementation="eager")).eval()
-    assert can_pack(lm)
-    assert not use_packing(lm, predicted_on_texts(lm))
-    unpacked_again(lm)
 
 
 class Faulty(LlamaForCausalLM):

@@ -11,19 +11,16 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
-    BloomConfig,
-    BloomForCausalLM,
 )
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.masks import last_token, position_ids_of
-from rlhf_dialog.models.network import num_embeddings, num_logits
+from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import (
     Policy,
-    num_positions,
     packs,
     supported_options,
     teacher_forced,
@@ -63,16 +60,6 @@ def test_position_ids_by_hand():
 
 def test_last_token_by_hand():
     assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
-
-
-def test_positions_are_those_of_the_configuration():
-    assert num_positions(gpt2()) == num_positions(llama()) == 256
-    assert num_positions(BloomForCausalLM(BloomConfig(vocab_size=8, hidden_size=8, n_layer=1, n_head=1))) is None
-
-
-def test_a_model_knows_and_chooses_among_the_tokens_of_its_embeddings():
-    lm = gpt2(vocab_size=300)
-    assert num_embeddings(lm) == num_logits(lm) == 300
 
 
 def test_accepted_options():

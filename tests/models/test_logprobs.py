@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_dialog.models.logprobs import TokenPredictions, at_least_float32, on_support, predict
+from rlhf_dialog.models.logprobs import at_least_float32, on_support, predict
 
 INF = torch.inf
 
@@ -56,29 +56,6 @@ def test_numbers_and_gradients_equal_plain_autograd(temperature, impossible, fil
     (ours,) = torch.autograd.grad((weights * alone).sum(), logits)
     (slow,) = torch.autograd.grad((weights * plain(logits, targets, temperature, support)[0]).sum(), logits)
     torch.testing.assert_close(ours, slow, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("temperature", "with_entropy"), [(0.7, True), (3.0, False)])
-def test_derivatives_by_differences(temperature, with_entropy):
-    logits, targets, _ = example()
-
-    def function(x):
-        logprobs, entropy = TokenPredictions.apply(x, targets, temperature, with_entropy)
-        return (logprobs, entropy) if with_entropy else logprobs
-
-    assert torch.autograd.gradcheck(function, (logits,))
-
-
-def test_derivatives_by_differences_beside_impossible_tokens():
-    """Only the logits that are finite are moved."""
-    logits, targets, _ = example(impossible=True)
-    finite = logits.detach() > -1e4
-    start = logits.detach()[finite].requires_grad_()
-
-    def function(x):
-        return TokenPredictions.apply(logits.detach().masked_scatter(finite, x), targets, 0.8, True)
-
-    assert torch.autograd.gradcheck(function, (start,))
 
 
 def test_the_logits_are_left_alone():

@@ -184,13 +184,6 @@ def test_a_group_is_cut_only_where_it_does_not_fit(size, parts):
     assert [at[0].tolist() for at, _ in batch.microbatches(size)] == parts
 
 
-def test_numbers_that_differ_change_no_microbatch():
-    torch.manual_seed(0)
-    prompts, responses = torch.rand(9, 5) > 0.3, torch.rand(9, 4) > 0.3
-    plain, grouped = batch_of(prompts, responses), batch_of(prompts, responses, torch.arange(9))
-    assert cut_of(plain.microbatches(4)) == cut_of(grouped.microbatches(4))
-
-
 def test_columns_of_microbatches_come_back_to_their_rows():
     case = new_case(7, rows=5)
     columns = {}

@@ -14,9 +14,7 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.runs.agent import PPOAgent
 from tests.parts import tiny
-from tests.parts.chatml import OPEN, said
 from tests.parts.tiny import CHATML, chat_tokenizer
 
 TALKS = [("Any bread ?", "Yes ."), ("Is it far ?", "Two miles ."), ("Who is there ?", "Ben .")]
@@ -102,16 +100,6 @@ def run(tmp_path, monkeypatch):
         return main(["--config", "run.yaml", *argv])
 
     return start
-
-
-@pytest.mark.slow
-def test_a_chat_model_is_trained_on_its_template_and_the_agent_keeps_it(run, tmp_path):
-    assert run("--max_iterations", "1") == 0
-    assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "chat_template"
-    assert yaml.safe_load(Path("runs/x/config.yaml").read_text())["turn_separator"] == "chat_template"
-    trainer = PPOAgent.from_config("run.yaml", experiment_name="y", max_iterations=1).build()
-    prompts = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
-    assert prompts == [said("user", ask) + OPEN for ask, _ in TALKS]
 
 
 @pytest.mark.slow

@@ -49,17 +49,3 @@ def pairs_about_a_word(count, seed=0):
         {"prompt": [f"{i} {prompt}"], "chosen": f"yes {one}", "rejected": f"no {other}"}
         for i, (prompt, one, other) in enumerate(said)
     ]
-
-
-def pairs_about_length(count, seed=0):
-    """The chosen reply is the longer one; nothing else differs."""
-    draw = random.Random(seed)
-    sizes = [draw.randint(1, 3) for _ in range(count)]
-    return [
-        {
-            "prompt": f"{i} {draw.choice(WORDS)}",
-            "chosen": " ".join(draw.choices(WORDS, k=size + draw.randint(2, 4))),
-            "rejected": " ".join(draw.choices(WORDS, k=size)),
-        }
-        for i, size in enumerate(sizes)
-    ]

@@ -21,10 +21,8 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
 from rlhf_dialog.models.token_batch import TokenBatch
-from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.update import PPOUpdate
-from tests.parts import saving
 from tests.parts.faulty import (
     Biased,
     CountsFromOne,
@@ -175,38 +173,6 @@ def test_a_fault_in_the_update_stops_the_run(kind, use_amp, fault, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_wrong", [False, True])
-def test_a_resumed_run_in_float32_is_warned_of_a_fault_alone(is_wrong, tmp_path, monkeypatch, caplog):
-    """Two iterations in a new process, far from the reference by which their noise is measured; a temperature too low by 2e-5."""
-    first, resumed = (deep_trainer("llama", use_amp=False, lr=3e-3) for _ in range(2))
-    saving.steps(first, 2)
-    saving.save(first, tmp_path / "saved")
-    models = saving.modules(resumed)
-    resumed.load_state_dict(load_training(tmp_path / "saved", models, resumed.optimizers, World()))
-    if is_wrong:
-        broken_update(monkeypatch, temperature=1 - 2e-5)
-    saving.steps(resumed, 2)
-    assert resumed.iteration == 4
-    warnings = [record for record in caplog.records if record.levelno > logging.INFO]
-    assert len(warnings) == is_wrong
-    assert ("times the rounding noise that this run measured" in caplog.text) == is_wrong
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MODELS)
-def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
-    """Rotary positions are differences, so random models of this kind show the fault as about 10 times the noise: a warning."""
-    trainer = deep_trainer(kind)
-    broken_update(monkeypatch, pack=pack_with_later_positions)
-    if kind == "gpt2":
-        with pytest.raises(RunStopped, match="ratio of new to old"):
-            trainer.step()
-    else:
-        trainer.step()
-        assert "times the rounding noise that this run measured" in caplog.text
-
-
-@pytest.mark.slow
 def test_a_fault_in_the_reference_stops_the_run(monkeypatch):
     """It does not raise the noise, although that is measured with the reference."""
     real, pack = rollout.predict_columns, TokenBatch.pack
@@ -219,26 +185,6 @@ def test_a_fault_in_the_reference_stops_the_run(monkeypatch):
     monkeypatch.setattr(rollout, "predict_columns", faulty)
     with pytest.raises(RunStopped, match="starts as its own reference"):
         deep_trainer("gpt2").step()
-
-
-@pytest.mark.slow
-def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
-    calls, measure = [], checks.measure_rounding
-
-    def watched(*args):
-        before = torch.get_rng_state()
-        calls.append(measure(*args))
-        assert torch.equal(torch.get_rng_state(), before)
-        return calls[-1]
-
-    monkeypatch.setattr(checks, "measure_rounding", watched)
-    for use_amp in (False, True):
-        calls.clear()
-        trainer = make_trainer(use_amp=use_amp, top_k=5)
-        for _ in range(2):
-            trainer.step()
-        (found,) = calls
-        assert len(found) >= trainer.plan.num_responses
 
 
 @pytest.mark.slow

@@ -68,15 +68,10 @@ def test_minibatches_follow_the_number_of_episodes():
     assert (steps, metrics["ppo/skipped_steps"]) == ({6}, 0)
 
 
-def test_responses_of_one_prompt_stand_side_by_side():
-    trainer = make_trainer(num_responses_per_prompt=3)
-    trainer.step()
-    indices = [dialogue.meta["index"] for dialogue in trainer.rollout.dialogues]
-    assert len(indices) == 6
-    assert indices[0] == indices[1] == indices[2] != indices[3] == indices[4] == indices[5]
+def test_a_group_has_four_responses_by_default():
     grouped = make_trainer(advantage_estimator="grpo", rollout_batch_size=8)
     grouped.step()
-    assert len({dialogue.meta["index"] for dialogue in grouped.rollout.dialogues}) == 2  # 4 by default
+    assert len({dialogue.meta["index"] for dialogue in grouped.rollout.dialogues}) == 2
 
 
 def test_prompts_are_used_up_before_they_come_again():

@@ -9,7 +9,6 @@ import torch
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.models.responder import Responder
-from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.training.simulated import Simulated
 from tests.parts.ranks import in_ranks
 from tests.parts.text_environments import Letters
@@ -178,25 +177,6 @@ def test_two_ranks_have_the_dialogues_of_one():
     assert [one for rank, _ in ranks for one in rank] == alone
     for name in ("environment/reward", "environment/turns", "environment/success", "response/length", "time_steps"):
         assert [found[name] for _, found in ranks] == pytest.approx([metrics[name]] * 2), name
-
-
-@pytest.mark.slow
-def test_it_learns_to_write_one_letter_in_every_turn():
-    """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
-    trainer = make_trainer(
-        NoReward(),
-        prompts=Simulated(Letters, 0, EpisodeLimits()),
-        **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
-        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25},
-        **{"credit": "turn", "context_size": 1},
-    )
-    rewards = []
-    for metrics in trainer.train():
-        rewards.append(metrics["environment/reward"] / metrics["environment/turns"])
-        if rewards[-1] > 0.5:
-            break
-    assert rewards[0] < 0.05
-    assert rewards[-1] > 0.5, rewards
 
 
 def numbers(source, asked):

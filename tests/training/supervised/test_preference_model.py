@@ -15,7 +15,7 @@ from rlhf_dialog.training.supervised import preference_model
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts import tiny
-from tests.parts.scalars import pairs_about_a_word, pairs_about_length, save_scalar, write_pairs
+from tests.parts.scalars import pairs_about_a_word, save_scalar, write_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -63,20 +63,6 @@ def test_it_learns_from_every_start_and_the_folder_is_a_reward(tmp_path, kind):
     assert normal["of"].startswith("40 held-out" if kind == "bert" else "4 replies sampled from")
     good, bad = RewardModel(str(out))([Dialogue(["5 elk fox"], text) for text in ("yes gnu hen", "no gnu hen")])
     assert good > bad
-
-
-def test_pairs_in_which_length_decides_are_reported_plainly(tmp_path):
-    config = config_of(
-        tmp_path,
-        pairs_about_length(300),
-        save_start(tmp_path / "start", "gpt2"),
-        max_steps=16,
-        batch_size=16,
-        num_samples=0,
-    )
-    notes = PreferenceModel(config, tmp_path / "out", lambda _: None).train()["notes"]
-    assert notes[0].startswith("The longer reply wins 100% of the pairs")
-    assert "it mostly measures length" in notes[0]
 
 
 def test_a_model_that_trl_trained_alone_is_used_unchanged(tmp_path):
