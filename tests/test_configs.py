@@ -5,15 +5,34 @@ import re
 from pathlib import Path
 
 import pytest
+import rlhf_dialog.environments.built_in
 
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.training.supervised.settings import IntentConfig, PreferenceConfig, RelevanceConfig, SFTConfig
 from scripts import quickstart
 from tests.parts.processes import ROOT
 from tests.parts.schemas import faults, read_as_an_editor
-from tests.parts.shipped import CONFIGS, SCHEMAS
+
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.y*ml") if not path.stem.startswith("month"))
+SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
+    "sft": SFTConfig,
+    "intent": IntentConfig,
+    "judge": IntentConfig,
+    "preference": PreferenceConfig,
+    "relevance": RelevanceConfig,
+    "restaurant": PolicyConfig,
+    "restaurant_human": PolicyConfig,
+    "restaurant_dialogue": Config,
+    "actions": PolicyConfig,
+    "cambridge": PolicyConfig,
+    "multiwoz": PolicyConfig,
+}
 
 
 def load(path: Path) -> Settings:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -34,10 +33,6 @@ def test_other_work_is_not_compared(changes, tmp_path, capsys):
     message = error_of(capsys, "--size=test", "--device=cpu", f"--compare={tmp_path / 'base.json'}")
     assert "is of a different workload" in message
     assert f"{next(iter(changes))} {next(iter(changes.values()))!r} there" in message
-
-
-def peer(code: str) -> str:
-    return f'"{sys.executable}" -c "{code}"'
 
 
 def test_ours_and_the_peer_run_in_turn(tmp_path, monkeypatch, caplog):

@@ -78,8 +78,9 @@ def test_no_piece_begins_when_the_time_is_over(tmp_path):
     assert outcome.status == "skipped: no time left; use --minutes"
 
 
-def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path):
+def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path, monkeypatch):
     """The peer of a pair runs in a group of its own, so that killing our group would leave it on the GPU."""
+    monkeypatch.setattr(gpu, "ENDING", HANGING)
     program = (
         "import sys\n"
         "from benchmarks.compare import output_of\n"

@@ -13,7 +13,6 @@ pytest.importorskip("sklearn")
 
 from experiments import attainable
 from experiments.prediction import cross_validate, reply_features
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
 from tests.parts import tiny
 from tests.parts.byte_agents import PROMPTS, agent_of
@@ -95,14 +94,6 @@ def test_the_limit_by_hand():
         assert (found["gain"], found["knowing_the_reward"]) == pytest.approx((gain, known), abs=1e-5)
 
 
-def test_a_prompt_is_predicted_without_its_dialogue():
-    """A feature that says the score in one dialogue alone helps nowhere, though each dialogue has two prompts."""
-    features, scores = np.zeros((20, 4, 10)), np.random.default_rng(0).normal(size=(20, 4))
-    for i in range(20):
-        features[i, :, i // 2] = scores[i]
-    assert np.abs(cross_validate(features, scores, np.arange(20) // 2)).max() < 1e-9
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_features_are_the_states_of_the_plain_model(packing):
     agent, texts = agent_of(tiny.gpt2(0), packing), (("Yes .", "Why ?"), ("No", "A longer one ."))
@@ -154,11 +145,3 @@ def test_a_run_from_the_command_line(world, capsys):
     assert found["gains"][names[0]]["mean"] >= 0
     assert called(world, "meteor", "--temperatures", "0.5") == 0
     assert json.loads((world / "found.json").read_text()) == found
-
-
-def test_replies_to_one_prompt_share_it_and_differ():
-    agent = agent_of(tiny.gpt2(0))
-    drawn = attainable.draw(agent, PROMPTS, agent.sampling, 3, seed=0)
-    assert [one.prompt_turns for one in drawn[0].dialogues] == [one.prompt_turns for one in PROMPTS]
-    assert len({tuple(one.response for one in some.dialogues) for some in drawn}) == 3
-    assert all(isinstance(one, Dialogue) for some in drawn for one in some.dialogues)

@@ -127,9 +127,7 @@ def _leave_traceback(folders: Sequence[Path]) -> Path | None:
     """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
     text = visible(traceback.format_exc()).encode("utf-8", "backslashreplace").decode()
     rank = os.environ.get("RANK", "0")
-    places = (
-        [folder / "error.log" for folder in folders if folder.is_dir()] if rank == "0" else []
-    )  # it is that of rank 0
+    places = [folder / "error.log" for folder in folders if folder.is_dir() and rank == "0"]  # not of other ranks
     for path in [*places, Path("rlhf_dialog_error.log" if rank == "0" else f"rlhf_dialog_error_{rank}.log")]:
         with suppress(OSError):
             replace_text(path, text)

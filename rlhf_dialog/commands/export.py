@@ -70,9 +70,7 @@ def _choose(run: Path, name: str | None) -> Path:
     folder = run / "checkpoints"
     checkpoints = {iteration_of(path): path for path in checkpoints_of(folder)}
     if not checkpoints:
-        has_begun = (run / "config.yaml").is_file()
-        reason = "has no checkpoint yet" if has_begun else "is not a run folder with checkpoints"
-        raise UserError(f"--run: '{run}' {reason}; choose another run folder, e.g. run_results/first")
+        raise UserError(f"--run: '{run}' has no checkpoint; choose a run folder that has, e.g. run_results/first")
     if name is None:
         return newest_checkpoint(folder) or checkpoints[max(checkpoints)]
     number = re.fullmatch("(?:iter_)?([0-9]{1,250})", name)

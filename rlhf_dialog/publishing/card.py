@@ -25,15 +25,12 @@ NOT_PUBLISHED = (
 )
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
 FILL_IN = "**Please fill in**: whose data these are, and under which licence"
-LIMITS = """- It was trained on single replies, not on whole dialogues; long dialogues lose their oldest turns.
+LIMITS = """- It was trained on single replies; long dialogues lose their oldest turns.
 - There is no safety filter. It may say what is false, rude or harmful, and it repeats the habits of its data.
-- It was trained to please a reward, not a person. A high score can be a hole of the reward: read replies, and the baselines.
-- Its language, topics and style are those of its data."""
-HOW_TO_TRAIN = """Put your own paths into these settings, of which folders have their last name only, and save them as
-`settings.yaml` for `rlhf-dialog train --config settings.yaml`:"""
-LIMITS_OF_A_REWARD = """- It judges as its data taught it; its languages, topics and style are those of its data.
-- It learned from what people wrote. A policy that is trained to please it can find replies that it likes and people do not.
-- Compare its numbers with those of the majority class, if they are given, before you use it as a reward."""
+- A high score can be a hole of the reward: read replies, and the baselines."""
+LIMITS_OF_A_REWARD = """- Its languages, topics and style are those of its data.
+- A policy that is trained to please it can find replies that it likes and people do not."""
+HOW_TO_TRAIN = "The settings of `rlhf-dialog train --config`; folders have their last name only:"
 
 
 @dataclass(frozen=True)
@@ -145,20 +142,16 @@ def _block(tree: dict[str, Any]) -> str:
 
 
 def _use(repo: str, settings: dict[str, Any]) -> str:
-    own = "model_class" in settings
-    plain = f"""In the terminal: `rlhf-dialog chat --agent {repo}`. It is also a plain causal language model of transformers:
-`AutoModelForCausalLM.from_pretrained("{repo}")`, with its tokenizer."""
-    network = f"""In the terminal: `rlhf-dialog chat --agent {repo} --register FILE --trust_config`, where FILE is the Python file
-that registers the network of `model_class` below. Its code is not here, and transformers alone cannot load it; in Python import
-that file before `ChatAgent.load(..., trust_config=True)`."""
+    plain = f"""It is also a causal language model of transformers: `AutoModelForCausalLM.from_pretrained("{repo}")`."""
+    network = """Add `--register FILE --trust_config`, where FILE registers the network of `model_class` below; its code is not
+here, and transformers alone cannot load it. In Python import that file before `ChatAgent.load(..., trust_config=True)`."""
     return f"""```python
 from rlhf_dialog import ChatAgent
 
-agent = ChatAgent.load("{repo}")
-agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
+ChatAgent.load("{repo}").chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
 ```
 
-{network if own else plain}"""
+In the terminal: `rlhf-dialog chat --agent {repo}`. {network if "model_class" in settings else plain}"""
 
 
 def _evaluation(repo: str, evaluation: dict[str, Any] | None) -> str:

@@ -128,7 +128,7 @@ def test_a_network_of_the_users_is_not_called_a_plain_model():
     settings = {**SETTINGS, "model_class": {"id": "GruPolicy", "args": {"vocab_size": 9}}}
     text = agent_card("ada/polite", settings, CardRun())
     assert "AutoModelForCausalLM" not in text
-    assert "`rlhf-dialog chat --agent ada/polite --register FILE --trust_config`" in text
+    assert "`--register FILE --trust_config`" in text
     assert "AutoModelForCausalLM" in agent_card("ada/polite", SETTINGS, CardRun())
 
 

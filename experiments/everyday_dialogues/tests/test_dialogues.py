@@ -1,16 +1,14 @@
 """The made-up dialogues: files, splits, acts, and answers that fit their questions."""
 
-import random
 import re
 from pathlib import Path
 
 import pytest
 
 from experiments.everyday_dialogues import dialogues as made_up
-from rlhf_dialog.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-INFORM, QUESTION, DIRECTIVE, COMMISSIVE = 1, 2, 3, 4
+INFORM, COMMISSIVE = 1, 4
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +55,6 @@ def test_layout(folder, dialogues):
     assert line == " ".join(f"{turn} __eou__" for turn in read(folder, "test")[0][0])
 
 
-def test_acts_can_be_told_from_the_text(dialogues):
-    request = re.compile(r"\b(could|can|would|may) (you|i|we|someone)\b|\bwhy don ' t\b|\bcould have\b", re.I)
-    for turns, acts in dialogues:
-        for turn, act in zip(turns, acts, strict=True):
-            if act == QUESTION:
-                assert turn.endswith("?"), turn
-            elif turn.endswith("?"):
-                assert act == DIRECTIVE, turn
-                assert request.search(turn), turn
-            if act == COMMISSIVE:
-                assert re.search(
-                    r"\bI\b|\b[Ww]e will\b|\b[Ll]et me\b|\byou can\b|\bwill be here\b|\bwill be there\b", turn
-                )
-
-
 def test_dialogues_are_different_and_held_out(folder):
     splits = {split: {" ".join(turns) for turns, _ in read(folder, split)} for split in SPLITS}
     assert [len(splits[split]) for split in SPLITS] == [2400, 300, 300]
@@ -98,28 +81,6 @@ def test_a_time_question_gets_a_time(dialogues):
     )
     for match, reply, act in found:
         assert clock.search(reply) or act == COMMISSIVE or "moved to" in reply, (match[0], reply)
-
-
-def test_too_few_dialogues_are_refused(tmp_path):
-    with pytest.raises(UserError, match="--num_dialogues 3"):
-        made_up.write_dialogues(tmp_path / "data", 3, 0)
-    assert not (tmp_path / "data").exists()
-
-
-def test_the_notation():
-    grammar = made_up.Grammar(
-        words={"fruit": ["apples/pl"], "one": ["orange"], "person": ["Ann/f", "Ben/m"]},
-        forms={"is": {"default": "is", "pl": "are"}, "he": {"default": "they", "m": "he", "f": "she"}},
-        scenes={},
-    )
-    teller = made_up.Teller(random.Random(0), grammar)
-    assert (
-        teller.tell("the {fruit} {fruit:is} here . {one:is} it a {one} ?") == "The apples are here . Is it an orange ?"
-    )
-    me, you = re.fullmatch(r"(\w+) to (\w+)", teller.tell("{me} to {you}")).groups()
-    assert {me, you} == {"Ann", "Ben"}
-    assert teller.tell("{me} to {you}") == f"{you} to {me}"
-    assert teller.tell("I'm (a|a) <one>") == "I ' m an orange"
 
 
 def test_lines_answer_what_was_asked():

@@ -1,7 +1,5 @@
 """Scripted people: their taste, their errors, the troll's share, and that a seed decides all they do."""
 
-from collections import Counter
-
 import pytest
 
 from experiments.month.people import TROLL, Host, People, PeopleKeys, Taste, liked_share
@@ -131,13 +129,3 @@ def test_the_liked_one_of_two_answers_is_chosen_and_the_talk_goes_on_with_it(tmp
     assert {event.kind for event in events} == {"choice"}
     assert {(event.person == own, texts[event.turn].text) for event in events} == {(False, "Why not ?"), (True, "No .")}
     assert all(texts[event.turn].position == texts[event.other].position for event in events)
-
-
-def test_answers_are_stored_with_what_they_were_sampled_from(tmp_path, host):
-    store = talked(tmp_path, host)
-    answers = [t for d in store.dialogues() for t in store.turns(d.id) if t.speaker == "agent"]
-    assert {turn.version for turn in answers} == {"0001"}
-    assert all(len(turn.logprobs) == len(turn.token_ids) > 0 for turn in answers)
-    assert answers[0].sampling == {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 6}
-    by_position = Counter((t.position % 2, t.speaker) for d in store.dialogues() for t in store.turns(d.id))
-    assert set(by_position) == {(0, "user"), (1, "agent")}

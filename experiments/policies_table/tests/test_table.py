@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.policies_table import table as policy_table
-from experiments.policies_table.table import Cell, Plan, num_parameters, read_cell, train_cell, write_cell
+from experiments.policies_table.table import Cell, Plan, read_cell, train_cell, write_cell
 from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -63,22 +63,6 @@ def test_a_baseline_is_measured_without_training(plan):
     expected = means(run_dialogues(plan.policy("handcrafted", setting), scene.make, TEST_SEED, range(6)))
     assert sum(point["test"]["turns"]) / 6 == pytest.approx(expected["turns"])
     assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
-
-
-def test_parameters_are_counted(plan):
-    scene = plan.scene(0.0)
-    setting = PolicySpec(scene.num_features, len(scene.names), 0, scene.domain)
-    inputs, actions = setting.num_features, setting.num_actions
-    assert num_parameters(plan.policy("dqn", setting)) == inputs * 4 + 4 + 4 * actions + actions
-    gp = plan.policy("gp_sarsa", setting)
-    assert num_parameters(gp) == 0
-    (episode,) = run_dialogues(plan.policy("handcrafted", setting), scene.make, 0, [0])
-    gp.observe(episode)
-    gp.update()
-    sizes = [len(block.points) for block in gp.blocks]
-    assert sum(sizes) > 0
-    assert num_parameters(gp) == sum(n * gp.belief.num_features + n * n + n for n in sizes)
-    assert num_parameters(object.__new__(type("Own", (), {}))) == 0
 
 
 @pytest.mark.slow
