@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,20 +235,14 @@ def _check_margins(pairs: list[PreferencePair]) -> None:
 def _check_scores(rows: list[Row], data_path: str) -> None:
     """Raises UserError when the scores beside the replies are more often higher for the rejected one."""
     for names in SCORES:
-        pairs = [pair for pair in _scores(rows, names) if pair[0] != pair[1]]
-        lower = sum(chosen < rejected for chosen, rejected in pairs)
-        if lower > len(pairs) / 2:
+        scores = [(row.get(names[0]), row.get(names[1])) for row in rows]
+        numbers = [(a, b) for a, b in scores if isinstance(a, int | float) and isinstance(b, int | float) and a != b]
+        lower = sum(chosen < rejected for chosen, rejected in numbers)
+        if lower > len(numbers) / 2:
             raise UserError(
-                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(pairs)} rows, so the columns 'chosen' "
+                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(numbers)} rows, so the columns 'chosen' "
                 "and 'rejected' seem to be exchanged; exchange them, or remove the columns of the scores"
             )
-
-
-def _scores(rows: list[Row], names: tuple[str, str]) -> Iterator[tuple[float, float]]:
-    for row in rows:
-        chosen, rejected = (row.get(name) for name in names)
-        if isinstance(chosen, int | float) and isinstance(rejected, int | float):
-            yield float(chosen), float(rejected)
 
 
 def _no_column(row: Row, name: str, where: str) -> UserError:

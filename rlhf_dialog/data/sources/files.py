@@ -95,9 +95,8 @@ class Archive:
         return without_html(data, where)
 
 
-Tree = (
-    Folder | Archive
-)  # `where` it is, the `names` of its files with / between the parts; `place` is a name in messages
+# `where` it is, the `names` of its files with / between the parts; `place` is the name of one in messages
+Tree = Folder | Archive
 
 
 def _damaged_archive(where: str, error: Exception) -> UserError:

@@ -49,22 +49,6 @@ class DialogueRecord:
         return any(isinstance(text, ToolText) for text in (*self.turns, *replies))
 
 
-def checked_record(turns: list[Any], acts: list[Any] | None, where: str, meta: dict[str, Any]) -> DialogueRecord:
-    """A record with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
-    texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
-    if not texts:
-        raise BadRow(f"{where}: the dialogue has no turns; remove it")
-    if acts is None or all(map(is_null, acts)):
-        return DialogueRecord(texts, meta=meta)
-    numbers = [act_number(act, f"act {number}", where) for number, act in enumerate(acts, 1)]
-    if len(numbers) != len(texts):
-        raise UserError(
-            f"{where}: {len(texts)} turns but {len(numbers)} acts; every turn needs one act: fix the line, or leave the acts "
-            "out of the whole data set"
-        )
-    return DialogueRecord(texts, numbers, meta=meta)
-
-
 def checked_text(text: Any, what: str, where: str) -> str:
     """`text` stripped. Raises BadRow when it is null or blank, UserError when it is no string or no UTF-8."""
     if is_null(text):

@@ -27,7 +27,6 @@ from rlhf_dialog.data.sources.record import (
     LeftOut,
     RowCounts,
     act_number,
-    checked_record,
     checked_text,
     is_empty,
     is_null,
@@ -149,7 +148,7 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
             "`sys` in each item, and 'goal'"
         ) from None
     counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
-    return checked_record(turns, None, where, {"goal": goal, "dialogue_acts": acts})
+    return _record(Messages(turns), None, where, {"goal": goal, "dialogue_acts": acts})
 
 
 def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
@@ -367,13 +366,24 @@ LAYOUTS = (  # docs/DATA.md shows them to users
 def _record(
     messages: Messages, acts: list[Any] | None, where: str, meta: Row, tools: list[Any] | None = None
 ) -> DialogueRecord:
-    """The record of these messages. Raises UserError as `checked_record` does."""
-    record = checked_record(messages.turns, acts, where, meta)
-    record.roles = messages.roles if any(messages.roles) else None
-    record.system, record.tools = messages.system, tools or []
+    """The record of these messages, with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
+    count = len(messages.turns)
+    texts = [checked_text(turn, f"turn {number} of {count}", where) for number, turn in enumerate(messages.turns, 1)]
+    if not texts:
+        raise BadRow(f"{where}: the dialogue has no turns; remove it")
+    if acts is None or all(map(is_null, acts)):
+        acts = None
+    else:
+        acts = [act_number(act, f"act {number}", where) for number, act in enumerate(acts, 1)]
+        if len(acts) != count:
+            raise UserError(
+                f"{where}: {count} turns but {len(acts)} acts; every turn needs one act: fix the line, or leave the acts out "
+                "of the whole data set"
+            )
     if messages.system:
-        record.meta["system"] = "\n".join(text for _, text in messages.system)
-    return record
+        meta["system"] = "\n".join(text for _, text in messages.system)
+    roles = messages.roles if any(messages.roles) else None
+    return DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
 
 
 def _others(

@@ -11,45 +11,23 @@ from rlhf_dialog.errors import MissingSplit, UserError
 from tests.parts.data_files import (
     csv_bytes,
     error_of,
-    jsonl_bytes,
     load,
-    parquet_bytes,
     rows_of,
     write_split,
 )
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".CSV"])
-def test_one_file_is_train_only(tmp_path, suffix):
-    encode = {
-        ".jsonl": jsonl_bytes,
-        ".json": lambda rows: json.dumps(rows).encode(),
-        ".tsv": lambda rows: csv_bytes(rows, delimiter="\t"),
-        ".parquet": parquet_bytes,
-    }.get(suffix, csv_bytes)
-    path = tmp_path / f"mine{suffix}"
-    path.write_bytes(encode([{"dialog": ["a", "b"], "act": [1, 2]}]))
+def test_one_file_is_train_only(tmp_path):
+    path = tmp_path / "mine.CSV"
+    path.write_bytes(csv_bytes([{"dialog": ["a", "b"], "act": [1, 2]}]))
     assert load_records(str(path), "train") == [DialogueRecord(["a", "b"], [1, 2])]
-    with pytest.raises(MissingSplit, match="has no validation split"):
+    with pytest.raises(MissingSplit, match=r"has no validation split.*validation\.csv"):
         load_records(str(path), "validation")
 
 
 def test_csv_with_crlf_quotes_line_breaks_and_a_pandas_index(tmp_path):
     text = b',dialog\r\n0,"[""a, b"", ""c\\nd""]"\r\n\r\n1,"[\'e\',\n \'it\\\'s\']"\r\n'
     assert load(tmp_path, "a.csv", text) == [DialogueRecord(["a, b", "c\nd"]), DialogueRecord(["e", "it's"])]
-
-
-@pytest.mark.parametrize("key", ["dialog", "utterances", "turns"])
-@pytest.mark.parametrize("wrap", [str, lambda t: {"utterance": t, "speaker": 1}, lambda t: {"text": t}])
-@pytest.mark.parametrize("act_key", ["act", "acts"])
-def test_jsonl_keys(tmp_path, key, wrap, act_key):
-    rows = [{key: [wrap(" Hi "), wrap("Hé")], act_key: [2, 1], "id": 7}, {key: [wrap("a"), wrap("b")]}]
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load_records(str(path), "train") == [
-        DialogueRecord(["Hi", "Hé"], [2, 1], meta={"id": 7}),
-        DialogueRecord(["a", "b"], None),
-    ]
 
 
 def test_a_saved_single_dataset_is_train_only(tmp_path):
@@ -93,25 +71,18 @@ def test_original_layout_errors_name_file_and_line(tmp_path, text, acts, words):
         assert word in message
 
 
+def pair(said, user_acts, answer, system_acts):
+    return {"usr": {"transcript": said, "dialog_act": user_acts}, "sys": {"sent": answer, "dialog_act": system_acts}}
+
+
 ROW = {
     "dial": [
-        {
-            "turn": 0,
-            "usr": {"transcript": "Thai food, please. ", "slu": [], "dialog_act": {"inform": [["food", "Thai"]]}},
-            "sys": {"sent": "There is Ada Thai.", "DA": [], "dialog_act": {"inform": [["name", "Ada Thai"]]}},
-        },
-        {
-            "turn": 1,
-            "usr": {
-                "transcript": "Their phone?",
-                "slu": [],
-                "dialog_act": {"request": [["phone", "?"], ["area", "?"]]},
-            },
-            "sys": {"sent": "It is 11.", "DA": [], "dialog_act": {}},
-        },
+        pair(
+            "Thai food, please. ", {"inform": [["food", "Thai"]]}, "There is Ada.", {"inform": [["name", "Ada Thai"]]}
+        ),
+        pair("Their phone?", {"request": [["phone", "?"], ["area", "?"]]}, "It is 11.", {}),
     ],
     "dialogue_id": 7,
-    "finished": True,
     "goal": {"text": "Task 1: ...", "info": {"food": "thai"}, "reqt": ["phone", "area"]},
 }
 
@@ -124,7 +95,7 @@ def write(folder, split, rows):
 def test_a_dialogue_with_its_goal_and_acts(tmp_path):
     write(tmp_path, "val", [ROW])
     (record,) = load_records(str(tmp_path), "validation")
-    assert record.turns == ["Thai food, please.", "There is Ada Thai.", "Their phone?", "It is 11."]
+    assert record.turns == ["Thai food, please.", "There is Ada.", "Their phone?", "It is 11."]
     assert record.acts is None
     assert record.meta == {
         "goal": {"text": "Task 1: ...", "constraints": {"food": "thai"}, "requests": ["phone", "area"]},

@@ -97,6 +97,7 @@ def test_what_is_refused_writes_nothing(tmp_path, number, share, words):
     with pytest.raises(UserError, match=words):
         write_exchanges(tmp_path / "data", number, 0, share)
     assert not any(tmp_path.iterdir())
+    assert [len(some) for some in exchange_splits(20, 0, 1.0).values()] == [16, 2, 2]
 
 
 WORDS = {"fruit": ["an apple", "(two|three) pears"], "day": ["today", "on Monday"]}
